@@ -1,0 +1,66 @@
+# hpc_kit. `make help` lists the targets; the words behind ## are their help.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# make submit JOB=ddp_4node ARGS="--set resources.nodes=2" WAIT=1 PYTHON=/opt/python/bin/python CLUSTER=env/mine.toml
+JOB ?=
+ID ?=
+ARGS ?=
+WAIT ?=
+PYTHON ?=
+CLUSTER ?=
+
+KIT := .venv/bin/hpc-kit
+RUN := .venv/bin/python -m
+OPTIONS = $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
+
+.PHONY: help venv dev submit render check status logs cancel list test test-slow lint types golden bench clean
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+venv:
+	@env/make_venv.sh $(PYTHON)
+
+dev:
+	@env/make_venv.sh --dev $(PYTHON)
+
+submit: venv ## submit JOB; on the embedded Slurm, or with WAIT=1, follow it to its end
+	@$(KIT) submit $(JOB) $(if $(WAIT),--wait) $(OPTIONS)
+
+render: venv ## print the sbatch script of JOB
+	@$(KIT) render $(JOB) $(OPTIONS)
+
+check: venv ## look for faults in JOB before it is queued
+	@$(KIT) check $(JOB) $(OPTIONS)
+
+status: venv ## states of the jobs, or of job ID
+	@$(KIT) status $(ID) $(ARGS)
+
+logs: venv ## output of job ID (the latest without it)
+	@$(KIT) logs $(ID) $(ARGS)
+
+cancel: venv ## end job ID
+	@$(KIT) cancel $(ID) $(ARGS)
+
+list: venv ## jobs, clusters and templates that can be named
+	@$(KIT) list $(ARGS)
+
+test: dev ## every test that needs no root and no network (under 5 minutes on 2 cores)
+	@$(RUN) pytest -q --numprocesses=2 --cov --cov-report=term:skip-covered $(ARGS)
+
+lint: dev ## format and lint: ruff, shellcheck, links
+	@$(RUN) ruff format --check . && $(RUN) ruff check .
+	@if command -v shellcheck >/dev/null; then shellcheck env/*.sh .ci/run; else echo "shellcheck is missing: shell not checked" >&2; fi
+
+types: dev ## mypy --strict on package, programs, tests and benchmarks
+	@$(RUN) mypy
+
+golden: dev ## write the golden scripts, the schemas and docs/embedded-slurm.md anew; look at the diff
+	@$(RUN) tests.golden
+
+bench: dev ## start-up times as ratios, side by side
+	@.venv/bin/python bench/startup.py $(ARGS)
+
+clean: ## remove .venv and caches (runs/ stays)
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

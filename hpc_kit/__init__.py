@@ -1,0 +1,51 @@
+"""Slurm job templates, submission and launcher bootstrap for PyTorch training.
+
+Importing this package costs next to nothing: each name is imported when it is first used (PEP 562).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Executor",
+    "HpcKitError",
+    "ScriptJob",
+    "World",
+    "__version__",
+    "distributed",
+    "render",
+    "resolve",
+    "submit",
+]
+
+if TYPE_CHECKING:
+    from hpc_kit.errors import HpcKitError as HpcKitError
+    from hpc_kit.runtime import World as World
+    from hpc_kit.runtime import distributed as distributed
+    from hpc_kit.runtime import resolve as resolve
+    from hpc_kit.script.render import render as render
+    from hpc_kit.submit.executor import Executor as Executor
+    from hpc_kit.submit.executor import ScriptJob as ScriptJob
+    from hpc_kit.submit.executor import submit as submit
+
+_HOME = {
+    "Executor": "hpc_kit.submit.executor",
+    "HpcKitError": "hpc_kit.errors",
+    "ScriptJob": "hpc_kit.submit.executor",
+    "World": "hpc_kit.runtime",
+    "distributed": "hpc_kit.runtime",
+    "render": "hpc_kit.script.render",
+    "resolve": "hpc_kit.runtime",
+    "submit": "hpc_kit.submit.executor",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'hpc_kit' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

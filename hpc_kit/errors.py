@@ -1,0 +1,126 @@
+"""Every error that hpc_kit raises on purpose.
+
+::
+
+    HpcKitError                      what, found, remedy; exit status 2: wrong use
+    ├── SpecError                    a job or cluster file, or a --set, says something that cannot be
+    ├── UnitError                    a time, memory size or count that Slurm would not take
+    ├── HostlistError                a malformed node list; `position` points at the character
+    ├── DirectiveError               an #SBATCH line or an option that Slurm would not take
+    ├── TemplateError                a template is missing, or asks for a value that does not exist
+    ├── LauncherError                the launcher's variables cannot be used
+    │   ├── IncompleteEnvironment    some of them are missing or are no numbers
+    │   └── ContradictoryEnvironment two of them cannot both be true
+    ├── RecordError                  the runs folder cannot be written or read
+    └── AnswerNo                     exit status 1: the question was right, the answer is no
+        ├── SlurmUnavailable         no Slurm here, or it does not answer
+        ├── SubmitRefused            sbatch refused the script
+        ├── UnknownJob               neither Slurm nor runs/ knows this job
+        ├── RendezvousError          the ranks did not find one another in time
+        └── JobFailed                the job ended badly
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HpcKitError(Exception):
+    """An error that tells what is wrong, what was found, and what to do.
+
+    Args:
+        what: One line, the fault itself.
+        found: The values it was seen by; may be several lines.
+        remedy: The edit or command that mends it; may be several lines.
+    """
+
+    exit_status: ClassVar[int] = 2
+
+    def __init__(self, what: str, *, found: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(what, found, remedy)
+        self.what = what
+        self.found = found
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        for label, text in (("found", self.found), ("do", self.remedy)):
+            if text:
+                first, *rest = text.splitlines()
+                lines.append(f"  {label:<5}  {first}")
+                lines.extend(f"         {line}" for line in rest)
+        return "\n".join(lines)
+
+
+class SpecError(HpcKitError):
+    """A job file, cluster file or --set says something that cannot be."""
+
+
+class UnitError(HpcKitError):
+    """A time, memory size or count is not written the way Slurm reads it."""
+
+
+class HostlistError(HpcKitError):
+    """A node list is malformed.
+
+    Args:
+        what: The fault.
+        text: The whole list.
+        position: Index of the character in `text` where reading stopped.
+        remedy: What to write instead.
+    """
+
+    def __init__(self, what: str, *, text: str, position: int, remedy: str | None = None) -> None:
+        super().__init__(what, found=f"{text}\n{' ' * position}^", remedy=remedy)
+        self.text = text
+        self.position = position
+
+
+class DirectiveError(HpcKitError):
+    """An #SBATCH line, or an option on a command line, is not one that Slurm takes."""
+
+
+class TemplateError(HpcKitError):
+    """A template is missing, or asks for a value that does not exist."""
+
+
+class LauncherError(HpcKitError):
+    """The launcher's variables do not say who this process is."""
+
+
+class IncompleteEnvironment(LauncherError):
+    """A variable is missing or is not a number."""
+
+
+class ContradictoryEnvironment(LauncherError):
+    """Two variables cannot both be true; both are named with their values."""
+
+
+class RecordError(HpcKitError):
+    """A run's folder cannot be written or read."""
+
+
+class AnswerNo(HpcKitError):
+    """The question was right; the answer is no."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class SlurmUnavailable(AnswerNo):
+    """There is no Slurm here, or it does not answer."""
+
+
+class SubmitRefused(AnswerNo):
+    """Sbatch refused the script; its own words are in `found`."""
+
+
+class UnknownJob(AnswerNo):
+    """Neither Slurm nor the runs folder knows this job id."""
+
+
+class RendezvousError(AnswerNo):
+    """The ranks did not find one another in time."""
+
+
+class JobFailed(AnswerNo):
+    """The job ended badly; `found` tells which rank failed first and how."""

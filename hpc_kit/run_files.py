@@ -1,0 +1,78 @@
+"""The files of one run, `runs/<job_name>/<job_id>/`: their names, and the two that are read back.
+
+The script writes them in shell, the runtime in the job, the monitor reads them on the login node; so names and
+formats stand once, on the lowest floor.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+RUN_VARIABLE = "HPC_KIT_RUN"
+"""Environment variable, set by the script: the folder of this run, as seen from the job."""
+
+FIRST_FAILURE = "first-failure"
+"""`rank host exit_code unix_time` of the rank that failed first; whoever creates the file is it."""
+
+END = "end"
+"""`exit_code unix_time`, written by the batch script as its last act."""
+
+SUMMARY = "summary.json"
+"""What the training says of itself at its end: a flat JSON object, written by rank 0."""
+
+RECORD = "record.json"
+SCRIPT = "script.sbatch"
+PATCH = "git.patch"
+
+
+def rank_log(rank: int | str) -> str:
+    """The log's name of one rank; `%t` gives Slurm's own pattern."""
+    return f"rank-{rank}.log"
+
+
+class FirstFailure(NamedTuple):
+    """The rank that failed first, and how."""
+
+    rank: int
+    host: str
+    exit_code: int
+    time: float
+
+    @classmethod
+    def parse(cls, text: str) -> FirstFailure | None:
+        """Read the marker; None where it is empty or half-written."""
+        fields = text.split()
+        if len(fields) != len(cls._fields):
+            return None
+        try:
+            return cls(int(fields[0]), fields[1], int(fields[2]), float(fields[3]))
+        except ValueError:
+            return None
+
+
+def read_first_failure(run: Path) -> FirstFailure | None:
+    """The first failure of a run, or None where no rank has failed."""
+    try:
+        return FirstFailure.parse((run / FIRST_FAILURE).read_text())
+    except OSError:
+        return None
+
+
+def claim_first_failure(run: Path, rank: int, host: str, exit_code: int) -> bool:
+    """Leave this rank's name as the first that failed; False where another was earlier or the disk is full.
+
+    The content is written beside it and linked: nobody ever reads half a line, also over NFS.
+    """
+    marker = run / FIRST_FAILURE
+    draft = run / f".{FIRST_FAILURE}.{rank}.{os.getpid()}"
+    try:
+        draft.write_text(f"{rank} {host} {exit_code} {time.time():.3f}\n")
+        marker.hardlink_to(draft)
+    except OSError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    return True

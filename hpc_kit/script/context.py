@@ -1,0 +1,96 @@
+"""The values that templates see; docs/templates.md lists them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePath
+
+from hpc_kit import __version__
+from hpc_kit.spec.resolve import Resolved
+
+Directive = tuple[str, str | int | None]
+"""Long option and value; None: a flag."""
+
+
+def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str, object]:
+    """All values of a script, ready to be written.
+
+    Args:
+        resolved: The job, fitted to its cluster.
+        template: The template as the header names it.
+        standalone: Whether the nodes do without hpc_kit.
+    """
+    job, resources = resolved.job, resolved.job.resources
+    return {
+        "name": job.name,
+        "description": job.description,
+        "version": __version__,
+        "sources": ", ".join((*resolved.sources, template)),
+        "again": shlex.join((*resolved.again, *(("--standalone",) if standalone and resolved.again else ()))),
+        "script_file": shlex.quote(f"{job.name}.sbatch"),
+        "notes": resolved.notes,
+        "directives": directives(resolved),
+        "setup": job.setup,
+        "exports": exports(resolved, standalone=standalone),
+        "log_folder": resolved.log_folder,
+        "log_folder_is_absolute": PurePath(resolved.cluster.runs).is_absolute(),
+        "array": resources.array is not None,
+        "nodes": resolved.nodes,
+        "ntasks": resolved.ntasks,
+        "ntasks_per_node": resources.ntasks_per_node,
+        "nproc_per_node": job.launch.nproc_per_node,
+        "cpus_per_task": resources.cpus_per_task,
+        "world_size": resolved.world_size,
+        "launcher": job.launch.launcher,
+        "task_output": job.launch.output,
+        "task_error": job.launch.error,
+        "standalone": standalone,
+        "layout": job.layout,
+        "python": resolved.python,
+        "command": command(resolved, standalone=standalone),
+        "program": program(resolved),
+        # srun replaces patterns in file names: a '%' of the job's own name must come out as itself.
+        "run_pattern": "${run//%/%%}" if "%" in resolved.log_folder else "$run",
+    }
+
+
+def directives(resolved: Resolved) -> list[Directive]:
+    """The #SBATCH options in the man page's order."""
+    job, array = resolved.job, resolved.job.resources.array is not None
+    given = {"job_name": job.name, "open_mode": "append"} | resolved.job.resources.given()
+    given.setdefault("output", pattern(resolved.log_folder) + ("/%A_%a.log" if array else "/%j.log"))
+    ordered = [(name, given[name]) for name in job.resources.__struct_fields__ if name in given]
+    return [(name.replace("_", "-"), None if value is True else value) for name, value in ordered]
+
+
+def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
+    """Environment variables that the script sets, with the job's own last."""
+    launch, cpus = resolved.job.launch, resolved.job.resources.cpus_per_task or 1
+    ours: dict[str, object] = {
+        "PYTHONUNBUFFERED": 1,
+        "OMP_NUM_THREADS": max(1, cpus // launch.nproc_per_node),
+    }
+    if not standalone and launch.backend != "auto":
+        ours["HPC_KIT_BACKEND"] = launch.backend
+    if not standalone and launch.timeout is not None:
+        ours["HPC_KIT_TIMEOUT"] = launch.timeout
+    return [(name, str(value)) for name, value in {**ours, **resolved.job.env}.items()]
+
+
+def pattern(path: str) -> str:
+    """A path in which Slurm replaces nothing: `%` starts its patterns."""
+    return path.replace("%", "%%")
+
+
+def command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
+    """The words that each task runs; a program that knows nothing of us is started through the runtime."""
+    if standalone or not resolved.job.launch.bootstrap:
+        return resolved.argv
+    return (resolved.python, "-m", "hpc_kit.runtime", *program(resolved))
+
+
+def program(resolved: Resolved) -> tuple[str, ...]:
+    """The words behind `python -m hpc_kit.runtime`: a file or a -m module, which it runs itself, or a whole command."""
+    interpreter, *rest = resolved.argv
+    own = interpreter == resolved.python and bool(rest) and (rest[0] == "-m" or not rest[0].startswith("-"))
+    return tuple(rest) if own else resolved.argv

@@ -1,0 +1,142 @@
+"""`render(job, cluster) -> str`: the very bytes that sbatch gets.
+
+The templates show the script; this module only hands them values that are ready, and turns what can go wrong in a
+template into an error that names the template and the line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_kit import run_files
+from hpc_kit.errors import TemplateError
+from hpc_kit.script import quoting
+from hpc_kit.script.context import context
+from hpc_kit.spec import files, places
+from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.resolve import Resolved, resolve
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, FileSystemBytecodeCache
+
+    from hpc_kit.spec.cluster import Cluster
+    from hpc_kit.spec.job import Job
+
+SUFFIX = ".sbatch.j2"
+
+
+def render(
+    job: str | Job,
+    cluster: str | Cluster | None = None,
+    *,
+    set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
+    standalone: bool = False,
+    root: Path | None = None,
+) -> str:
+    """The sbatch script of a job on a cluster.
+
+    Args:
+        job: Name or path of a job file, or a job.
+        cluster: Name or path of a cluster file, or a cluster (default: what fits this machine).
+        set: Values over those of the files, by dotted key: {"resources.nodes": 2}.
+        standalone: Need no hpc_kit on the nodes.
+        root: The user's project, where jobs/, env/ and templates/ are looked for (default: the current folder).
+
+    Raises:
+        SpecError: A file is missing or says something that cannot be.
+        TemplateError: The template is missing or asks for a value that does not exist.
+    """
+    root = root or Path.cwd()
+    cluster = cluster if cluster is not None else default_cluster(root, os.environ)
+    loaded = files.load(job, cluster, set=set, root=root)
+    again = command_line(job, cluster, set or {}) if isinstance(job, str) else ()
+    return render_resolved(resolve(loaded, root=root, again=again), standalone=standalone, root=root)
+
+
+def command_line(job: str, cluster: str | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
+    """The command that prints the same script again, for the header."""
+    name = cluster if isinstance(cluster, str) else cluster.name
+    chosen = [word for key, value in set.items() for word in ("--set", f"{key}={value}")]
+    return ("hpc-kit", "render", job, "--cluster", name, *chosen)
+
+
+def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path) -> str:
+    """The script of a job that is already fitted to its cluster.
+
+    Raises:
+        TemplateError: The template is missing or asks for a value that does not exist.
+    """
+    name = resolved.job.template
+    path = places.find("templates", name, root, suffix=SUFFIX)
+    values = context(resolved, template=places.shown(path, root), standalone=standalone)
+    with _template_errors(name):
+        return _environment(root, path.parent).get_template(path.name).render(values)
+
+
+def _environment(root: Path, own: Path) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader((own, *places.folders("templates", root))),
+        undefined=StrictUndefined,
+        bytecode_cache=_bytecode_cache(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - shell, not HTML: each place has its own quoting filter
+    )
+    environment.filters.update(quoting.FILTERS)
+    environment.globals["run_files"] = run_files
+    return environment
+
+
+def _bytecode_cache() -> FileSystemBytecodeCache | None:
+    """Compiled templates, kept between calls: compiling them takes longer than all else that render does."""
+    from jinja2 import FileSystemBytecodeCache
+
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "hpc_kit"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
+    except OSError:
+        return None
+    return FileSystemBytecodeCache(str(folder)) if usable else None
+
+
+@contextmanager
+def _template_errors(name: str) -> Iterator[None]:
+    from jinja2 import TemplateError as JinjaError
+    from jinja2 import TemplateNotFound, TemplateSyntaxError
+
+    try:
+        yield
+    except TemplateNotFound as error:
+        raise TemplateError(
+            f"template {name} needs {error.name}, which is missing", remedy="copy it beside, or drop it there"
+        ) from error
+    except TemplateSyntaxError as error:
+        raise TemplateError(
+            f"template {error.filename}, line {error.lineno}: {error.message}", remedy="mend the template"
+        ) from error
+    except JinjaError as error:
+        raise TemplateError(
+            f"template {name} asks for a value that does not exist",
+            found=f"{error.message}{_line_of(error)}",
+            remedy="docs/templates.md lists the values; an optional one is tested with 'is not none'",
+        ) from error
+
+
+def _line_of(error: BaseException) -> str:
+    """File and line of the innermost template frame."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name.endswith(".j2"):
+            place = f" ({Path(name).name}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place

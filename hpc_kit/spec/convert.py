@@ -1,0 +1,156 @@
+"""From tables to typed, frozen values; what does not fit is named with file, key, value and the edit to make."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from hpc_kit.errors import SpecError
+from hpc_kit.spec.documents import Document, Table, toml_value
+
+T = TypeVar("T", bound=Struct)
+
+
+def convert(document: Document, kind: type[T]) -> T:
+    """The typed value of a table.
+
+    Raises:
+        SpecError: An unknown key (with near matches), or a value of a wrong type or range.
+    """
+    _refuse_unknown(document, document.data, kind, "")
+    try:
+        return msgspec.convert(document.data, kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_value(document, kind, str(error)) from None
+
+
+def coerce(text: str, kind: type[Struct], key: str) -> object:
+    """A value from the command line: TOML where that is what the key takes, else the text itself.
+
+    So `--set resources.nodes=2` is a number, and `--set resources.comment=2` a text.
+    """
+    import tomllib
+
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    if not isinstance(value, str | int | float | list | dict):
+        return text
+    expected = _field_type(kind, key)
+    try:
+        msgspec.convert(value, expected)
+    except msgspec.ValidationError:
+        return text
+    return value
+
+
+def _field_type(kind: type[Struct], key: str) -> Any:
+    annotation: Any = kind
+    for name in key.split("."):
+        inner = _struct_of(annotation)
+        if inner is None:
+            return Any
+        types = {field.name: field.type for field in msgspec.structs.fields(inner)}
+        if name not in types:
+            return Any
+        annotation = types[name]
+    return annotation
+
+
+def _struct_of(annotation: Any) -> type[Struct] | None:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Struct):
+            return candidate
+    return None
+
+
+def _refuse_unknown(document: Document, table: Table, kind: type[Struct], prefix: str) -> None:
+    fields = kind.__struct_fields__
+    for name, value in table.items():
+        if name not in fields:
+            raise _unknown(document, kind, prefix, name, value)
+        if isinstance(value, dict) and (inner := _struct_of(_field_type(kind, name))):
+            _refuse_unknown(document, value, inner, f"{prefix}{name}.")
+
+
+def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, value: object) -> SpecError:
+    from difflib import get_close_matches
+
+    fields = list(kind.__struct_fields__)
+    spelt = name.replace("-", "_")
+    near = [spelt] if spelt in fields else get_close_matches(spelt, fields, n=3, cutoff=0.6)
+    table = prefix.rstrip(".")
+    place = document.where(prefix + name) or table
+    remedy = " or ".join(near)
+    if not near:
+        homes = [field.name for field in msgspec.structs.fields(kind) if spelt in _fields_of(field.type)]
+        remedy = f"it belongs under [{homes[0]}]" if homes else f"one of {', '.join(fields)}"
+    return SpecError(
+        f"unknown key '{name}' in {place}",
+        found=f"[{table}] {name} = {toml_value(value)}" if table else f"{name} = {toml_value(value)}",
+        remedy=remedy,
+    )
+
+
+def _fields_of(annotation: Any) -> tuple[str, ...]:
+    inner = _struct_of(annotation)
+    return inner.__struct_fields__ if inner else ()
+
+
+_AT = re.compile(r"^(?P<fault>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_WORDS = {
+    "`int`": "a whole number",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _wrong_value(document: Document, kind: type[Struct], message: str) -> SpecError:
+    match = _AT.match(message)
+    fault, path = (match["fault"], match["path"] or "") if match else (message, "")
+    key = re.sub(r"\[(\d+|\.\.\.)\]", "", path)
+    value: Any = document.data
+    for name in filter(None, key.split(".")):
+        value = value.get(name) if isinstance(value, dict) else value
+    if isinstance(value, dict) and path.endswith("[...]"):
+        key, value = _culprit(key, value, _field_type(kind, key))
+    return SpecError(
+        f"wrong value for {key or 'the file'} in {document.where(key)}",
+        found=f"{key.rpartition('.')[2]} = {toml_value(value)}",
+        remedy=_expected(fault) or " or ".join(_choices(_field_type(kind, key))),
+    )
+
+
+def _culprit(key: str, table: Table, annotation: Any) -> tuple[str, object]:
+    """The first value of a free table that does not fit; msgspec does not name its key."""
+    for name, value in table.items():
+        try:
+            msgspec.convert({name: value}, annotation)
+        except msgspec.ValidationError:
+            return f"{key}.{name}", value
+    return key, table
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The values that a `Literal` names, also one inside a union or an Annotated."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [toml_value(value) for value in inner]
+    return [choice for part in inner for choice in _choices(part)]
+
+
+def _expected(fault: str) -> str:
+    """What would be right, in words: "Expected `int | null`, got `str`" becomes "a whole number"."""
+    if match := re.match(r"Expected `([\w |]+)`(?: (>=|<=|>|<) (-?\d+))?", fault):
+        kinds = [_WORDS.get(kind, kind) for kind in match[1].split(" | ") if kind != "null"]
+        limit = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}.get(match[2] or "", "")
+        return " or ".join(kinds) + (f", {limit} {match[3]}" if limit else "")
+    return "" if fault.startswith("Invalid enum value") else fault

@@ -1,0 +1,149 @@
+"""Job and cluster files: found, read, put together, typed.
+
+Order, the later wins: built-in defaults, cluster, job (first what it extends), --set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.spec import documents, places
+from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.convert import coerce, convert
+from hpc_kit.spec.documents import Document
+from hpc_kit.spec.job import Job
+
+CLUSTER_PREFIX = "cluster."
+"""Keys of --set that begin so go to the cluster file."""
+
+Settings = Mapping[str, object]
+"""What overrides the files: dotted keys, such as {"resources.nodes": 2}."""
+
+
+class Loaded(NamedTuple):
+    """A job and a cluster as their files say, not yet fitted to one another."""
+
+    job: Job
+    cluster: Cluster
+    job_origins: Document
+    cluster_origins: Document
+    sources: tuple[str, ...]
+
+
+def load_job(name: str, *, set: Settings | None = None, root: Path | None = None) -> Job:  # noqa: A002 - the option's name
+    """The job of that name or path.
+
+    Args:
+        name: `ddp_4node`, or `jobs/mine.toml`.
+        set: Values over those of the file, by dotted key.
+        root: The user's project (default: the current folder).
+
+    Raises:
+        SpecError: It is missing, malformed, or holds an unknown key or a wrong value.
+    """
+    return _job(_job_document(name, root or Path.cwd()), set, Path(name).stem)[0]
+
+
+def load_cluster(name: str, *, set: Settings | None = None, root: Path | None = None) -> Cluster:  # noqa: A002
+    """The cluster of that name or path; keys of `set` that do not begin with `cluster.` are not its.
+
+    Raises:
+        SpecError: It is missing, malformed, or holds an unknown key or a wrong value.
+    """
+    return _cluster(_document("env", name, root or Path.cwd())[0], set, Path(name).stem)[0]
+
+
+def load(job: str | Job, cluster: str | Cluster, *, set: Settings | None = None, root: Path | None = None) -> Loaded:  # noqa: A002
+    """Both, each given by name, path or value, with the place of every key.
+
+    Raises:
+        SpecError: As `load_job` and `load_cluster`.
+    """
+    root = root or Path.cwd()
+    sources: list[str] = []
+    if isinstance(job, str):
+        job_document, job_sources = _chain(job, root, None, ())
+        sources += job_sources
+        stem = Path(job).stem
+    else:
+        job_document, stem = Document(_table(job), {"": "the job"}), job.name
+    if isinstance(cluster, str):
+        cluster_document, path = _document("env", cluster, root)
+        sources.append(path)
+        cluster_stem = Path(cluster).stem
+    else:
+        cluster_document, cluster_stem = Document(_table(cluster), {"": "the cluster"}), cluster.name
+    typed_job, job_document = _job(job_document, set, stem)
+    typed_cluster, cluster_document = _cluster(cluster_document, set, cluster_stem)
+    return Loaded(typed_job, typed_cluster, job_document, cluster_document, tuple(sources))
+
+
+def _table(value: Job | Cluster) -> documents.Table:
+    import msgspec
+
+    table = msgspec.to_builtins(value)
+    if not isinstance(table, dict):
+        raise TypeError(f"expected a job or a cluster, got {type(value).__name__}")
+    return table
+
+
+def _job_document(name: str, root: Path) -> Document:
+    return _chain(name, root, None, ())[0]
+
+
+def _chain(name: str, root: Path, beside: Path | None, seen: tuple[Path, ...]) -> tuple[Document, list[str]]:
+    """A job file over those that it extends, and their names."""
+    path = places.find("jobs", name, root, beside=beside)
+    shown = places.shown(path, root)
+    if path.resolve() in seen:
+        raise SpecError(
+            f"{shown} extends itself", found=" -> ".join(p.name for p in (*seen, path)), remedy="drop one extends"
+        )
+    document = documents.read(path, shown)
+    base = document.data.pop("extends", None)
+    if base is None:
+        return document, [shown]
+    if not isinstance(base, str):
+        raise SpecError(
+            f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy="the name of a job file"
+        )
+    # What the base is called and says of itself is not inherited.
+    lower, sources = _chain(base, root, path.parent, (*seen, path.resolve()))
+    for key in ("name", "description"):
+        lower.data.pop(key, None)
+    return documents.merge(lower, document), [shown, *sources]
+
+
+def _document(kind: places.Kind, name: str, root: Path) -> tuple[Document, str]:
+    path = places.find(kind, name, root)
+    shown = places.shown(path, root)
+    return documents.read(path, shown), shown
+
+
+def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job, Document]:
+    own = {key: value for key, value in (settings or {}).items() if not key.startswith(CLUSTER_PREFIX)}
+    document = documents.merge(document, _overrides(own, Job))
+    job = convert(document, Job)
+    return (job if job.name else structs.replace(job, name=stem)), document
+
+
+def _cluster(document: Document, settings: Settings | None, stem: str) -> tuple[Cluster, Document]:
+    own = {
+        key.removeprefix(CLUSTER_PREFIX): value
+        for key, value in (settings or {}).items()
+        if key.startswith(CLUSTER_PREFIX)
+    }
+    document = documents.merge(document, _overrides(own, Cluster))
+    cluster = convert(document, Cluster)
+    return (cluster if cluster.name else structs.replace(cluster, name=stem)), document
+
+
+def _overrides(settings: Settings, kind: type[Job | Cluster]) -> Document:
+    return documents.assignments(
+        {key: coerce(value, kind, key) if isinstance(value, str) else value for key, value in settings.items()}
+    )

@@ -1,0 +1,58 @@
+"""One job: a program, how it is launched, and what it asks of Slurm."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from hpc_kit.spec.layout import Layout
+from hpc_kit.spec.resources import Count, Resources
+
+Value = str | int | float
+
+
+class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the ranks are started and meet."""
+
+    launcher: Annotated[
+        Literal["srun", "torchrun"],
+        Meta(description="srun: a task a rank; torchrun: a task a node, which starts nproc_per_node ranks"),
+    ] = "srun"
+    nproc_per_node: Annotated[Count, Meta(description="Ranks that torchrun starts on each node")] = 1
+    backend: Annotated[
+        Literal["auto", "gloo", "nccl"],
+        Meta(description="torch.distributed's backend; auto: nccl where there is CUDA, gloo elsewhere"),
+    ] = "auto"
+    timeout: Annotated[Count | None, Meta(description="Seconds after which a rank gives up waiting for the others")] = (
+        None
+    )
+    bootstrap: Annotated[
+        bool,
+        Meta(description="Start the program through `python -m hpc_kit.runtime`: for one that imports nothing of ours"),
+    ] = False
+    output: Annotated[str | None, Meta(description="File of each task (default: <run folder>/rank-%t.log)")] = None
+    error: Annotated[str | None, Meta(description="File of each task's stderr (default: with its stdout)")] = None
+
+
+class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One job file."""
+
+    name: Annotated[str, Meta(description="Name of the job (default: the file's)")] = ""
+    description: Annotated[str, Meta(description="One line: what the job is for")] = ""
+    extends: Annotated[str | None, Meta(description="Job file that this one starts from")] = None
+    template: Annotated[str, Meta(description="templates/<template>.sbatch.j2")] = "ddp"
+    command: Annotated[
+        tuple[str, ...], Meta(description="The program and its arguments; 'python' is the cluster's interpreter")
+    ] = ()
+    setup: Annotated[
+        tuple[str, ...], Meta(description="Lines of shell before the program, after the cluster's own")
+    ] = ()
+    resources: Annotated[Resources, Meta(description="The long sbatch options, '_' for '-'")] = field(
+        default_factory=Resources
+    )
+    layout: Annotated[Layout, Meta(description="Degrees of parallelism")] = field(default_factory=Layout)
+    launch: Annotated[Launch, Meta(description="How the ranks are started")] = field(default_factory=Launch)
+    env: Annotated[dict[str, Value], Meta(description="Environment variables of the job; no secrets")] = field(
+        default_factory=dict
+    )

@@ -1,0 +1,76 @@
+"""Where job files, cluster files and templates are looked for: the user's own folder first, then what is shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from hpc_kit.errors import SpecError
+
+Kind = Literal["jobs", "env", "templates"]
+
+
+def shipped(kind: Kind) -> Path:
+    """The folder that comes with hpc_kit: inside the wheel, or the checkout's own."""
+    package = Path(__file__).parents[1]
+    inside = package / "share" / kind
+    return inside if inside.is_dir() else package.parent / kind
+
+
+def folders(kind: Kind, root: Path) -> tuple[Path, ...]:
+    """Folders to search, in order; `root` is the user's project."""
+    own, ours = root / kind, shipped(kind)
+    return (own,) if own.resolve() == ours.resolve() else (own, ours)
+
+
+def names(kind: Kind, root: Path, suffix: str = ".toml") -> list[str]:
+    """Names that can be given, sorted; a user's file hides the shipped one of the same name."""
+    found = {path.name.removesuffix(suffix) for folder in folders(kind, root) for path in folder.glob(f"*{suffix}")}
+    return sorted(found)
+
+
+def find(kind: Kind, name: str, root: Path, *, suffix: str = ".toml", beside: Path | None = None) -> Path:
+    """The file that `name` stands for: a path if it looks like one, else a name in the folders of its kind.
+
+    Args:
+        kind: What is looked for.
+        name: A name such as `ddp_4node`, or a path such as `jobs/mine.toml`.
+        root: The user's project.
+        suffix: Ending of the files.
+        beside: A folder to look in first (that of the file which names this one).
+
+    Raises:
+        SpecError: Nothing of that name; near matches are named.
+    """
+    if name.endswith(suffix) or "/" in name:
+        path = root / name
+        if path.is_file():
+            return path
+    else:
+        for folder in ((beside,) if beside else ()) + folders(kind, root):
+            path = folder / f"{name}{suffix}"
+            if path.is_file():
+                return path
+    raise _missing(kind, name, root, suffix)
+
+
+def _missing(kind: Kind, name: str, root: Path, suffix: str) -> SpecError:
+    from difflib import get_close_matches
+
+    word = {"jobs": "job file", "env": "cluster file", "templates": "template"}[kind]
+    known = names(kind, root, suffix)
+    near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=3)
+    looked = ", ".join(str(folder) for folder in folders(kind, root))
+    return SpecError(
+        f"no {word} '{name}'",
+        found=f"{', '.join(known) or 'none at all'}   (looked in {looked})",
+        remedy=" or ".join(near) if near else f"one of these names, or the path of a {suffix} file",
+    )
+
+
+def shown(path: Path, root: Path) -> str:
+    """A path as a person writes it: relative to the project where it lies inside, or to the shipped folder."""
+    for base in (root, Path(__file__).parents[2], Path(__file__).parents[1] / "share"):
+        if path.resolve().is_relative_to(base.resolve()):
+            return str(path.resolve().relative_to(base.resolve()))
+    return str(path)

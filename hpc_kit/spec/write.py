@@ -1,0 +1,40 @@
+"""A job as the text of a job file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.spec.documents import toml_value
+from hpc_kit.spec.job import Job
+
+
+def job_text(job: Job) -> str:
+    """The TOML of a job; what is not set is left out."""
+    table = msgspec.to_builtins(job)
+    lines = [f"# {job.description}", "#:schema job.schema.json"]
+    lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for name, inner in table.items():
+        if isinstance(inner, dict) and inner:
+            lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in inner.items())]
+    return "\n".join(lines) + "\n"
+
+
+def save_job(job: Job, path: Path) -> None:
+    """Write a new job file; one that exists is never overwritten.
+
+    Raises:
+        SpecError: The file exists.
+        RecordError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(job_text(job))
+    except FileExistsError as error:
+        raise SpecError(f"{path} exists", remedy="another name for --save, or remove the file first") from error
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise RecordError(f"cannot write {path}", found=str(error), remedy="a folder that you may write to") from error

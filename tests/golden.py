@@ -1,0 +1,69 @@
+"""What is kept whole and compared whole: rendered scripts, schemas, the embedded Slurm's contract page.
+
+`make golden` writes them anew; read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpc_kit.script.render import render
+from hpc_kit.spec.schema import schema_text
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = Path(__file__).parent / "script" / "golden"
+
+PYTHON = {"cluster.python": ".venv/bin/python"}
+"""Else a golden script would name the interpreter of whoever wrote it."""
+
+CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
+    "single": ("single", "local", {}, False),
+    "ddp_1node": ("ddp_1node", "local", {}, False),
+    "ddp_4node": ("ddp_4node", "local", {}, False),
+    "ddp_4node.standalone": ("ddp_4node", "local", {}, True),
+    "ddp_4node.gpu": ("ddp_4node", "example-gpu", {"resources.ntasks_per_node": 4}, False),
+    "ddp_4node.array": ("ddp_4node", "slurm", {"resources.array": "0-9%2", "launch.timeout": 600}, False),
+    "ddp_torchrun": ("ddp_torchrun", "local", {}, False),
+    "ddp_torchrun.standalone": ("ddp_torchrun", "local", {}, True),
+    "plain_ddp_4node": ("plain_ddp_4node", "local", {}, False),
+    "plain_ddp_4node.standalone": ("plain_ddp_4node", "slurm", {}, True),
+    "odd": (
+        "single",
+        "slurm",
+        {
+            "name": "it's 100% \"odd\" #1 $HOME é",
+            "resources.comment": 'a#b "c" $D',
+            "env.GREETING": "it's $HOME\nand `more`",
+            "setup": ["module load cuda/12.6"],
+            "command": ["./my program", "--text", "a 'b' $C"],
+        },
+        False,
+    ),
+}
+
+
+def script(case: str) -> str:
+    """The script of one case, as it is rendered now."""
+    job, cluster, settings, standalone = CASES[case]
+    return render(job, cluster, set={**PYTHON, **settings}, standalone=standalone, root=ROOT)
+
+
+def documents() -> Iterator[tuple[Path, str]]:
+    """Every file that is compared whole, with its text as it is made now."""
+    for case in CASES:
+        yield SCRIPTS / f"{case}.sbatch", script(case)
+    yield ROOT / "jobs" / "job.schema.json", schema_text("job")
+    yield ROOT / "env" / "cluster.schema.json", schema_text("cluster")
+
+
+def main() -> None:
+    """Write all of them, naming those that changed."""
+    for path, text in documents():
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+            print(f"written {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""A script is right when it is the golden one, when bash, shellcheck and the real sbatch say so, and when it runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpc_kit.errors import SpecError, TemplateError
+from hpc_kit.script.context import directives
+from hpc_kit.script.quoting import comment, directive, sh
+from hpc_kit.script.render import render
+from hpc_kit.slurm.directives import read_directives
+from hpc_kit.spec import files
+from hpc_kit.spec.resolve import resolve
+from hpc_kit.spec.resources import Resources
+from tests import golden
+from tests.conftest import ROOT
+
+TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
+
+
+def options(script: str) -> list[tuple[str, str | None]]:
+    return [(given.option.name, given.value) for given in read_directives(script).options().given]
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_script_is_the_golden_one(case: str) -> None:
+    kept = golden.SCRIPTS / f"{case}.sbatch"
+    assert golden.script(case) == kept.read_text(), "after a wanted change: make golden, and read the diff"
+
+
+def test_no_golden_script_is_left_over() -> None:
+    assert {path.stem for path in golden.SCRIPTS.iterdir()} == set(golden.CASES)
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_script_is_bash(case: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=golden.script(case), text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.oracle("shellcheck")
+@pytest.mark.parametrize("case", golden.CASES)
+def test_shellcheck_finds_nothing(case: str) -> None:
+    done = subprocess.run(["shellcheck", "-"], input=golden.script(case), text=True, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_no_value_is_rendered_as_none_or_left_empty(case: str) -> None:
+    text = golden.script(case)
+    assert not re.search(r"\bNone\b|\{\{|\}\}|^#SBATCH .*=$", text, re.MULTILINE)
+    assert text.endswith('exit "$status"\n')
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_our_own_reader_of_directives_agrees(case: str) -> None:
+    job, cluster, changes, _ = golden.CASES[case]
+    loaded = files.load(job, cluster, set={**golden.PYTHON, **changes}, root=ROOT)
+    wanted = [(name, None if value is None else str(value)) for name, value in directives(resolve(loaded, root=ROOT))]
+    assert options(golden.script(case)) == wanted
+
+
+def test_same_input_gives_same_bytes() -> None:
+    assert len({golden.script("ddp_4node") for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_every_value_of_a_template_ends_in_a_quoting_filter(path: Path) -> None:
+    """A bare value is a quoting fault that waits for its day; only a macro's own text needs none."""
+    expressions = re.findall(r"\{\{-?(.*?)-?\}\}", path.read_text(), re.DOTALL)
+    macros = r"(macros\.)?(guard|rendezvous|words|srun|launch_\w+)\("
+    bare = [text for text in expressions if not re.search(r"\|\s*(directive|sh|comment|verbatim)\s*$", text)]
+    assert [text for text in bare if not re.match(rf"\s*{macros}", text)] == []
+
+
+SAMPLE = {"int": 7, "str": "marker", "bool": True}
+
+
+@pytest.mark.parametrize("name", Resources.__struct_fields__)
+def test_every_option_reaches_the_script(name: str) -> None:
+    values: dict[str, object] = {
+        "time": "0:07:00", "time_min": "0:07:00", "delay_boot": 7, "mem": "7G", "mem_per_cpu": "7G", "mem_per_gpu": "7G",
+        "tmp": "7G", "nodes": 7, "ntasks": 7, "signal": "USR1@7", "array": "0-7", "open_mode": "truncate",
+        "dependency": "afterok:7", "begin": "now+7", "distribution": "cyclic", "mail_type": "END", "wait_all_nodes": 1,
+        "nice": 7, "exclusive": "user", "kill_on_invalid_dep": "yes", "deadline": "now+7", "extra_node_info": "7:7:7",
+        "gres": "gpu:7", "export": "ALL", "get_user_env": True, "switches": "7", "hint": "nomultithread",
+        "gpu_bind": "none", "gres_flags": "enforce-binding", "mem_bind": "none", "tres_bind": "gres/gpu:none",
+        "profile": "task", "propagate": "NONE", "acctg_freq": "task=7", "cpu_freq": "high", "gpu_freq": "high",
+    }  # fmt: skip
+    field = Resources.__annotations__[name]
+    sample = next((value for kind, value in {"bool]": True, "Count": 7, "Number": 7, "bool,": True}.items() if kind in field), "7")
+    value = values.get(name, sample)
+    text = render("single", "slurm", set={f"resources.{name}": value, "resources.ntasks_per_node": 1} | (
+        {"resources.nodes": 7} if name == "ntasks" else {"resources.ntasks_per_node": 7} if name == "ntasks_per_node" else {}
+    ), root=ROOT)  # fmt: skip
+    option = f"#SBATCH --{name.replace('_', '-')}"
+    expected = option if value is True else f"{option}={value}"
+    assert expected in text.splitlines()
+
+
+def test_an_unknown_value_in_a_template_is_an_error_with_its_line(project: Path) -> None:
+    (project / "templates" / "mine.sbatch.j2").write_text("#!/bin/bash\n\n{{ nodez | sh }}\n")
+    with pytest.raises(TemplateError, match=r"'nodez' is undefined \(mine.sbatch.j2, line 3\)"):
+        render("single", "local", set={"template": "mine"}, root=project)
+
+
+def test_a_broken_template_is_an_error_with_its_line(project: Path) -> None:
+    (project / "templates" / "mine.sbatch.j2").write_text("#!/bin/bash\n{% if %}\n")
+    with pytest.raises(TemplateError, match="line 2"):
+        render("single", "local", set={"template": "mine"}, root=project)
+
+
+def test_a_template_that_extends_a_missing_one_says_so(project: Path) -> None:
+    (project / "templates" / "mine.sbatch.j2").write_text('{% extends "gone.j2" %}')
+    with pytest.raises(TemplateError, match=r"needs gone\.j2"):
+        render("single", "local", set={"template": "mine"}, root=project)
+
+
+def test_a_missing_template_names_the_near_one(project: Path) -> None:
+    with pytest.raises(SpecError, match="no template 'dpp'") as caught:
+        render("single", "local", set={"template": "dpp"}, root=project)
+    assert caught.value.remedy == "ddp"
+
+
+def test_an_unwritable_cache_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert golden.script("single") == (golden.SCRIPTS / "single.sbatch").read_text()
+
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=40)
+
+
+@given(TEXT)
+def test_a_directive_comes_back_as_it_was(text: str) -> None:
+    assert options(f"#!/bin/bash\n#SBATCH --comment={directive(text)}\n") == [("comment", text)]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40))
+def test_a_shell_word_comes_back_as_it_was(text: str) -> None:
+    done = subprocess.run(["bash", "-c", f"printf %s {sh(text)}"], capture_output=True, check=True)
+    assert done.stdout == text.encode()
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\x00b", "\x1b[1m"])
+def test_a_directive_refuses_control_characters(text: str) -> None:
+    with pytest.raises(TemplateError):
+        directive(text)
+
+
+def test_a_shell_word_refuses_a_nul_byte() -> None:
+    with pytest.raises(TemplateError):
+        sh("a\0b")
+
+
+def test_a_comment_stays_on_its_line() -> None:
+    assert comment("a\nrm -rf /") == "a rm -rf /"

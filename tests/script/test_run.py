@@ -1,0 +1,147 @@
+"""Rendered scripts, executed: under an srun made of a few lines, all else real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.run_files import END, FIRST_FAILURE, FirstFailure, read_first_failure
+from hpc_kit.script.render import render
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SRUN = """#!/bin/bash
+# Runs the command once for each of $TASKS, in turn; gives the highest code. Options are noted, not honoured.
+options=()
+while [[ ${1-} == -* ]]; do options+=("$1"); shift; done
+printf '%s\\n' "${options[@]}" >srun-options
+worst=0
+for task in ${TASKS-0}; do
+  SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) SLURM_NODEID=$((task / 2)) SLURMD_NODENAME=n$((task / 2 + 1)) "$@"
+  code=$?
+  if [ "$code" -gt "$worst" ]; then worst=$code; fi
+done
+exit "${SRUN_STATUS:-$worst}"
+"""
+
+
+@pytest.fixture
+def run(project: Path) -> Run:
+    """Run a job's script under the fake srun; variables by keyword."""
+    (project / "bin").mkdir()
+    srun = project / "bin" / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+
+    def start(
+        *command: str, standalone: bool = False, set: dict[str, object] | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        changes = {"command": list(command), "name": "job", "resources.ntasks_per_node": 2, **(set or {})}
+        text = render("single", "slurm", set=changes, standalone=standalone, root=project)
+        environ = {**os.environ, "PATH": f"{project}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+        environ |= {"SLURMD_NODENAME": "n1", **variables}
+        return subprocess.run(["bash", "-c", text], env=environ, capture_output=True, text=True, timeout=60)
+
+    return start
+
+
+def folder(project: Path) -> Path:
+    return project / "runs" / "job" / "7"
+
+
+@pytest.mark.parametrize("status", [0, 3, 137])
+def test_the_scripts_exit_status_is_sruns(run: Run, project: Path, status: int) -> None:
+    done = run("true", SRUN_STATUS=str(status))
+    assert (done.returncode, done.stderr) == (status, "")
+    assert (folder(project) / END).read_text().split()[0] == str(status)
+
+
+def test_the_first_rank_to_fail_gives_the_exit_status(run: Run, project: Path) -> None:
+    program = "exit $((SLURM_PROCID == 0 ? 0 : SLURM_PROCID == 2 ? 7 : 1))"
+    done = run("bash", "-c", program, TASKS="0 2 1 3", SRUN_STATUS="143")
+    assert done.returncode == 7
+    first = read_first_failure(folder(project))
+    assert first is not None
+    assert first[:3] == (2, "n2", 7)
+    assert done.stderr == ""
+
+
+def test_an_earlier_attempts_markers_are_gone_after_a_requeue(run: Run, project: Path) -> None:
+    run("false")
+    assert (folder(project) / FIRST_FAILURE).exists()
+    done = run("true")
+    assert done.returncode == 0
+    assert not (folder(project) / FIRST_FAILURE).exists()
+
+
+def test_a_full_disk_at_the_end_does_not_change_the_status(run: Run) -> None:
+    assert run("bash", "-c", f'ln -s /dev/full "$HPC_KIT_RUN/{END}"; exit 5').returncode == 5
+
+
+def test_a_failing_setup_line_ends_the_job_before_srun(run: Run, project: Path) -> None:
+    done = run("true", set={"setup": ["false"]})
+    assert done.returncode == 1
+    assert not (project / "srun-options").exists()
+
+
+def test_values_reach_the_program_as_they_were_written(run: Run, project: Path) -> None:
+    value = "it's $HOME \"and\" `more`\nlines #1"
+    done = run("bash", "-c", 'printf %s "$A" >a; printf %s "$1" >b', "-", value, set={"env.A": value})
+    assert done.returncode == 0
+    assert ((project / "a").read_text(), (project / "b").read_text()) == (value, value)
+
+
+def test_a_standalone_script_tells_each_task_who_it_is(run: Run, project: Path) -> None:
+    names = "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
+    program = "for name in " + names + '; do printf "%s " "${!name}"; done >rank-$RANK'
+    done = run("bash", "-c", program, standalone=True, set={"resources.nodes": 2}, TASKS="0 1 2 3")
+    assert (done.returncode, done.stderr) == (0, "")
+    port = 10000 + (7 * 31) % 20000
+    expected = [f"{rank} {rank % 2} {rank // 2} 4 2 n1 {port} " for rank in range(4)]
+    assert [(project / f"rank-{rank}").read_text() for rank in range(4)] == expected
+
+
+def test_srun_is_told_everything(run: Run, project: Path) -> None:
+    run("true", set={"resources.nodes": 2, "resources.cpus_per_task": 3})
+    assert (project / "srun-options").read_text().splitlines() == [
+        "--nodes=2",
+        "--ntasks=4",
+        "--ntasks-per-node=2",
+        "--cpus-per-task=3",
+        "--kill-on-bad-exit=1",
+        "--output=runs/job/7/rank-%t.log",
+        "--open-mode=append",
+    ]
+
+
+def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project: Path) -> None:
+    assert run("true", set={"name": "100%t"}).returncode == 0
+    assert "--output=runs/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()
+
+
+def test_a_signal_to_the_whole_task_lets_the_program_end_as_it_will(project: Path, run: Run) -> None:
+    """Slurm signals every process of a step, so the shell around the program, too."""
+    text = render("single", "slurm", set={"command": ["x"]}, root=project)
+    task = text.partition("task='\n")[2].partition("'\n")[0]
+    program = 'trap "exit 5" USR1; touch ready; while :; do sleep 0.05; done'
+    environ = {**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project)}
+    argv = ["bash", "-c", task, "task", "bash", "-c", program]
+    process = subprocess.Popen(argv, env=environ, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20
+        while not (project / "ready").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGUSR1)
+        assert process.wait(timeout=20) == 5
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert FirstFailure.parse((project / FIRST_FAILURE).read_text()) is not None

@@ -1,0 +1,178 @@
+"""Job and cluster files: found, put together, typed; every fault named with file, key, value and the edit to make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SpecError
+from hpc_kit.spec import files
+from hpc_kit.spec.resolve import Resolved, resolve
+
+MINIMAL = 'command = ["python", "train.py"]\n'
+
+
+def write(project: Path, text: str, name: str = "mine") -> None:
+    (project / "jobs" / f"{name}.toml").write_text(text)
+
+
+def resolved(project: Path, job: str = "mine", cluster: str = "local", **settings: object) -> Resolved:
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    return resolve(files.load(job, cluster, set=changes, root=project), root=project)
+
+
+def fault(project: Path, text: str, cluster: str = "local", **settings: object) -> str:
+    write(project, text)
+    with pytest.raises(SpecError) as caught:
+        resolved(project, cluster=cluster, **settings)
+    assert caught.value.remedy, "every fault says what to do"
+    return str(caught.value)
+
+
+def test_a_job_file_needs_only_a_command(project: Path) -> None:
+    write(project, MINIMAL)
+    job = resolved(project)
+    assert (job.job.name, job.nodes, job.ntasks, job.world_size) == ("mine", 1, 1, 1)
+    assert job.job.resources.ntasks_per_node == 1
+    assert job.job.resources.cpus_per_task == 1
+
+
+def test_later_wins_cluster_then_job_then_set(project: Path) -> None:
+    (project / "env" / "c.toml").write_text('[defaults]\ntime = "1:00:00"\npartition = "a"\nqos = "low"\n')
+    write(project, MINIMAL + '[resources]\npartition = "b"\nqos = "mid"\n')
+    given = resolved(project, cluster="c", resources__qos="high").job.resources.given()
+    assert (given["time"], given["partition"], given["qos"]) == ("1:00:00", "b", "high")
+
+
+def test_a_jobs_memory_option_puts_the_clusters_other_one_aside(project: Path) -> None:
+    (project / "env" / "c.toml").write_text('[defaults]\nmem = "100G"\n')
+    write(project, MINIMAL + '[resources]\nmem_per_cpu = "2G"\n')
+    assert resolved(project, cluster="c").job.resources.mem is None
+
+
+def test_extends_takes_all_but_name_and_description(project: Path) -> None:
+    write(project, 'name = "b"\ndescription = "base"\n' + MINIMAL + "[resources]\nnodes = 2\ntime = 90\n", "base")
+    write(project, 'extends = "base"\n[resources]\nnodes = 4\n')
+    job = resolved(project).job
+    assert (job.name, job.description, job.resources.nodes, job.resources.time) == ("mine", "", 4, 90)
+
+
+def test_extends_in_a_circle_is_refused(project: Path) -> None:
+    write(project, 'extends = "mine"\n', "other")
+    assert "extends itself" in fault(project, 'extends = "other"\n')
+
+
+def test_a_users_file_hides_the_shipped_one(project: Path) -> None:
+    write(project, MINIMAL, "ddp_4node")
+    assert resolved(project, "ddp_4node").nodes == 1
+
+
+def test_an_unknown_job_names_the_near_one(project: Path) -> None:
+    with pytest.raises(SpecError, match="no job file 'ddp_4nod'") as caught:
+        resolved(project, "ddp_4nod")
+    assert (caught.value.remedy or "").startswith("ddp_4node")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[resources]\nntask_per_node = 2\n", ("unknown key 'ntask_per_node' in jobs/mine.toml, line 3", "ntasks_per_node")),
+        ("[resources]\nntasks-per-node = 2\n", ("unknown key 'ntasks-per-node'", "do     ntasks_per_node")),
+        ("nodes = 2\n", ("unknown key 'nodes' in jobs/mine.toml, line 2", "it belongs under [resources]")),
+        ("[resorces]\nnodes = 2\n", ("unknown key 'resorces'", "resources")),
+        ("[resources]\nnodes = -2\n", ("resources.nodes in jobs/mine.toml, line 3", "nodes = -2", "at least 1")),
+        ('[resources]\nnodes = "two"\n', ("nodes = 'two'", "line 3", "write 4")),
+        ('[resources]\nnodes = "2-4"\n', ("exact number of nodes", "nodes = '2-4'")),
+        ("[resources]\nnodes = [2]\n", ("nodes = [2]", "a whole number")),
+        ("[resources]\nrequeue = 1\n", ("requeue = 1", "true or false")),
+        ('[resources]\ntime = "2h30"\n', ("time = '2h30'", "line 3")),
+        ('[resources]\nmem = "lots"\n', ("mem = 'lots'", "line 3")),
+        ('[resources]\nsignal = "USR9@x"\n', ("signal = 'USR9@x'",)),
+        ('[resources]\nmem = "1G"\nmem_per_cpu = "1G"\n', ("mem and mem_per_cpu exclude one another",)),
+        ('[resources]\ncomment = "a\\nb"\n', ("comment in jobs/mine.toml, line 3 holds a line break",)),
+        ("[resources]\nnodes = 2\nntasks_per_node = 2\nntasks = 5\n", ("2 nodes x 2 tasks = 4; ntasks = 5",)),
+        ("[resources]\nnodes = 2\n[layout]\ndp = 3\n", ("line 5 [layout]: dp 3 = 3 ranks", "dp = 2")),
+        ("[resources]\nnodes = 2\n[layout]\ntp = 3\n", ("the layout does not fill the job",)),
+        ('[launch]\nlauncher = "mpi"\n', ('launcher = "mpi"', '"srun" or "torchrun"')),
+        ('[launch]\nlauncher = "torchrun"\n[resources]\nntasks_per_node = 2\n', ("nproc_per_node = 2",)),
+        ("[launch]\nnproc_per_node = 2\n", ("nproc_per_node is torchrun's", "ntasks_per_node = 2")),
+        ('[launch]\nbackend = "nccl"\n', ("nccl needs GPUs", "backend = 'auto'")),
+        ("[resources]\ncpus_per_task = 9\n", ("a node of local has 8", "cpus_per_task = 8")),
+        ('[env]\nWANDB_API_KEY = "x"\n', ("WANDB_API_KEY", "looks like a secret", "0600")),
+        ('[env]\n"no-name" = "x"\n', ("'no-name' cannot name a variable",)),
+        ("[env]\nA = true\n", ("env.A", "text in quotes")),
+        ('name = "a/b"\n', ("'a/b' cannot name a job",)),
+        ("nodes = \n", ("jobs/mine.toml is not TOML", "line 2")),
+    ],
+)
+def test_a_fault_names_place_value_and_edit(project: Path, text: str, expected: tuple[str, ...]) -> None:
+    message = fault(project, MINIMAL + text)
+    for part in expected:
+        assert part in message
+
+
+def test_a_job_without_a_command_is_refused(project: Path) -> None:
+    assert "has no command" in fault(project, "[resources]\nnodes = 2\n")
+
+
+def test_unquoted_time_of_toml_is_taken_as_slurms(project: Path) -> None:
+    write(project, MINIMAL + "[resources]\ntime = 02:00:00\n")
+    assert resolved(project).job.resources.time == "02:00:00"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("resources.nodes", "2", 2),
+        ("resources.time", "2:00:00", "2:00:00"),
+        ("resources.comment", "2", "2"),
+        ("resources.requeue", "true", True),
+        ("resources.job_name", '"a b"', "a b"),
+    ],
+)
+def test_set_takes_text_where_the_key_wants_text(project: Path, key: str, text: str, value: object) -> None:
+    write(project, MINIMAL)
+    assert getattr(files.load_job("mine", set={key: text}, root=project).resources, key.partition(".")[2]) == value
+
+
+def test_gpu_options_are_left_out_and_said_so_where_there_is_no_gpu(project: Path) -> None:
+    write(project, MINIMAL + '[resources]\ngpus_per_task = 1\ngres = "gpu:a100:2"\n')
+    job = resolved(project)
+    assert not {"gpus_per_task", "gres"} & job.job.resources.given().keys()
+    assert job.notes == ("--gpus-per-task=1: local has no GPU", "--gres=gpu:a100:2: local has no GPU")
+
+
+def test_gpus_per_task_leaves_all_gpus_of_the_node_visible(project: Path) -> None:
+    write(project, MINIMAL + "[resources]\ngpus_per_task = 1\n")
+    assert resolved(project, cluster="slurm").job.resources.gpu_bind == "none"
+    assert resolved(project, cluster="slurm", resources__gpu_bind="closest").job.resources.gpu_bind == "closest"
+
+
+def test_more_gpus_than_a_node_has_is_refused(project: Path) -> None:
+    text = MINIMAL + "[resources]\nntasks_per_node = 8\ncpus_per_task = 1\n"
+    assert "a node of example-gpu has 4" in fault(project, text, cluster="example-gpu")
+
+
+def test_uneven_tasks_are_kept_as_they_are(project: Path) -> None:
+    write(project, MINIMAL + "[resources]\nnodes = 3\nntasks = 7\n")
+    job = resolved(project)
+    assert (job.ntasks, job.world_size, job.job.resources.ntasks_per_node) == (7, 7, None)
+
+
+def test_torchrun_counts_ranks_by_agents(project: Path) -> None:
+    write(project, MINIMAL + '[resources]\nnodes = 4\n[launch]\nlauncher = "torchrun"\nnproc_per_node = 2\n')
+    job = resolved(project)
+    assert (job.ntasks, job.world_size) == (4, 8)
+
+
+def test_an_unreadable_file_is_one_clear_error(project: Path) -> None:
+    (project / "jobs" / "mine.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SpecError, match=r"cannot read jobs/mine\.toml"):
+        resolved(project)
+
+
+def test_setting_a_table_and_its_key_is_refused(project: Path) -> None:
+    write(project, MINIMAL)
+    with pytest.raises(SpecError, match="already set"):
+        files.load("mine", "local", set={"env.A": "1", "env.A.B": "2"}, root=project)

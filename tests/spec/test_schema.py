@@ -1,0 +1,39 @@
+"""The published schema says what the loader takes: an independent validator agrees on every shipped file."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from hpc_kit.spec.schema import schema_text
+from tests import golden
+from tests.conftest import ROOT
+
+FILES = [(path, "job") for path in sorted((ROOT / "jobs").glob("*.toml"))] + [
+    (path, "cluster") for path in sorted((ROOT / "env").glob("*.toml"))
+]
+
+
+@pytest.mark.parametrize(("path", "kind"), FILES, ids=lambda value: getattr(value, "name", value))
+def test_every_shipped_file_is_valid(path: Path, kind: str) -> None:
+    jsonschema.Draft202012Validator(json.loads(schema_text(kind))).validate(tomllib.loads(path.read_text()))
+
+
+@pytest.mark.parametrize(("path", "kind"), FILES, ids=lambda value: getattr(value, "name", value))
+def test_every_shipped_file_names_its_schema(path: Path, kind: str) -> None:
+    assert f"#:schema {kind}.schema.json" in path.read_text().splitlines()
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 2}, {"resources": {"nodes": -1}}, {"resources": {"time": []}}, {"env": {"A": []}}])
+def test_the_schema_refuses_what_the_loader_refuses(wrong: dict[str, object]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(json.loads(schema_text("job"))).validate(wrong)
+
+
+@pytest.mark.parametrize(("path", "text"), list(golden.documents()), ids=lambda value: getattr(value, "name", ""))
+def test_what_is_kept_whole_is_current(path: Path, text: str) -> None:
+    assert path.read_text() == text, "make golden"
