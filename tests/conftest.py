@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,10 +39,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project folder, with jobs/ and env/, as the current one."""
     folder = tmp_path / "project"
     for name in ("jobs", "env", "templates"):
         (folder / name).mkdir(parents=True)
     monkeypatch.chdir(folder)
-    yield folder
+    return folder

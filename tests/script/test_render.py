@@ -94,11 +94,13 @@ def test_every_option_reaches_the_script(name: str) -> None:
         "profile": "task", "propagate": "NONE", "acctg_freq": "task=7", "cpu_freq": "high", "gpu_freq": "high",
     }  # fmt: skip
     field = Resources.__annotations__[name]
-    sample = next((value for kind, value in {"bool]": True, "Count": 7, "Number": 7, "bool,": True}.items() if kind in field), "7")
+    sample = next(
+        (value for kind, value in {"bool]": True, "Count": 7, "Number": 7, "bool,": True}.items() if kind in field), "7"
+    )
     value = values.get(name, sample)
-    text = render("single", "slurm", set={f"resources.{name}": value, "resources.ntasks_per_node": 1} | (
-        {"resources.nodes": 7} if name == "ntasks" else {"resources.ntasks_per_node": 7} if name == "ntasks_per_node" else {}
-    ), root=ROOT)  # fmt: skip
+    settings: dict[str, object] = {"resources.ntasks_per_node": 1, f"resources.{name}": value}
+    settings |= {"resources.nodes": 7} if name == "ntasks" else {}
+    text = render("single", "slurm", set=settings, root=ROOT)
     option = f"#SBATCH --{name.replace('_', '-')}"
     expected = option if value is True else f"{option}={value}"
     assert expected in text.splitlines()

@@ -91,7 +91,7 @@ def test_a_failing_setup_line_ends_the_job_before_srun(run: Run, project: Path) 
 
 
 def test_values_reach_the_program_as_they_were_written(run: Run, project: Path) -> None:
-    value = "it's $HOME \"and\" `more`\nlines #1"
+    value = 'it\'s $HOME "and" `more`\nlines #1'
     done = run("bash", "-c", 'printf %s "$A" >a; printf %s "$1" >b', "-", value, set={"env.A": value})
     assert done.returncode == 0
     assert ((project / "a").read_text(), (project / "b").read_text()) == (value, value)

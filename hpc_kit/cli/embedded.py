@@ -1,0 +1,50 @@
+"""`hpc-kit embedded`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from hpc_kit.cli.session import embedded_environ
+from hpc_kit.errors import SpecError
+from hpc_kit.spec.files import load_cluster
+
+CLUSTER = click.option("--cluster", default="local", show_default=True, help="Cluster file with slurm = 'embedded'.")
+
+
+@click.group("embedded")
+def command() -> None:
+    """The Slurm that comes along: sbatch, srun, squeue, sacct, scancel, scontrol and sinfo for one machine.
+
+    docs/embedded-slurm.md says what it can do. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/slurm.
+    """
+
+
+@command.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@CLUSTER
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(cluster: str, program: tuple[str, ...]) -> None:
+    """Run a command with the embedded Slurm on its PATH: hpc-kit embedded run squeue, or ... run bash."""
+    environ = _environ(cluster)
+    try:
+        os.execvpe(program[0], program, environ)  # noqa: S606 - the user's own command
+    except OSError as error:
+        raise SpecError(f"cannot run {program[0]}", found=str(error), remedy="a command on PATH") from error
+
+
+@command.command("path")
+@CLUSTER
+def path(cluster: str) -> None:
+    """Print the folder of its commands, for PATH: PATH=$(hpc-kit embedded path):$PATH."""
+    click.echo(_environ(cluster)["PATH"].partition(os.pathsep)[0])
+
+
+def _environ(name: str) -> dict[str, str]:
+    cluster = load_cluster(name, root=Path.cwd())
+    if cluster.slurm != "embedded":
+        raise SpecError(
+            f"cluster {name} is not the embedded one", found=f"slurm = '{cluster.slurm}'", remedy="--cluster local"
+        )
+    return embedded_environ(cluster)

@@ -1,0 +1,41 @@
+"""`hpc-kit env`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from hpc_kit.errors import SpecError
+
+
+@click.command("env")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object.")
+@click.option(
+    "--environ", "file", type=click.Path(path_type=Path), metavar="FILE", help="Variables from a JSON object."
+)
+def command(as_json: bool, file: Path | None) -> None:
+    """Who this process is (rank, world size, ...), from which variable, and what was left aside.
+
+    Exit status 2 where the variables contradict one another or are half-set.
+    """
+    from hpc_kit.runtime import explain, resolve
+
+    environ = dict(os.environ) if file is None else _read(file)
+    world = resolve(environ)
+    if as_json:
+        click.echo(json.dumps(explain.to_json(world), indent=2))
+    else:
+        click.echo(explain.text(world, environ), nl=False)
+
+
+def _read(file: Path) -> dict[str, str]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read {file}", found=str(error), remedy="a JSON object of strings") from error
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise SpecError(f"{file} is not a flat JSON object of strings", remedy='{"SLURM_PROCID": "0", ...}')
+    return data

@@ -1,0 +1,53 @@
+"""`hpc-kit list`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpc_kit.errors import HpcKitError
+from hpc_kit.spec import documents, places
+
+KINDS: tuple[tuple[places.Kind, str, str], ...] = (
+    ("jobs", "jobs", ".toml"),
+    ("env", "clusters", ".toml"),
+    ("templates", "templates", ".sbatch.j2"),
+)
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object.")
+def command(as_json: bool) -> None:
+    """Jobs, clusters and templates that can be named: the project's own first, then those that are shipped."""
+    root = Path.cwd()
+    found = {title: _entries(kind, suffix, root) for kind, title, suffix in KINDS}
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found, indent=2))
+        return
+    for title, entries in found.items():
+        click.echo(title)
+        for entry in entries:
+            click.echo(f"  {entry['name']:<18}{entry['description']:<60}  {entry['file']}".rstrip())
+
+
+def _entries(kind: places.Kind, suffix: str, root: Path) -> list[dict[str, str]]:
+    entries = []
+    for name in places.names(kind, root, suffix):
+        path = places.find(kind, name, root, suffix=suffix)
+        shown = places.shown(path, root)
+        if name != "base":
+            entries.append({"name": name, "description": _description(path, shown, suffix), "file": shown})
+    return entries
+
+
+def _description(path: Path, shown: str, suffix: str) -> str:
+    """The file's own line about itself; a broken file is still listed, with its fault."""
+    if suffix != ".toml":
+        return path.read_text(encoding="utf-8").partition("#}")[0].removeprefix("{#").strip()
+    try:
+        return str(documents.read(path, shown).data.get("description", ""))
+    except HpcKitError as error:
+        return error.what

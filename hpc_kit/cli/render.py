@@ -1,0 +1,35 @@
+"""`hpc-kit render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpc_kit.cli.request import JobCommand, job_arguments, job_of, request_of
+
+
+@click.command("render", cls=JobCommand)
+@job_arguments
+@click.option("--standalone", is_flag=True, help="A script that needs no hpc_kit on the nodes.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Keep the job as a job file, too.")
+def command(standalone: bool, save: Path | None, **_: object) -> None:
+    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch.
+
+    JOB is a job file's name or path. Without one, the program stands behind --:
+    hpc-kit render -j 4x2 --time 2:00:00 -- python train.py --steps 100
+
+    Every long sbatch option is an option here, too.
+    """
+    from hpc_kit.script.render import render_resolved
+
+    root = Path.cwd()
+    resolved = job_of(request_of(), root)
+    text = render_resolved(resolved, standalone=standalone, root=root)
+    if save is not None:
+        from hpc_kit.spec.write import save_job
+
+        save_job(resolved.asked, save)
+    for note in resolved.notes:
+        click.echo(f"hpc-kit: left out {note}", err=True)
+    click.echo(text, nl=False)

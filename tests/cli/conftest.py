@@ -1,0 +1,26 @@
+"""The command line, run as a process in a project folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Kit = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def kit(project: Path) -> Kit:
+    """Run hpc-kit in the project folder."""
+
+    def run(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "hpc_kit.cli", *words]
+        return subprocess.run(
+            argv, cwd=cwd or project, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
+        )
+
+    return run

@@ -1,0 +1,93 @@
+"""What the pages promise is true: links lead somewhere, the README's commands run, the Makefile's targets exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+README = ROOT / "README.md"
+
+
+def anchor(heading: str) -> str:
+    """The fragment that a heading gets on the web."""
+    text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {anchor(line.lstrip("#")) for line in page.read_text().splitlines() if line.startswith("#")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        name, _, fragment = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), target
+        if fragment:
+            assert fragment in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_is_reached(page: Path) -> None:
+    """A page that nothing links to is read by nobody."""
+    if page.parent == ROOT:
+        return
+    others = "".join(other.read_text() for other in PAGES if other != page)
+    assert page.name in others
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def commands(fence: str) -> list[str]:
+    """Lines behind `$ ` in fenced blocks of the README."""
+    blocks = re.findall(rf"```{fence}\n(.*?)```", README.read_text(), re.DOTALL)
+    return [
+        line[2:].partition("  #")[0].strip() for block in blocks for line in block.splitlines() if line.startswith("$ ")
+    ]
+
+
+TOGETHER = ("make submit", "make test", "git clone", "cd ", "sbatch ", "srun ")
+"""Run by CI as they stand, or on a cluster only."""
+
+
+@pytest.mark.parametrize("line", [line for line in commands("console") if not line.startswith(TOGETHER)])
+def test_a_readme_command_runs(line: str, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("jobs", "env", "templates"):
+        shutil.copytree(ROOT / name, project / name)
+    (project / "train.py").write_text("print('trained')\n")
+    (project / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\nsrun --cpus-per-task=1 true\n")
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environ["HPC_KIT_SLURM_STATE"] = str(tmp_path / "slurm")
+    done = subprocess.run(["bash", "-c", line], cwd=project, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_make_targets_of_the_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        for words in re.findall(r"\bmake ([a-z-]+)", " ".join(re.findall(r"`[^`]+`", page.read_text()))):
+            assert words in targets, f"{page.name}: make {words}"
+
+
+def test_changelog_names_this_version() -> None:
+    from hpc_kit import __version__
+
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()

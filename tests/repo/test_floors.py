@@ -1,0 +1,112 @@
+"""The house stands: a room imports only from lower floors, nothing imports in a circle, the heavy things come late."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "hpc_kit"
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "share" not in path.parts
+}
+
+MAY_IMPORT = {
+    "errors": set[str](),
+    "run_files": set[str](),
+    "slurm": {"errors"},
+    "spec": {"errors", "run_files", "slurm"},
+    "script": {"errors", "run_files", "slurm", "spec"},
+    "submit": {"errors", "run_files", "slurm", "spec", "script"},
+    "runtime": {"errors", "run_files", "slurm"},
+    "embedded": {"errors", "run_files", "slurm"},
+    "cli": {"errors", "run_files", "slurm", "spec", "script", "submit", "runtime", "embedded"},
+}
+RUNTIME_MAY_IMPORT_OF_SLURM = {"hpc_kit.slurm", "hpc_kit.slurm.nodelist"}
+
+
+def imports(path: Path, *, late: bool = True) -> set[str]:
+    """hpc_kit modules that a file imports; `late`: also those imported inside functions and for types only."""
+    tree = ast.parse(path.read_text())
+    nodes = ast.walk(tree) if late else iter(tree.body)
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return {name for name in found if name in MODULES}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if room(name)])
+def test_a_room_imports_only_from_lower_floors(module: str) -> None:
+    own = room(module)
+    others = {room(name) for name in imports(MODULES[module])} - {own, ""}
+    assert others <= MAY_IMPORT[own]
+
+
+def test_every_room_has_its_floor() -> None:
+    assert {room(name) for name in MODULES} - {""} == set(MAY_IMPORT)
+
+
+def test_the_job_side_takes_only_node_lists_from_slurm() -> None:
+    taken = {name for module in MODULES if room(module) == "runtime" for name in imports(MODULES[module])}
+    assert {name for name in taken if name.startswith("hpc_kit.slurm")} <= RUNTIME_MAY_IMPORT_OF_SLURM
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {module: imports(path, late=False) - {module} for module, path in MODULES.items()}
+    while graph:
+        free = {module for module, wanted in graph.items() if not wanted & graph.keys()}
+        assert free, f"import cycle among {sorted(graph)}"
+        graph = {module: wanted for module, wanted in graph.items() if module not in free}
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import hpc_kit", ("jinja2", "submitit", "torch", "msgspec", "click")),
+        ("import hpc_kit.runtime", ("jinja2", "submitit", "torch", "msgspec", "click")),
+        ("import hpc_kit.script.render", ("torch", "submitit", "jinja2")),
+        ("import hpc_kit.spec.files", ("torch", "submitit", "jinja2")),
+        ("import hpc_kit.cli", ("torch", "submitit", "jinja2", "msgspec", "rich")),
+    ],
+)
+def test_heavy_packages_are_imported_late(statement: str, unwanted: tuple[str, ...]) -> None:
+    program = f"{statement}; import sys; print([name for name in {unwanted!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"
+
+
+def test_public_names_are_all_there() -> None:
+    program = "from hpc_kit import *; import hpc_kit; print(sorted(set(hpc_kit.__all__) - set(dir())))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"
+
+
+def test_modules_stay_small() -> None:
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    allowed = {"hpc_kit.slurm.option_table"}  # a table: a row an option
+    assert {module: lines for module, lines in lengths.items() if lines > 300 and module not in allowed} == {}
+
+
+def test_only_the_command_line_and_the_embedded_commands_print_or_exit() -> None:
+    loud = []
+    for module, path in MODULES.items():
+        if room(module) in {"cli", "embedded"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "sys.exit", "exit"}:
+                loud.append(f"{module}:{node.lineno}")
+    assert [place for place in loud if not place.startswith("hpc_kit.runtime")] == []
