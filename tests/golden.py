@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
         "single",
         "slurm",
         {
-            "name": "it's 100% \"odd\" #1 $HOME é",
+            "name": 'it\'s 100% "odd" #1 $HOME é',
             "resources.comment": 'a#b "c" $D',
             "env.GREETING": "it's $HOME\nand `more`",
             "setup": ["module load cuda/12.6"],

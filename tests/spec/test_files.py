@@ -77,7 +77,10 @@ def test_an_unknown_job_names_the_near_one(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[resources]\nntask_per_node = 2\n", ("unknown key 'ntask_per_node' in jobs/mine.toml, line 3", "ntasks_per_node")),
+        (
+            "[resources]\nntask_per_node = 2\n",
+            ("unknown key 'ntask_per_node' in jobs/mine.toml, line 3", "ntasks_per_node"),
+        ),
         ("[resources]\nntasks-per-node = 2\n", ("unknown key 'ntasks-per-node'", "do     ntasks_per_node")),
         ("nodes = 2\n", ("unknown key 'nodes' in jobs/mine.toml, line 2", "it belongs under [resources]")),
         ("[resorces]\nnodes = 2\n", ("unknown key 'resorces'", "resources")),

@@ -28,7 +28,9 @@ def test_every_shipped_file_names_its_schema(path: Path, kind: str) -> None:
     assert f"#:schema {kind}.schema.json" in path.read_text().splitlines()
 
 
-@pytest.mark.parametrize("wrong", [{"nodes": 2}, {"resources": {"nodes": -1}}, {"resources": {"time": []}}, {"env": {"A": []}}])
+@pytest.mark.parametrize(
+    "wrong", [{"nodes": 2}, {"resources": {"nodes": -1}}, {"resources": {"time": []}}, {"env": {"A": []}}]
+)
 def test_the_schema_refuses_what_the_loader_refuses(wrong: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(json.loads(schema_text("job"))).validate(wrong)
