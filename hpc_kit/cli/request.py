@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +14,7 @@ import click
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.options import SBATCH
 from hpc_kit.spec import files
-from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.choose import Choice, default_cluster
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
@@ -84,16 +85,14 @@ def job_of(request: Request, root: Path) -> Resolved:
     Raises:
         SpecError: The request, or a file that it names, says something that cannot be.
     """
-    import os
-
-    cluster = request.cluster or default_cluster(root, os.environ)
-    settings = _settings(request)
+    cluster, found = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ)
+    settings = {**found, **_settings(request)}
     job = request.job if request.job is not None else adhoc(request.program)
     if request.job is not None and request.program:
         base = files.load_job(request.job, root=root)
         settings["command"] = [*base.command, *request.program]
     loaded = files.load(job, cluster, set=settings, root=root)
-    return resolve(loaded, root=root, again=_again(request, cluster))
+    return resolve(loaded, root=root, again=_again(request, cluster, found))
 
 
 def adhoc(program: tuple[str, ...]) -> Job:
@@ -132,7 +131,8 @@ def _settings(request: Request) -> dict[str, object]:
     return settings
 
 
-def _again(request: Request, cluster: str) -> tuple[str, ...]:
+def _again(request: Request, cluster: str, found: Mapping[str, object]) -> tuple[str, ...]:
+    """The command line that makes the same script on any machine."""
     words = ["hpc-kit", "render"]
     if request.job is not None:
         words.append(request.job)
@@ -142,6 +142,6 @@ def _again(request: Request, cluster: str) -> tuple[str, ...]:
     for name, value in request.options.items():
         option = f"--{name.replace('_', '-')}"
         words += [option] if value is True else [f"{option}={value}"]
-    for setting in request.settings:
+    for setting in (*(f"{key}={value}" for key, value in found.items()), *request.settings):
         words += ["--set", setting]
     return (*words, "--", *request.program) if request.program else tuple(words)

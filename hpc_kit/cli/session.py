@@ -33,7 +33,7 @@ def use(cluster: Cluster) -> None:
 
 def cluster_here(name: str | None, root: Path) -> Cluster:
     """The cluster of that name, or the one that fits this machine; its Slurm is on PATH afterwards."""
-    cluster = load_cluster(name or default_cluster(root, os.environ), root=root)
+    cluster = load_cluster(name or default_cluster(root, os.environ).name, root=root)
     use(cluster)
     return cluster
 

@@ -51,7 +51,9 @@ def render(
         TemplateError: The template is missing or asks for a value that does not exist.
     """
     root = root or Path.cwd()
-    cluster = cluster if cluster is not None else default_cluster(root, os.environ)
+    if cluster is None:
+        cluster, found = default_cluster(root, os.environ)
+        set = {**found, **(set or {})}  # noqa: A001
     loaded = files.load(job, cluster, set=set, root=root)
     again = command_line(job, cluster, set or {}) if isinstance(job, str) else ()
     return render_resolved(resolve(loaded, root=root, again=again), standalone=standalone, root=root)

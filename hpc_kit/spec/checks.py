@@ -36,6 +36,11 @@ _SECRET = re.compile(
 )
 
 
+def looks_secret(name: str) -> bool:
+    """Whether a variable of that name is likely to hold a secret."""
+    return _SECRET.search(name) is not None
+
+
 def check_names(job: Job, cluster: Cluster, where: Where) -> None:
     """The job's name must do as a folder, the command must be there, the environment must hold no secrets."""
     if not job.name or job.name in {".", ".."} or re.search(r"[/\\]", job.name) or _CONTROL.search(job.name):
@@ -58,7 +63,7 @@ def _check_variable(name: str, value: str, where: Where) -> None:
     place = where.of(f"env.{name}")
     if not _VARIABLE.match(name):
         raise SpecError(f"'{name}' cannot name a variable", found=f"[env] in {place}", remedy="letters, digits and '_'")
-    if _SECRET.search(name):
+    if looks_secret(name):
         raise SpecError(
             f"{name} in {place} looks like a secret",
             found="a script, its record and `scontrol show job` can be read by others",

@@ -4,17 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 VARIABLE = "HPC_KIT_CLUSTER"
 """Environment variable: name or path of the cluster file, for people who work on one cluster only."""
 
 
-def default_cluster(root: Path, environ: Mapping[str, str]) -> str:
+class Choice(NamedTuple):
+    """A cluster file, and what was found out about the machine besides, as `--set` would say it."""
+
+    name: str
+    settings: dict[str, object]
+
+
+def default_cluster(root: Path, environ: Mapping[str, str]) -> Choice:
     """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`."""
     if named := environ.get(VARIABLE):
-        return named
+        return Choice(named, {})
     if (root / "env" / "default.toml").is_file():
-        return "default"
+        return Choice("default", {})
     from hpc_kit.slurm import commands
 
-    return "slurm" if commands.find_slurm(environ, commands.run) else "local"
+    if not commands.find_slurm(environ, commands.run):
+        return Choice("local", {})
+    return Choice("slurm", {} if _may_have_gpus(environ) else {"cluster.node.gpus": 0})
+
+
+def _may_have_gpus(environ: Mapping[str, str]) -> bool:
+    """False only where Slurm says that no node has any: a job's GPU options would be refused there."""
+    from hpc_kit.errors import SlurmUnavailable
+    from hpc_kit.slurm import commands
+
+    try:
+        answer = commands.run(["sinfo", "--noheader", "--format=%G"], timeout=commands.PROBE_SECONDS, environ=environ)
+    except SlurmUnavailable:
+        return True
+    return answer.returncode != 0 or not answer.stdout.strip() or "gpu" in answer.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,12 @@ def write(project: Path, text: str, name: str = "mine") -> None:
     (project / "jobs" / f"{name}.toml").write_text(text)
 
 
-def resolved(project: Path, job: str = "mine", cluster: str = "local", **settings: object) -> Resolved:
+def resolved(project: Path, job: str = "mine", cluster: str = "local", **settings: Any) -> Resolved:
     changes = {key.replace("__", "."): value for key, value in settings.items()}
     return resolve(files.load(job, cluster, set=changes, root=project), root=project)
 
 
-def fault(project: Path, text: str, cluster: str = "local", **settings: object) -> str:
+def fault(project: Path, text: str, cluster: str = "local", **settings: Any) -> str:
     write(project, text)
     with pytest.raises(SpecError) as caught:
         resolved(project, cluster=cluster, **settings)

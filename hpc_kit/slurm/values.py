@@ -1,0 +1,216 @@
+"""What stands behind the options that have a grammar of their own: node counts, arrays, signals, dependencies, ..."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from hpc_kit.errors import DirectiveError, UnitError
+
+SIGNALS = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15,
+    "CONT": 18, "STOP": 19, "TSTP": 20, "TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24,
+}  # fmt: skip
+"""The signals that Slurm knows by name (with or without SIG); any other goes by its number."""
+
+DEFAULT_SIGNAL_SECONDS = 60
+MAX_ARRAY_INDEX = 4_000_000
+"""Slurm takes no MaxArraySize above 4000001."""
+
+MAIL_TYPES = frozenset({
+    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "ARRAY_TASKS",
+    "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50",
+})  # fmt: skip
+
+DEPENDENCIES = ("after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok")
+
+_COUNT = r"([0-9]{1,9})([kKmM]?)"
+_ARRAY_ITEM = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?"
+_SIGNAL = r"(?:([RB]{1,2}):)?(?:SIG)?([A-Z0-9]+)(?:@([0-9]{1,5}))?"
+_JOB = r"([0-9]+)(?:_([0-9]+|\*))?(?:\+([0-9]+))?"
+_SPREADS = ("block", "cyclic", "fcyclic")
+
+
+class NodeCount(NamedTuple):
+    """How many nodes: from `minimum` to `maximum`, or one of `sizes` where a list was given (Slurm 23.11)."""
+
+    minimum: int
+    maximum: int
+    sizes: tuple[int, ...] = ()
+
+
+class ArraySpec(NamedTuple):
+    """The indices of a job array, ascending, and how many of its tasks may run at once."""
+
+    indices: tuple[int, ...]
+    at_once: int | None
+
+
+class SignalSpec(NamedTuple):
+    """A signal before the time limit: its number, how many seconds before, and whether for the batch shell alone."""
+
+    number: int
+    seconds: int
+    batch_shell: bool
+    reservation: bool
+
+
+class DependsOn(NamedTuple):
+    """A job to wait for: its id, an index (or `*`) of its array, and minutes to wait after it began."""
+
+    job_id: int
+    task: str | None = None
+    minutes: int = 0
+
+
+class Condition(NamedTuple):
+    """What must have become of which jobs: `afterok` and its jobs, or `singleton` and none."""
+
+    kind: str
+    jobs: tuple[DependsOn, ...] = ()
+
+
+class Dependency(NamedTuple):
+    """All conditions must hold (`,` between them) or any one of them (`?`)."""
+
+    conditions: tuple[Condition, ...]
+    any_of: bool = False
+
+
+class Distribution(NamedTuple):
+    """How tasks go to nodes, sockets and cores: `block`, `cyclic`, `fcyclic`, `plane`, `arbitrary`; None: default."""
+
+    nodes: str | None
+    sockets: str | None = None
+    cores: str | None = None
+    plane_size: int | None = None
+    pack: bool | None = None
+
+
+def parse_nodes(text: str) -> NodeCount:
+    """Read `--nodes`: `4`, `2-4`, `2K`; the newer lists `1,5,9-13:2` too."""
+    if "," in text or ":" in text:
+        sizes = _parse_sizes(text)
+        return NodeCount(sizes[0], sizes[-1], sizes)
+    low, dash, high = text.partition("-")
+    minimum = _count(low, text)
+    maximum = _count(high, text) if dash else minimum
+    if not 1 <= minimum <= maximum:
+        raise UnitError("not a range of node counts", found=repr(text), remedy="write 4, or 2-4 for at least 2")
+    return NodeCount(minimum, maximum)
+
+
+def parse_array(text: str, max_array_size: int = MAX_ARRAY_INDEX + 1) -> ArraySpec:
+    """Read `--array`: `0-9:2%4,12`; the highest index must lie below MaxArraySize, as Slurm has it."""
+    body, at_once = text.removeprefix("[").removesuffix("]"), 0
+    indices: set[int] = set()
+    for item in body.split(","):
+        match = re.fullmatch(_ARRAY_ITEM, item)
+        first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+        if not match or last < first or step < 1:
+            raise UnitError("not an array of indices", found=repr(text), remedy="write 0-9, 1,3,5 or 0-15:4%2")
+        if last >= max_array_size:
+            raise UnitError(
+                f"an array index above what this Slurm takes: {last}",
+                found=f"{text!r}; MaxArraySize is {max_array_size}",
+                remedy=f"keep every index at {max_array_size - 1} or below",
+            )
+        indices.update(range(first, last + 1, step))
+        # Slurm looks at the first limit only, behind whichever item it stands; 0 is none.
+        at_once = at_once or int(match[4] or 0)
+    return ArraySpec(tuple(sorted(indices)), at_once or None)
+
+
+def parse_signal(text: str) -> SignalSpec:
+    """Read `--signal`: `USR1@90`, `B:TERM@120`, `10`; 60 seconds where none are said."""
+    match = re.fullmatch(_SIGNAL, text, re.IGNORECASE)
+    name = match[2].upper() if match else ""
+    number = int(name) if name.isdigit() else SIGNALS.get(name, 0)
+    seconds = int(match[3]) if match and match[3] else DEFAULT_SIGNAL_SECONDS
+    if match is None or not 1 <= number <= 64 or seconds > 65535:
+        remedy = f"write [B:]SIGNAL[@SECONDS], for example B:USR1@120; names: {', '.join(SIGNALS)}"
+        raise DirectiveError("not a signal that Slurm knows", found=repr(text), remedy=remedy)
+    flags = (match[1] or "").upper()
+    return SignalSpec(number, seconds, "B" in flags, "R" in flags)
+
+
+def parse_dependency(text: str) -> Dependency:
+    """Read `--dependency`: `afterok:12:13,afterany:14`, `afterok:12?afterok:13`, `after:12+5`, `singleton`."""
+    separator = "?" if "?" in text else ","
+    conditions = tuple(_condition(part, text) for part in text.split(separator))
+    return Dependency(conditions, separator == "?")
+
+
+def parse_distribution(text: str) -> Distribution:
+    """Read `--distribution`: `block:cyclic`, `plane=4`, `arbitrary`, with `,Pack` or `,NoPack` behind it."""
+    layout, _, packing = text.lower().partition(",")
+    first, *others = layout.split(":")
+    pack = {"pack": True, "nopack": False}.get(packing)
+    bad = (packing and pack is None) or len(others) > 2
+    if re.fullmatch(r"plane=[1-9][0-9]{0,8}", layout):
+        found = Distribution("plane", plane_size=int(layout.partition("=")[2]), pack=pack)
+    else:
+        spreads = [None if name in {"*", ""} else name for name in (first, *others, "", "")]
+        bad = bad or first not in {"*", "block", "cyclic", "arbitrary"}
+        bad = bad or any(name not in {None, *_SPREADS} for name in spreads[1:])
+        found = Distribution(spreads[0], spreads[1], spreads[2], pack=pack)
+    if bad:
+        remedy = "write block, cyclic, block:cyclic, plane=4 or arbitrary"
+        raise DirectiveError("not a distribution that Slurm knows", found=repr(text), remedy=remedy)
+    return found
+
+
+def parse_mail_types(text: str) -> tuple[str, ...]:
+    """Read `--mail-type`: names such as END, FAIL, in upper case."""
+    names = tuple(name.strip().upper() for name in text.split(",") if name)
+    unknown = [name for name in names if name not in MAIL_TYPES]
+    if unknown or not names:
+        remedy = f"write some of {', '.join(sorted(MAIL_TYPES))}"
+        raise DirectiveError(f"no such mail type: {unknown[0] if unknown else 'none'}", found=repr(text), remedy=remedy)
+    return names
+
+
+def parse_open_mode(text: str) -> str:
+    """Read `--open-mode`: `append` or `truncate`, of which Slurm looks at the first letter only."""
+    mode = {"a": "append", "t": "truncate"}.get(text[:1].lower())
+    if mode is None:
+        raise DirectiveError("not an open mode", found=repr(text), remedy="write append or truncate")
+    return mode
+
+
+def parse_gpus(text: str) -> tuple[tuple[str | None, int], ...]:
+    """Read `--gpus` and its like: (type or None, count) each; `a100:2`, `4`, `volta:3,kepler:5`."""
+    parts = [re.fullmatch(r"(?:([A-Za-z_][\w.-]*):)?([0-9]{1,9})|([A-Za-z_][\w.-]*)", part) for part in text.split(",")]
+    found = tuple((part[1] or part[3], int(part[2] or 1)) for part in parts if part)
+    if len(found) != len(parts):
+        raise UnitError("not a number of GPUs", found=repr(text), remedy="write a number, or TYPE:NUMBER as a100:4")
+    return found
+
+
+def _condition(part: str, text: str) -> Condition:
+    kind, colon, jobs = part.strip().partition(":")
+    kind = kind.lower()
+    if kind == "singleton" and not colon:
+        return Condition(kind)
+    # A bare job id is the oldest form and means afterany.
+    words = [part.strip()] if kind.isdigit() else jobs.split(":")
+    matches = [re.fullmatch(_JOB, word) for word in words]
+    found = tuple(DependsOn(int(m[1]), m[2], int(m[3] or 0)) for m in matches if m and int(m[1]))
+    if len(found) != len(matches) or not (kind in DEPENDENCIES or kind.isdigit()):
+        remedy = f"write TYPE:JOBID with a type of {', '.join(DEPENDENCIES)}; or singleton"
+        raise DirectiveError(f"not a dependency: {part!r}", found=repr(text), remedy=remedy)
+    return Condition("afterany" if kind.isdigit() else kind, found)
+
+
+def _count(text: str, whole: str) -> int:
+    match = re.fullmatch(_COUNT, text)
+    if match is None:
+        raise UnitError("not a number of nodes", found=repr(whole), remedy="write 4, or 2-4 for at least 2")
+    return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
+
+
+def _parse_sizes(text: str) -> tuple[int, ...]:
+    sizes = parse_array(text).indices
+    if not sizes[0]:
+        raise UnitError("not a number of nodes", found=repr(text), remedy="write node counts from 1")
+    return sizes

@@ -1,0 +1,295 @@
+"""The argv of Slurm's commands, the runner, and one query for any number of jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm import commands
+from hpc_kit.slurm.commands import (
+    Completed,
+    clean_environ,
+    find_slurm,
+    query,
+    run,
+    sacct_argv,
+    scancel_argv,
+    scontrol_job_argv,
+    squeue_argv,
+)
+from hpc_kit.slurm.states import State
+
+RECORDED = Path(__file__).parent / "recorded"
+NO_ACCOUNTING = "Slurm accounting storage is disabled\n"
+NO_JOB = "slurm_load_jobs error: Invalid job id specified\n"
+
+
+class Slurm:
+    """Answers by the command's name, and remembers what it was asked."""
+
+    def __init__(self, **answers: str | tuple[int, str]) -> None:
+        self.answers = answers
+        self.asked: list[list[str]] = []
+        self.environs: list[Mapping[str, str]] = []
+
+    def __call__(
+        self, argv: Sequence[str], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
+    ) -> Completed:
+        self.asked.append(list(argv))
+        self.environs.append(environ or {})
+        answer = self.answers.get(argv[0])
+        if answer is None:
+            raise SlurmUnavailable(f"cannot run {argv[0]}")
+        if isinstance(answer, str):
+            return Completed(tuple(argv), 0, answer, "")
+        return Completed(tuple(argv), answer[0], "", answer[1])
+
+    @property
+    def commands(self) -> list[str]:
+        return [argv[0] for argv in self.asked]
+
+
+def recorded(name: str, *ids: str) -> str:
+    """The rows of some jobs; all without ids."""
+    text = (RECORDED / f"{name}.txt").read_text()
+    rows = re.split(r"^(?=JobId=|[0-9][0-9+_]*[|\[])", text, flags=re.MULTILINE)
+    begins = tuple(f"{start}{each}" for each in ids for start in ("", "JobId="))
+    return "".join(row for row in rows if not ids or row.startswith(begins))
+
+
+def squeue_row(job_id: str, state: str) -> str:
+    return f"{job_id}|{job_id}|{state}|ada|main|N/A|N/A|N/A|5:00|0:00||None|x\n"
+
+
+def test_the_formats_are_plain_fields() -> None:
+    assert commands.SQUEUE_FORMAT == "%i|%A|%T|%u|%P|%V|%S|%e|%l|%M|%N|%r|%j"
+    assert commands.SACCT_FORMAT == (
+        "JobID,JobIDRaw,State,ExitCode,User,Partition,Submit,Start,End,Timelimit,Elapsed,NodeList,Reason,JobName"
+    )
+
+
+def test_argv() -> None:
+    form = f"--format={commands.SQUEUE_FORMAT}"
+    assert squeue_argv(["1", "2_3"]) == ["squeue", "--noheader", "--array", "--states=all", "--jobs=1,2_3", form]
+    assert squeue_argv() == ["squeue", "--noheader", "--array", "--states=all", "--me", form]
+    assert squeue_argv(["1"] * 201)[4] == "--me"
+    form = f"--format={commands.SACCT_FORMAT}"
+    assert sacct_argv(["1", "2"]) == ["sacct", "--noheader", "--parsable2", "--allocations", "--jobs=1,2", form]
+    assert sacct_argv(["1"], steps=True) == ["sacct", "--noheader", "--parsable2", "--jobs=1", form]
+    assert scontrol_job_argv("7") == ["scontrol", "show", "job", "7"]
+    assert scontrol_job_argv() == ["scontrol", "show", "job"]
+    assert scancel_argv(["7", "8_1"]) == ["scancel", "7", "8_1"]
+    assert scancel_argv(["7"], "USR1") == ["scancel", "--signal=USR1", "7"]
+
+
+def test_no_ids_ask_nobody() -> None:
+    slurm = Slurm()
+    assert query(slurm, []) == {}
+    assert slurm.asked == []
+
+
+def test_what_squeue_tells_in_full_needs_no_other_command() -> None:
+    slurm = Slurm(squeue=recorded("squeue"))
+    found = query(slurm, ["273", "277", "281"])
+    assert {job_id: each.state for job_id, each in found.items()} == {
+        "273": State.COMPLETED,
+        "277": State.RUNNING,
+        "281": State.PENDING,
+    }
+    assert slurm.asked == [squeue_argv(["273", "277", "281"])]
+
+
+def test_one_sacct_tells_the_exit_status_and_what_squeue_has_forgotten() -> None:
+    slurm = Slurm(squeue=recorded("squeue", "275", "281"), sacct=recorded("sacct"))
+    found = query(slurm, ["275", "276", "281"])
+    assert (found["275"].exit_code, found["275"].reason) == (3, "NonZeroExitCode")
+    assert (found["276"].state, found["276"].signal) == (State.FAILED, 9)
+    assert found["281"].reason == "JobHeldUser"
+    assert slurm.commands == ["squeue", "sacct"]
+    assert slurm.asked[1] == sacct_argv(["276", "275"])
+
+
+@pytest.mark.parametrize("sacct", [(1, NO_ACCOUNTING), "", None])
+def test_without_accounting_the_controller_is_asked(sacct: str | tuple[int, str] | None) -> None:
+    answers = {} if sacct is None else {"sacct": sacct}
+    slurm = Slurm(squeue=recorded("squeue", "275"), scontrol=recorded("scontrol", "275"), **answers)
+    found = query(slurm, ["275"])
+    assert (found["275"].state, found["275"].exit_code) == (State.FAILED, 3)
+    assert slurm.asked[-1] == scontrol_job_argv("275")
+
+
+def test_two_jobs_without_accounting_are_one_question_to_the_controller() -> None:
+    slurm = Slurm(squeue=recorded("squeue", "275", "276"), sacct=(1, NO_ACCOUNTING), scontrol=recorded("scontrol"))
+    found = query(slurm, ["275", "276"])
+    assert [(each.exit_code, each.signal) for each in found.values()] == [(3, 0), (0, 9)]
+    assert slurm.commands == ["squeue", "sacct", "scontrol"]
+    assert slurm.asked[-1] == scontrol_job_argv()
+
+
+def test_an_accounting_that_lags_behind_does_not_bring_a_job_back_to_life() -> None:
+    late = recorded("sacct", "275").replace("FAILED|3:0", "RUNNING|0:0")
+    slurm = Slurm(squeue=recorded("squeue", "275"), sacct=late, scontrol=(1, NO_JOB))
+    found = query(slurm, ["275"])
+    assert (found["275"].state, found["275"].exit_code) == (State.FAILED, None)
+
+
+def test_a_job_that_nobody_knows_is_left_out() -> None:
+    slurm = Slurm(squeue=(1, NO_JOB), sacct="", scontrol=(1, NO_JOB))
+    assert query(slurm, ["424242"]) == {}
+    assert slurm.commands == ["squeue", "sacct", "scontrol"]
+
+
+def test_one_unknown_id_does_not_spoil_the_answer_for_the_others() -> None:
+    class OldSlurm(Slurm):
+        def __call__(
+            self, argv: Sequence[str], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
+        ) -> Completed:
+            answer = super().__call__(argv, timeout=timeout, environ=environ)
+            return answer._replace(returncode=1, stdout="", stderr=NO_JOB) if "--jobs=273,9" in argv else answer
+
+    slurm = OldSlurm(squeue=recorded("squeue"), sacct="", scontrol=(1, NO_JOB))
+    assert list(query(slurm, ["273", "9"])) == ["273"]
+    assert slurm.asked[1] == squeue_argv(None)
+
+
+def test_an_array_is_told_by_tasks_those_that_squeue_has_forgotten_too() -> None:
+    slurm = Slurm(squeue=recorded("squeue", "278_4", "278_6", "278_9"), sacct=recorded("sacct", "278"))
+    found = query(slurm, ["278"])
+    assert sorted(found) == ["278_0", "278_2", "278_4", "278_6", "278_9"]
+    assert slurm.commands == ["squeue", "sacct"]
+
+
+def test_a_task_may_be_asked_for_by_its_own_job_id() -> None:
+    slurm = Slurm(squeue=recorded("squeue", "278_0"))
+    assert {job_id: each.job_id for job_id, each in query(slurm, ["279"]).items()} == {"279": "278_0"}
+
+
+def test_components_come_with_their_heterogeneous_job() -> None:
+    assert sorted(query(Slurm(squeue=recorded("squeue")), ["284"])) == ["284+0", "284+1"]
+
+
+def test_a_thousand_jobs_are_three_commands_at_most() -> None:
+    ids = [str(number) for number in range(1000, 2000)]
+    rows = "".join(squeue_row(job_id, "RUNNING" if int(job_id) < 1500 else "FAILED") for job_id in ids)
+    slurm = Slurm(squeue=rows, sacct=(1, NO_ACCOUNTING), scontrol="")
+    assert len(query(slurm, ids)) == 1000
+    assert slurm.commands == ["squeue", "sacct", "scontrol"]
+    assert "--me" in slurm.asked[0]
+
+
+def test_a_controller_that_does_not_answer_is_an_error() -> None:
+    slurm = Slurm(squeue=(1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"))
+    with pytest.raises(SlurmUnavailable, match="squeue does not tell") as caught:
+        query(slurm, ["7"])
+    assert "Unable to contact slurm controller" in str(caught.value.found)
+    with pytest.raises(SlurmUnavailable, match="squeue does not tell") as caught:
+        query(Slurm(squeue=(3, "")), ["7"])
+    assert caught.value.found == "exit status 3"
+
+
+def test_variables_that_reshape_the_answer_are_kept_from_the_commands() -> None:
+    slurm = Slurm(squeue=recorded("squeue"))
+    environ = {"SQUEUE_USERS": "bob", "SACCT_FORMAT": "x", "SLURM_TIME_FORMAT": "relative", "SLURM_CONF": "c", "A": "b"}
+    query(slurm, ["273"], environ)
+    assert slurm.environs == [{"SLURM_CONF": "c", "A": "b"}]
+
+
+INSIDE = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_CONF": "/etc/slurm/slurm.conf",
+    "SBATCH_ACCOUNT": "a",
+    "SLURM_PROCID": "3",
+    "SRUN_CPUS_PER_TASK": "4",
+    "RANK": "3",
+    "WORLD_SIZE": "8",
+    "MASTER_ADDR": "n1",
+    "TORCHELASTIC_RUN_ID": "x",
+    "PMI_RANK": "3",
+    "PMIX_RANK": "3",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "PATH": "/bin",
+    "OMP_NUM_THREADS": "4",
+    "RANKING": "no rank",
+}
+
+
+def test_a_job_that_submits_a_job_passes_on_nothing_of_its_own() -> None:
+    kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "PATH": "/bin", "OMP_NUM_THREADS": "4", "RANKING": "no rank"}
+    assert clean_environ(INSIDE) == kept
+    old_name = {"SLURM_JOBID": "7"} | {name: value for name, value in INSIDE.items() if name != "SLURM_JOB_ID"}
+    assert clean_environ(old_name) == kept
+
+
+def test_outside_a_job_the_users_own_defaults_stay() -> None:
+    outside = {name: value for name, value in INSIDE.items() if name != "SLURM_JOB_ID"}
+    assert clean_environ(outside) == outside
+
+
+def program(folder: Path, name: str, text: str = "exit 0") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_there_is_no_slurm_without_sbatch(tmp_path: Path) -> None:
+    assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, Slurm()) is None
+
+
+def test_a_named_configuration_decides_without_a_question(tmp_path: Path) -> None:
+    program(tmp_path, "sbatch")
+    slurm = Slurm()
+    assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, slurm) == "system"
+    assert find_slurm({"PATH": f"/nowhere:{tmp_path}", "SLURM_CONF": str(tmp_path / "none")}, slurm) is None
+    assert slurm.asked == []
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "found"),
+    [
+        ("main* up 1-00:00:00 4 idle n[1-4]\n", "system"),
+        ((1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n"), "system"),
+        ((1, "sinfo: fatal: Could not establish a configuration source\n"), None),
+        (None, None),
+    ],
+)
+def test_without_a_configuration_file_sinfo_is_asked(
+    sinfo: str | tuple[int, str] | None, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "sbatch")
+    monkeypatch.setattr(commands, "CONFIGURATIONS", (str(tmp_path / "none.conf"),))
+    slurm = Slurm() if sinfo is None else Slurm(sinfo=sinfo)
+    assert find_slurm({"PATH": str(tmp_path)}, slurm) == found
+    assert slurm.asked == [["sinfo", "--noheader"]]
+
+
+def test_a_configuration_in_its_usual_place_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "sbatch")
+    monkeypatch.setattr(commands, "CONFIGURATIONS", (__file__,))
+    assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
+
+
+def test_the_runner_gives_what_a_command_printed_and_its_status(tmp_path: Path) -> None:
+    path = program(tmp_path, "talk", 'echo "out $1 $KEY"; echo err >&2; cat; printf "\\\\377"; exit 3')
+    done = run([str(path), "a b; $HOME"], environ={"KEY": "k", "PATH": os.environ["PATH"]})
+    assert done == Completed((str(path), "a b; $HOME"), 3, "out a b; $HOME k\n\ufffd", "err\n")
+
+
+def test_a_missing_program_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(SlurmUnavailable, match="cannot run squeue-of-nowhere") as caught:
+        run(["squeue-of-nowhere"])
+    assert caught.value.found == "squeue-of-nowhere: No such file or directory"
+    assert "--cluster local" in str(caught.value.remedy)
+
+
+def test_a_program_that_does_not_answer_is_an_error() -> None:
+    with pytest.raises(SlurmUnavailable, match="does not answer") as caught:
+        run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.2)
+    assert "nothing within 0.2 s" in str(caught.value.found)

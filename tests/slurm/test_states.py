@@ -1,0 +1,126 @@
+"""States and pending reasons: every one has a sentence, unknown ones are kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_kit.slurm.reasons import REASONS
+from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state, parse_state
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("RUNNING", State.RUNNING),
+        ("running", State.RUNNING),
+        ("CANCELLED by 2345", State.CANCELLED),
+        ("CANCELLED+", State.CANCELLED),
+        ("OUT_OF_ME+", State.OUT_OF_MEMORY),
+        ("CG", State.COMPLETING),
+        ("PD", State.PENDING),
+        ("OOM", State.OUT_OF_MEMORY),
+        ("RESV_DEL_HOLD", State.RESV_DEL_HOLD),
+        ("SPECIAL_EXIT", State.SPECIAL_EXIT),
+        ("RE+", State.UNKNOWN),
+        ("+", State.UNKNOWN),
+        ("", State.UNKNOWN),
+        ("HIBERNATING", State.UNKNOWN),
+        ("UNKNOWN", State.UNKNOWN),
+    ],
+)
+def test_reads_a_state(text: str, state: State) -> None:
+    assert parse_state(text) is state
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_has_a_sentence_and_reads_back(state: State) -> None:
+    assert parse_state(state) is state
+    assert explain_state(state).endswith(".")
+
+
+def test_which_states_are_an_end_and_which_a_bad_one() -> None:
+    finished = {state for state in State if state.finished}
+    assert finished == {
+        State.BOOT_FAIL,
+        State.CANCELLED,
+        State.COMPLETED,
+        State.DEADLINE,
+        State.FAILED,
+        State.LAUNCH_FAILED,
+        State.NODE_FAIL,
+        State.OUT_OF_MEMORY,
+        State.PREEMPTED,
+        State.RECONFIG_FAIL,
+        State.REVOKED,
+        State.TIMEOUT,
+    }
+    assert {state for state in State if state.failed} == finished - {State.COMPLETED}
+
+
+def test_the_states_of_the_manual_are_all_known() -> None:
+    codes = {"BF", "CA", "CD", "CF", "CG", "DL", "F", "NF", "OOM", "PD", "PR", "R", "RD", "RF", "RH", "RQ", "RS"}
+    codes |= {"RV", "SI", "SE", "SO", "ST", "S", "TO"}
+    assert len({parse_state(code) for code in codes} - {State.UNKNOWN}) == len(codes)
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_every_reason_has_a_sentence_and_a_next_step_with_the_id(name: str) -> None:
+    reason = explain_reason(name, "4711")
+    assert reason.sentence.endswith(".")
+    assert reason.next_step
+    assert "{" not in reason.sentence + reason.next_step
+    assert explain_reason(f"({name.upper()})", "4711") == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "step"),
+    [
+        ("(Resources)", "It is next in line and waits for nodes to become free.", "squeue --start --job=7"),
+        ("JobHeldUser", "It is held by its user.", "scontrol release 7"),
+        ("DependencyNeverSatisfied", "A job that it waits for ended otherwise than it asks.", "scancel 7"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
+            "A node that it needs is down, drained or reserved (UnavailableNodes:n[1-2]).",
+            "sinfo --list-reasons",
+        ),
+        (
+            "ReqNodeNotAvail(Unavailable:n1)",
+            "A node that it needs is down, drained or reserved (Unavailable:n1).",
+            "sinfo",
+        ),
+        ("ReqNodeNotAvail, UnavailableNodes:", "A node that it needs is down, drained or reserved.", "sinfo"),
+        ("QOSMaxCpuPerUserLimit", "than its QOS allows (QOSMaxCpuPerUserLimit).", "sacctmgr show qos"),
+        ("QOSGrpGRES", "have reached a limit (QOSGrpGRES).", "sacctmgr show qos"),
+        ("QOSMinGRES", "the least that its QOS wants (QOSMinGRES).", "sacctmgr show qos"),
+        ("AssocGrpCPUMinutesLimit", "have reached a limit (AssocGrpCPUMinutesLimit).", "sacctmgr show assoc"),
+        ("AssocMaxJobsLimit", "than its account may use at once (AssocMaxJobsLimit).", "sacctmgr show assoc"),
+        ("MaxCpuPerAccount", "its QOS keeps it back (MaxCpuPerAccount).", "sacctmgr show qos"),
+        ("RaisedSignal:9(Killed)", "A signal ended it (RaisedSignal:9(Killed)).", "logs"),
+        ("(launch failed requeued held)", "It could not be started on its nodes.", "scontrol release 7"),
+        ("job requeued in held state", "It is held by its user.", "scontrol release 7"),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "A node that it needs is down, drained or reserved.",
+            "sinfo",
+        ),
+        ("QuantumFlux", "Slurm says: QuantumFlux.", "scontrol show job 7"),
+        ("", "Slurm gives no reason.", "scontrol show job 7"),
+    ],
+)
+def test_explains_a_reason(text: str, sentence: str, step: str) -> None:
+    found = explain_reason(text, "7")
+    assert found.sentence.endswith(sentence)
+    assert step in found.next_step
+
+
+def test_without_an_id_the_command_has_a_place_for_it() -> None:
+    assert explain_reason("JobHeldUser") == Reason("It is held by its user.", "Release it: scontrol release JOBID")
+
+
+@given(st.text(max_size=30))
+def test_any_reason_is_explained(text: str) -> None:
+    found = explain_reason(text)
+    assert found.sentence.endswith(".")
+    assert found.next_step

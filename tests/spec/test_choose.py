@@ -1,0 +1,65 @@
+"""Which cluster holds where none is named: told, found in the project, or seen on the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.script.render import render
+from hpc_kit.spec.choose import Choice, default_cluster
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> dict[str, str]:
+    """An environment in which sbatch is there; `sinfo` prints the file `sinfo`, and ends with the status in `rc`."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    (folder / "sinfo.text").write_text("gpu:a100:4\n(null)\n")
+    (folder / "sbatch").write_text("#!/bin/sh\nexit 0\n")
+    (folder / "sinfo").write_text(f"#!/bin/sh\ncat {folder}/sinfo.text\n")
+    for name in ("sbatch", "sinfo"):
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin", "FOLDER": str(folder)}
+
+
+def test_told_by_the_environment(project: Path) -> None:
+    assert default_cluster(project, {"HPC_KIT_CLUSTER": "mine"}) == Choice("mine", {})
+
+
+def test_the_projects_own_default(project: Path) -> None:
+    (project / "env" / "default.toml").write_text("")
+    assert default_cluster(project, {}) == Choice("default", {})
+
+
+def test_the_embedded_one_where_there_is_no_sbatch(project: Path) -> None:
+    assert default_cluster(project, {"PATH": "/nowhere"}) == Choice("local", {})
+
+
+def test_the_slurm_that_is_there(project: Path, slurm: dict[str, str]) -> None:
+    assert default_cluster(project, slurm) == Choice("slurm", {})
+
+
+def test_gpu_options_are_left_out_where_slurm_has_no_gpu(
+    project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(slurm["FOLDER"], "sinfo.text").write_text("(null)\n")
+    assert default_cluster(project, slurm) == Choice("slurm", {"cluster.node.gpus": 0})
+    monkeypatch.setenv("PATH", f"{slurm['FOLDER']}:{os.environ['PATH']}")
+    text = render("ddp_4node", root=project)
+    assert "# left out  --gpus-per-task=1: slurm has no GPU" in text
+    assert "hpc-kit render ddp_4node --cluster slurm --set cluster.node.gpus=0" in text
+
+
+def test_a_client_without_configuration_is_no_slurm(project: Path, slurm: dict[str, str]) -> None:
+    sinfo = Path(slurm["FOLDER"], "sinfo")
+    sinfo.write_text("#!/bin/sh\necho 'sinfo: fatal: Could not establish a configuration source' >&2\nexit 1\n")
+    if not Path("/etc/slurm/slurm.conf").exists():
+        assert default_cluster(project, slurm) == Choice("local", {})
+
+
+def test_a_controller_that_is_down_is_still_a_slurm(project: Path, slurm: dict[str, str]) -> None:
+    sinfo = Path(slurm["FOLDER"], "sinfo")
+    sinfo.write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2\nexit 1\n")
+    assert default_cluster(project, slurm) == Choice("slurm", {})
