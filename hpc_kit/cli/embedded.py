@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from hpc_kit.cli.session import embedded_environ
 from hpc_kit.errors import SpecError
 from hpc_kit.spec.files import load_cluster
 
@@ -47,4 +46,6 @@ def _environ(name: str) -> dict[str, str]:
         raise SpecError(
             f"cluster {name} is not the embedded one", found=f"slurm = '{cluster.slurm}'", remedy="--cluster local"
         )
-    return embedded_environ(cluster)
+    from hpc_kit.submit.access import embedded_environ
+
+    return embedded_environ(cluster, os.environ)

@@ -1,70 +1,47 @@
-"""Which Slurm this command speaks to: the one on PATH, or the embedded one put there for this process."""
+"""What several commands share: the Slurm of a cluster, and the form of a line."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.spec.choose import default_cluster
-from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.files import load_cluster
-from hpc_kit.spec.resources import Size
+
+if TYPE_CHECKING:
+    from hpc_kit.spec.cluster import Cluster
+    from hpc_kit.submit.access import Access
+
+CLUSTER = click.option("--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine].")
+JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document.")
 
 
-def use(cluster: Cluster) -> None:
-    """Put the cluster's Slurm on PATH.
+class Here(NamedTuple):
+    """A cluster, its Slurm as this process reaches it, and its folder of runs."""
+
+    cluster: Cluster
+    access: Access
+    runs: Path
+
+
+def here(name: str | None) -> Here:
+    """The cluster of that name, or the one that fits this machine.
 
     Raises:
-        SlurmUnavailable: The cluster is a real one, and there is no sbatch here.
+        SpecError: There is no such cluster file.
+        SlurmUnavailable: It is a real one, and there is no sbatch here.
     """
-    if cluster.slurm == "embedded":
-        os.environ.update(embedded_environ(cluster))
-    elif shutil.which("sbatch") is None:
-        raise SlurmUnavailable(
-            f"there is no Slurm here, and cluster {cluster.name} is a real one",
-            found="no sbatch on PATH",
-            remedy="run this on a login node of that cluster, or add --cluster local for the embedded Slurm",
-        )
+    from hpc_kit.submit.access import access_of
 
-
-def cluster_here(name: str | None, root: Path) -> Cluster:
-    """The cluster of that name, or the one that fits this machine; its Slurm is on PATH afterwards."""
+    root = Path.cwd()
     cluster = load_cluster(name or default_cluster(root, os.environ).name, root=root)
-    use(cluster)
-    return cluster
-
-
-def embedded_environ(cluster: Cluster) -> dict[str, str]:
-    """The environment in which the embedded Slurm's commands are found, set up as the cluster file says."""
-    from hpc_kit import embedded
-    from hpc_kit.embedded.settings import Partition, Settings
-
-    wanted, node = cluster.embedded, cluster.node
-    defaults = Settings()
-    settings = Settings(
-        nodes=wanted.nodes,
-        cpus=node.cpus or defaults.cpus,
-        memory=_mib(node.mem),
-        gpus=node.gpus or 0,
-        gpu_type=node.gpu,
-        partitions=tuple(Partition(name) for name in wanted.partitions),
-        max_array_size=wanted.max_array_size,
-        kill_wait=wanted.kill_wait,
-    )
-    return embedded.environment(settings, os.environ)
-
-
-def _mib(size: Size | None) -> int | None:
-    from hpc_kit.slurm.units import parse_memory
-
-    return None if size is None else parse_memory(str(size))
+    return Here(cluster, access_of(cluster), root / cluster.runs)
 
 
 def line(label: str, text: str, *, right: str = "") -> None:
     """One line of a command's running account: what it is about, what happened, and at the right when or where."""
     body = f"{label:<8}{text}"
-    click.echo(f"{body:<80}{right:>8}".rstrip() if right else body)
+    click.echo(f"{body:<76}  {right}" if right else body)

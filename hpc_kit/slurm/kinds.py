@@ -118,6 +118,7 @@ def _check_instant(_: Option, value: str) -> None:
 
 def _plain(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
     def check(_: Option, value: str) -> None:
+        """Parsing is the check."""
         parse(value)
 
     return check

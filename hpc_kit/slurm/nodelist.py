@@ -21,6 +21,7 @@ _MAX_DIGITS = 18
 _NAME = r"[^\s\x00-\x1f\x7f,\[\]]*"
 _ITEM = re.compile(rf"{_NAME}(?:\[[^\[\]]*\]{_NAME})*")
 _SEPARATOR = re.compile(r"\s*,\s*|\s+")
+_NOT_IN_NAMES = re.compile(r"[\s,\[\]]")
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _REPEAT = re.compile(r"([0-9]{1,9})(?:\(x([1-9][0-9]{0,17})\))?")
@@ -39,6 +40,7 @@ class _Range(NamedTuple):
         return low if self.low == self.high else f"{low}-{self.high:0{self.width}d}"
 
     def names(self) -> list[str]:
+        """Every number, as it is written."""
         if self.width == 1:
             return [str(number) for number in range(self.low, self.high + 1)]
         return [f"{number:0{self.width}d}" for number in range(self.low, self.high + 1)]
@@ -64,6 +66,7 @@ def expand(text: str) -> list[str]:
                 count *= sum(each.high - each.low + 1 for each in ranges)
                 position += 2
             position += len(piece)
+        # Counted before a single name is made: two brackets of five digits would fill the memory.
         if len(hosts) + count > MAX_HOSTS:
             _fail(f"more than {MAX_HOSTS} hosts", text, start, "look for a digit too many in the brackets")
         hosts.extend(_combine(pieces[::2], columns))
@@ -143,6 +146,7 @@ def _items(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _fail_bracket(text: str, position: int) -> NoReturn:
+    # Slurm 22.05 takes `n[1-3` for a host called `n]`; nobody means that.
     if text[position] == "]":
         _fail("a closing bracket without an opening one", text, position, _EXAMPLE)
     inner = text.find("[", position + 1)
@@ -181,7 +185,7 @@ def _combine(literals: list[str], columns: list[list[_Range]]) -> list[str]:
 
 def _split(host: str) -> tuple[str, str]:
     """A name's beginning and the number at its end; numbers too long to count with stay in the name."""
-    bad = re.search(r"[\s,\[\]]", host)
+    bad = _NOT_IN_NAMES.search(host)
     if bad or not host:
         _fail("not a host name", host, bad.start() if bad else 0, "give one name an item, without commas or brackets")
     prefix = host.rstrip("0123456789")

@@ -55,6 +55,7 @@ class _Words(NamedTuple):
     places: Sequence[str] | None
 
     def error(self, index: int, words: str, remedy: str) -> DirectiveError:
+        """Slurm's own words, and the place."""
         place = f", {self.places[index]}" if self.places else ""
         return DirectiveError(
             f"an option that {self.command} does not take{place}", found=f"{self.command}: {words}", remedy=remedy
@@ -82,6 +83,7 @@ def parse_options(
         if word == "--":
             index += 1
             break
+        # What follows the first word that is no option belongs to the program, `-n` and all.
         if len(word) < 2 or not word.startswith("-"):
             break
         if word.startswith("--"):

@@ -22,6 +22,8 @@ _MAX_SECONDS = (2**32 - 3) * _MINUTE
 def parse_time(text: str) -> int:
     """Seconds of a Slurm duration, or `UNLIMITED`: `90` is minutes, `1:30` minutes and seconds.
 
+    sbatch rounds a time limit up to whole minutes, and takes 0 for no limit; here both stay as they are written.
+
     Raises:
         UnitError: `text` is none of Slurm's six forms.
     """

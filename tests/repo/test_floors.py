@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "slurm": {"errors"},
     "spec": {"errors", "run_files", "slurm"},
     "script": {"errors", "run_files", "slurm", "spec"},
-    "submit": {"errors", "run_files", "slurm", "spec", "script"},
+    "submit": {"errors", "run_files", "slurm", "spec", "script", "embedded"},  # embedded: to put its commands on PATH
     "runtime": {"errors", "run_files", "slurm"},
     "embedded": {"errors", "run_files", "slurm"},
     "cli": {"errors", "run_files", "slurm", "spec", "script", "submit", "runtime", "embedded"},

@@ -165,6 +165,12 @@ def test_an_array_is_told_by_tasks_those_that_squeue_has_forgotten_too() -> None
     assert slurm.commands == ["squeue", "sacct"]
 
 
+def test_an_accounting_that_lags_behind_takes_no_tasks_exit_status_away() -> None:
+    done = recorded("squeue", "278_0").replace("RUNNING", "COMPLETED")
+    found = query(Slurm(squeue=done, sacct=recorded("sacct", "278_0")), ["278"])
+    assert (found["278_0"].state, found["278_0"].exit_code) == (State.COMPLETED, 0)
+
+
 def test_a_task_may_be_asked_for_by_its_own_job_id() -> None:
     slurm = Slurm(squeue=recorded("squeue", "278_0"))
     assert {job_id: each.job_id for job_id, each in query(slurm, ["279"]).items()} == {"279": "278_0"}

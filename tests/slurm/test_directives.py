@@ -160,7 +160,26 @@ def test_each_component_of_a_heterogeneous_job_has_its_options() -> None:
 
 
 pieces = st.sampled_from(
-    ["-J", "-J", "-H", "--comment=", "a", "b", "é", " ", "  ", "\t", "'", '"', "\\", "#", "=", "--", "$x", "\n#SBATCH "]
+    [
+        "-J",
+        "-J",
+        "--hold",
+        "--comment=",
+        "a",
+        "b",
+        "é",
+        " ",
+        "  ",
+        "\t",
+        "'",
+        '"',
+        "\\",
+        "#",
+        "=",
+        "--",
+        "$x",
+        "\n#SBATCH ",
+    ]
 )
 
 
