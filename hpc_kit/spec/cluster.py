@@ -1,7 +1,5 @@
 """One cluster: which Slurm, what its nodes are like, and the defaults of every job there."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field

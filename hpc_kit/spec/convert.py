@@ -20,10 +20,10 @@ def convert(document: Document, kind: type[T]) -> T:
     Raises:
         SpecError: An unknown key (with near matches), or a value of a wrong type or range.
     """
-    _refuse_unknown(document, document.data, kind, "")
     try:
         return msgspec.convert(document.data, kind)
     except msgspec.ValidationError as error:
+        _refuse_unknown(document, document.data, kind, "")
         raise _wrong_value(document, kind, str(error)) from None
 
 

@@ -1,7 +1,5 @@
 """One job: a program, how it is launched, and what it asks of Slurm."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field

@@ -1,7 +1,5 @@
 """How the ranks share the work: the degree of each kind of parallelism."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct

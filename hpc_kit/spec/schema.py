@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.descriptions import RESOURCES
 from hpc_kit.spec.job import Job
 
 KINDS = {"job": Job, "cluster": Cluster}
@@ -20,6 +21,8 @@ def schema_text(kind: str) -> str:
         kind: `job` or `cluster`.
     """
     (reference,), components = msgspec.json.schema_components([KINDS[kind]], ref_template="#/$defs/{name}")
+    for name, text in RESOURCES.items():
+        components["Resources"]["properties"][name]["description"] = text
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"hpc_kit {kind} file",

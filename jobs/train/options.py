@@ -1,0 +1,127 @@
+"""The options of every program here, and the refusals that need no training to be known."""
+# ruff: noqa: RUF009  option() is dataclasses.field(), with a help text
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Self, TypeVar
+
+from data import Text, window_count
+from hpc_kit.errors import SpecError
+from hpc_kit.run_files import RUN_VARIABLE
+from model import Config
+
+T = TypeVar("T")
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if (value := int(text)) < 1:
+        raise ValueError
+    return value
+
+
+def whole(text: str) -> int:
+    """A whole number from 0."""
+    if (value := int(text)) < 0:
+        raise ValueError
+    return value
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    if not 0 < (value := float(text)) < float("inf"):
+        raise ValueError
+    return value
+
+
+def option(default: T, read: Callable[[str], object], text: str) -> T:
+    """A field that is an option too."""
+    return field(default=default, metadata={"read": read, "help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a run is asked to do. A program that needs more adds fields in a class of its own."""
+
+    steps: int = option(60, count, "optimiser steps")
+    global_batch: int = option(64, count, "windows of text a step, over all ranks")
+    accumulate: int = option(1, count, "passes a step; the gradients travel in the last one only")
+    sequence: int = option(64, count, "bytes in a window")
+    layers: int = option(4, count, "layers of the model")
+    width: int = option(128, count, "width of the model")
+    heads: int = option(4, count, "heads of its attention")
+    lr: float = option(6e-3, positive, "learning rate, reached after the warm-up, then a cosine down to 0")
+    warmup: int = option(10, whole, "steps of the warm-up")
+    weight_decay: float = option(0.1, float, "AdamW's, for matrices")
+    clip: float = option(1.0, positive, "largest norm of the gradients")
+    seed: int = option(1, int, "of the first weights and of the order of the data")
+    data: Path | None = option(None, Path, "folder of Python files to train on, not the standard library")
+    eval_windows: int = option(256, count, "held-back windows of an evaluation, over all ranks")
+    eval_every: int = option(0, whole, "steps between evaluations; 0: before and after only")
+    log_every: int = option(10, count, "steps between lines")
+    checkpoint: Path | None = option(None, Path, "file to write at the end; in a job: checkpoint.pt of the run")
+    resume: Path | None = option(None, Path, "checkpoint to go on from")
+    timeout: float | None = option(
+        None, positive, "seconds that a rank waits for the others; not given: what the job says"
+    )
+
+    @classmethod
+    def parse(cls, description: str | None, argv: Sequence[str] | None = None) -> Self:
+        """Read the command line; wrong use ends the program with status 2, on every rank alike."""
+        parser = argparse.ArgumentParser(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        for entry in fields(cls):
+            read, text = entry.metadata["read"], entry.metadata["help"]
+            parser.add_argument(
+                f"--{entry.name.replace('_', '-')}",
+                type=read,
+                default=entry.default,
+                metavar="PATH" if read is Path else "N",
+                help=text if entry.default is None else f"{text} [{entry.default}]",
+            )
+        options = cls(**vars(parser.parse_args(argv)))
+        if options.width % options.heads:
+            parser.error(f"--heads {options.heads} does not divide --width {options.width}")
+        run = os.environ.get(RUN_VARIABLE)
+        if run and not options.checkpoint:
+            return replace(options, checkpoint=Path(run, "checkpoint.pt"))
+        return options
+
+    @property
+    def model(self) -> Config:
+        return Config(layers=self.layers, width=self.width, heads=self.heads, sequence=self.sequence)
+
+
+def refuse(options: Options, text: Text, ranks: int) -> None:
+    """What cannot work is refused before the first step; every rank computes the same answer.
+
+    Raises:
+        SpecError: the batch does not divide, or the text is too short.
+    """
+    passes = ranks * options.accumulate
+    if options.global_batch % passes:
+        lower = options.global_batch // passes * passes
+        raise SpecError(
+            "the global batch does not divide over the ranks",
+            found=f"--global-batch {options.global_batch} / ({ranks} ranks * --accumulate {options.accumulate})",
+            remedy=" or ".join(f"--global-batch {size}" for size in (lower, lower + passes) if size),
+        )
+    windows = window_count(text.training, options.sequence)
+    if windows < options.global_batch:
+        raise SpecError(
+            "the text is shorter than one batch",
+            found=f"{text}: {windows} windows of --sequence {options.sequence}\n--global-batch {options.global_batch}",
+            remedy="a smaller --global-batch or --sequence, or --data with more text",
+        )
+    if not window_count(text.held_back, options.sequence):
+        raise SpecError(
+            "no text is held back for the evaluation",
+            found=f"{text}, {text.held_back.numel()} of them held back; --sequence {options.sequence}",
+            remedy="a smaller --sequence, or --data with more files",
+        )

@@ -1,0 +1,72 @@
+"""The same model and data in plain torch, as most people's scripts are; nothing of hpc_kit is imported.
+
+    torchrun --nproc-per-node=2 jobs/train/plain_ddp.py --steps 60
+    hpc-kit submit -j 4x2 -- python jobs/train/plain_ddp.py --steps 60
+    python jobs/train/plain_ddp.py --steps 60
+
+torch's variables tell it who it is. Without RANK it is a world of one, as its first line then says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import torch
+from torch import distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from data import batch_numbers, cut, rank_slice, read_text, window_count
+from model import GPT, Config, initialise, next_byte_loss
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--global-batch", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+
+    cuda = torch.cuda.is_available()
+    backend = "nccl" if cuda else "gloo"
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, init_method="env://")
+    else:
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    print(f"rank {rank} of {ranks} on {device}", flush=True)
+
+    config = Config()
+    text = read_text().training
+    windows = window_count(text, config.sequence)
+    model = GPT(config).to(device)
+    initialise(model, args.seed)
+    replica = DistributedDataParallel(model, device_ids=[device.index] if cuda else None)
+    optimizer = torch.optim.AdamW(replica.parameters(), lr=args.lr)
+
+    for step in range(args.steps):
+        numbers = batch_numbers(windows, args.global_batch, seed=args.seed, step=step)
+        batch = cut(text, config.sequence, rank_slice(numbers, rank, ranks)).to(device)
+        loss = next_byte_loss(replica(batch[:, :-1]), batch[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if (step + 1) % 10 == 0 or step + 1 == args.steps:
+            mean = loss.detach() / ranks
+            dist.all_reduce(mean)
+            if rank == 0:
+                print(f"step {step + 1}/{args.steps}   loss {mean.item():.2f}", flush=True)
+
+    dist.destroy_process_group()
+    # gloo's threads may still be freeing the last tensors, for which they need Python: one that finds it gone aborts.
+    time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Three questions that all ranks answer together, so that none goes on where another has stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from torch import distributed as dist
+
+from hpc_kit.errors import HpcKitError, SpecError
+
+T = TypeVar("T")
+
+
+def gather(value: T) -> list[T]:
+    """The value of each rank, on each rank. Nobody leaves before everybody came: it is a barrier, too."""
+    values: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values  # type: ignore[return-value]
+
+
+def together(work: Callable[[], T]) -> T:
+    """Do the work on every rank; where it fails on one, it fails on all, and nobody waits for a rank that left.
+
+    Raises:
+        HpcKitError: this rank's own error, or a SpecError that tells another rank's.
+    """
+    fault: HpcKitError | None = None
+    try:
+        result = work()
+    except HpcKitError as error:
+        fault = error
+    faults = gather(None if fault is None else f"{socket.gethostname()}: {fault}")
+    if fault is not None:
+        raise fault
+    for rank, words in enumerate(faults):
+        if words is not None:
+            raise SpecError(f"rank {rank} cannot go on", found=words)
+    return result
+
+
+def compare(facts: Mapping[str, str]) -> None:
+    """Refuse to train where two ranks do not run the same thing.
+
+    Raises:
+        SpecError: on every rank, with the first fact that differs and both values.
+    """
+    of_rank = gather({"host": socket.gethostname(), **facts})
+    for name in facts:
+        for rank, theirs in enumerate(of_rank):
+            if theirs[name] != of_rank[0][name]:
+                hosts = of_rank[0]["host"], theirs["host"]
+                raise SpecError(
+                    f"rank 0 and rank {rank} do not run with the same {name}",
+                    found=f"rank 0 on {hosts[0]}: {of_rank[0][name]}\nrank {rank} on {hosts[1]}: {theirs[name]}",
+                    remedy="start every rank with the same Python, packages and arguments",
+                )

@@ -1,0 +1,13 @@
+"""A real Slurm of several network hosts on one Debian machine, brought up and taken down by one command.
+
+Each host is a network, UTS and mount namespace held by a sleeping process: nothing is visible outside them but
+processes and one directory, so taking the cluster down is ending the processes and removing the directory.
+Needs root and Debian's packages; `missing()` says what stands in the way.
+"""
+
+from __future__ import annotations
+
+from .cluster import Cluster, ClusterError, missing
+from .settings import Names, Settings
+
+__all__ = ["Cluster", "ClusterError", "Names", "Settings", "missing"]

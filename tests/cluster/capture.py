@@ -1,0 +1,175 @@
+"""Capture what every process of a launch is told, on a real cluster: `python -m tests.cluster.capture [CASE...]`.
+
+Writes one file a case into tests/runtime/environments/, in the shape {case, description, slurm_version, expect,
+truth_source, ranks: [{hostname, pid, env, truth}]}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from . import Cluster, Settings
+from .cases import Case, Truth, load
+from .settings import carried
+
+HERE = Path(__file__).parent
+DESTINATION = HERE.parent / "runtime" / "environments"
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Bring a cluster up, capture all cases or those named, take it down."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.capture", description=__doc__)
+    parser.add_argument("cases", nargs="*", help="beginnings of case names; all without")
+    wanted = parser.parse_args().cases
+    interactive = {"LaunchParameters": "use_interactive_step"}
+    cluster = Cluster(Settings(name="capture", accounting=False, carry=carried(), slurm=interactive))
+    cluster.down()
+    cluster.up()
+    try:
+        version = cluster.run(["sinfo", "--version"], check=True).stdout.split()[1]
+        for case in load():
+            if not wanted or case.name.startswith(tuple(wanted)):
+                write(case, capture(cluster, case), version)
+    finally:
+        cluster.down()
+
+
+def write(case: Case, ranks: list[Record], version: str) -> None:
+    """One file a case, in the order of the ranks."""
+    name = f"{case.name}@{version.rpartition('.')[0]}"
+    content = {
+        "case": name,
+        "description": case.description,
+        "slurm_version": version,
+        "expect": case.expect,
+        "truth_source": case.truth.value,
+        "ranks": sorted(ranks, key=lambda record: int(record["truth"]["rank"])),
+    }
+    DESTINATION.mkdir(parents=True, exist_ok=True)
+    (DESTINATION / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    print(f"{name}: {len(ranks)} processes", flush=True)
+
+
+def capture(cluster: Cluster, case: Case) -> list[Record]:
+    """Launch the case and read what its processes wrote."""
+    folder = cluster.settings.work / case.name
+    out = folder / "out"
+    out.mkdir(parents=True)
+    probe = f"{sys.executable} {HERE / 'probe.py'}"
+    torchrun = f"{sys.executable} -m torch.distributed.run"
+    values = {"OUT": str(out), "PROBE": probe, "PROBE_FILE": str(HERE / "probe.py"), "AGENT": torchrun}
+    values |= {"TASKS": f"-o {out}/%t,%n,%N {probe} --listed", "LOGLEVEL": "INFO"}
+    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items())
+    script = folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{exports}\n{case.script}\n")
+    done = cluster.run([*_launch(case), str(script)], cwd=folder)
+    ranks = READERS[case.truth](out, case)
+    if not ranks:
+        logs = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")) + sorted(folder.glob("*.out")))
+        raise RuntimeError(f"{case.name}: nothing captured, status {done.returncode}\n{done.stderr}\n{logs}")
+    return ranks
+
+
+def _launch(case: Case) -> list[str]:
+    if case.login:
+        return ["bash"]
+    return ["sbatch", "--wait", *shlex.split(case.options)]
+
+
+def of_files(out: Path, case: Case) -> list[Record]:
+    """Rank, node index and host from the file's name, the local rank from slurmd."""
+    named = {path: path.name.split(",") for path in out.iterdir()}
+    tasks = Counter(host for _, _, host in named.values())
+    first = next((host for rank, _, host in named.values() if rank == "0"), "")
+    ranks = []
+    for path, (rank, node, host) in named.items():
+        record = json.loads(path.read_text())
+        listed = record.pop("listed")
+        if record["hostname"] != host or listed["global"] != int(rank):
+            raise RuntimeError(f"{case.name}: {path.name} was written by {record['hostname']} {listed}")
+        place = (int(rank), listed["local"], int(node))
+        ranks.append(finish(record, case, place, (len(named), tasks[host], len(tasks)), first))
+    return ranks
+
+
+def of_one(out: Path, case: Case) -> list[Record]:
+    """One process by itself, whatever its variables say."""
+    record = json.loads((out / "one").read_text())
+    return [finish(record, case, (0, 0, 0), (1, 1, 1), record["hostname"])]
+
+
+def of_labels(out: Path, case: Case) -> list[Record]:
+    """Rank from srun's label; local rank and node in the order of the ranks."""
+    lines = [line.split(": ", 1) for line in (out / "labels").read_text().splitlines()]
+    files = [name for _, name in sorted((int(label), name) for label, name in lines)]
+    records = [json.loads((out / name).read_text()) for name in files]
+    hosts = [record["hostname"] for record in records]
+    nodes = list(dict.fromkeys(hosts))
+    ranks = []
+    for rank, (record, host) in enumerate(zip(records, hosts, strict=True)):
+        place = (rank, hosts[:rank].count(host), nodes.index(host))
+        ranks.append(finish(record, case, place, (len(hosts), hosts.count(host), len(nodes)), hosts[0]))
+    return ranks
+
+
+def of_agents(out: Path, case: Case) -> list[Record]:
+    """Group rank and global ranks from each agent's log, the local rank from the worker's log directory."""
+    agents = [(path.name.partition("-")[2], path.read_text()) for path in out.glob("agent-*")]
+    groups = {host: int(_logged("group_rank", text)) for host, text in agents}
+    totals = {host: json.loads(_logged("global_ranks", text)) for host, text in agents}
+    first = next(host for host, group in groups.items() if group == 0)
+    address = _logged("master_addr", agents[0][1])
+    ranks = []
+    for host, group in groups.items():
+        for path in (out / f"workers-{host}").glob("*/attempt_0/*/stdout.log"):
+            record, local = json.loads(path.read_text()), int(path.parent.name)
+            sizes = (sum(map(len, totals.values())), len(totals[host]), len(groups))
+            ranks.append(finish(record, case, (totals[host][local], local, group), sizes, first))
+            ranks[-1]["truth"]["master_addr"] = address
+    return ranks
+
+
+def _logged(word: str, text: str) -> str:
+    found = re.search(rf"\b{word}=(.*)", text)
+    if found is None:
+        raise RuntimeError(f"no {word} in torchrun's log:\n{text}")
+    return found[1].strip()
+
+
+READERS = {Truth.FILES: of_files, Truth.ONE: of_one, Truth.LABELS: of_labels, Truth.AGENTS: of_agents}
+
+
+def finish(record: Record, case: Case, place: tuple[int, int, int], sizes: tuple[int, int, int], first: str) -> Record:
+    """Scrub the environment and add the truth."""
+    rank, local, node = place
+    world, local_world, nodes = sizes
+    record["env"] = {name: scrub(value) for name, value in sorted(record["env"].items())}
+    record["truth"] = {
+        "rank": rank,
+        "local_rank": local,
+        "world_size": world,
+        "local_world_size": local_world,
+        "node_rank": node,
+        "nnodes": nodes,
+        "first_host": first,
+        "launcher": case.launcher,
+    }
+    return record
+
+
+def scrub(value: str) -> str:
+    """Absolute paths of this machine, cut to their last part."""
+    return re.sub(r"(?<![\w/:.])/(?:[\w.+@~-]+/)+", "/SCRUBBED/", value)
+
+
+if __name__ == "__main__":
+    main()

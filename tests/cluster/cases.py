@@ -1,0 +1,55 @@
+"""The launches whose environments are captured, read from cases.toml beside this file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+
+class Truth(Enum):
+    """Where the truth comes from: always the launch itself, never the variables."""
+
+    FILES = "task file names written by slurmstepd (%t %n %N) + scontrol listpids LOCALID/GLOBALID agree"
+    ONE = "one process was started, by hand"
+    LABELS = "labels srun -l put on each task's output line; node_rank = order of lowest rank"
+    AGENTS = "torchrun agents' own log (group_rank, global_ranks) + its log directory for each worker (local rank)"
+
+
+LAUNCHERS = {Truth.FILES: "slurm", Truth.ONE: "single", Truth.LABELS: "slurm", Truth.AGENTS: "torchrun"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One launch."""
+
+    name: str
+    description: str
+    script: str
+    options: str = "-N2 --ntasks-per-node=4"
+    truth: Truth = Truth.FILES
+    login: bool = False
+
+    @property
+    def expect(self) -> str:
+        """What a mapping of the variables must come to."""
+        return "single" if self.truth is Truth.ONE else "ranks"
+
+    @property
+    def launcher(self) -> str:
+        """Who decides the rank."""
+        return LAUNCHERS[self.truth]
+
+
+def load() -> list[Case]:
+    """All cases, in the file's order."""
+    table = tomllib.loads((Path(__file__).parent / "cases.toml").read_text())
+    return [_case(**entry) for entry in table["case"]]
+
+
+def _case(*, truth: str = "files", srun: str | None = None, script: str = "", **rest: str) -> Case:
+    if srun is not None:
+        script = f"srun {srun} $TASKS"
+    values = {name: rest[name] for name in ("name", "description", "options") if name in rest}
+    return Case(script=script, truth=Truth[truth.upper()], login=bool(rest.get("login")), **values)

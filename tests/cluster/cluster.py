@@ -1,0 +1,214 @@
+"""One cluster: up, down, what is alive, and commands on its hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import config, daemons, hosts, processes
+from .settings import CONTROLLER, Settings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PACKAGES = {
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "srun": "slurm-wlm",
+    "slurmdbd": "slurmdbd",
+    "munged": "munge",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+}
+"""Each program that is needed, and the Debian package that has it."""
+
+LIBRARIES = {"pmix2/lib/libpmix.so": "libpmix-dev"}
+"""What Slurm's plugins open by name below /usr/lib/TRIPLET: the PMIx plugin wants the name without a version."""
+
+
+class ClusterError(Exception):
+    """The cluster cannot be brought up or used; the text says what to do."""
+
+
+def missing() -> str | None:
+    """Why there can be no cluster on this machine; None where nothing stands in the way."""
+    if os.geteuid() != 0:
+        return "a real cluster needs root: hosts are network namespaces"
+    absent = missing_packages()
+    if absent:
+        return f"not installed: apt-get install {' '.join(absent)}"
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "true"], check=False, capture_output=True, text=True
+    )
+    return f"this root may not make namespaces: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def missing_packages() -> list[str]:
+    """Debian packages that are still to be installed."""
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    absent = {package for program, package in PACKAGES.items() if not shutil.which(program, path=path)}
+    absent |= {package for name, package in LIBRARIES.items() if not any(Path("/usr/lib").glob(f"*/{name}"))}
+    return sorted(absent)
+
+
+def install_packages() -> None:
+    """Install what is missing, without starting the machine's own daemons."""
+    packages = missing_packages()
+    if not packages or os.geteuid() != 0:
+        return
+    # RUNLEVEL=1 tells Debian's invoke-rc.d that this is no time to start services.
+    environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    subprocess.run(["apt-get", "update", "--quiet"], check=True, env=environ)
+    install = ["apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *packages]
+    subprocess.run(install, check=True, env=environ)
+
+
+class Cluster:
+    """A real Slurm in namespaces of this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def up(self) -> bool:
+        """Bring the cluster up; False where it was up already. Remains of a crash are cleared first."""
+        self._check()
+        with self._alone():
+            if self._stands():
+                return False
+            self._clear()
+            try:
+                self._build()
+            except BaseException:
+                processes.end_all(self.settings.own)  # the logs stay, to say why
+                raise
+        return True
+
+    def down(self) -> None:
+        """End every process of the cluster and remove its directory; nothing happens where there is none."""
+        with self._alone():
+            self._clear()
+
+    def alive(self) -> list[processes.Member]:
+        """Every process of the cluster, with its host."""
+        return processes.members(self.settings.own)
+
+    def argv(self, command: Sequence[str], *, host: str = CONTROLLER, cwd: Path | None = None) -> list[str]:
+        """The command line that runs `command` on a host, the login host unless told otherwise."""
+        pid = hosts.holder(self.settings, host)
+        if pid is None:
+            raise ClusterError(f"host {host} of cluster {self.settings.name} is not up; bring it up first")
+        return hosts.enter(pid, command, cwd=cwd or Path.cwd())
+
+    def environ(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """An ordinary environment that finds this cluster."""
+        return {**(os.environ if environ is None else environ), "SLURM_CONF": str(self.settings.conf)}
+
+    def run(
+        self, command: Sequence[str], *, host: str = CONTROLLER, cwd: Path | None = None, check: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host, in the shared directory unless told otherwise."""
+        line = self.argv(command, host=host, cwd=cwd or self.settings.work)
+        return subprocess.run(
+            line, check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environ()
+        )
+
+    def stop(self, host: str, *names: str) -> list[int]:
+        """Kill the named daemons of one host, `slurmstepd` for the steps on it; the pids that were killed."""
+        found = [member for member in self.alive() if member.host == host and member.name in names]
+        for member in found:
+            processes.kill(member, self.settings.own)
+        return [member.pid for member in found]
+
+    def daemons(self) -> daemons.Daemons:
+        """Means to start single daemons again, after `stop`."""
+        holders = {host: hosts.holder(self.settings, host) for host in self.settings.hosts}
+        return daemons.Daemons(self.settings, {host: pid for host, pid in holders.items() if pid})
+
+    def healthy(self) -> bool:
+        """Whether every host and every daemon is alive."""
+        running = {(member.host, member.name) for member in self.alive()}
+        held = all(hosts.holder(self.settings, host) for host in self.settings.hosts)
+        return held and daemons.expected(self.settings) <= running
+
+    def _stands(self) -> bool:
+        found = load(self.settings.root)
+        if found is None or not self.healthy():
+            return False
+        if found != self.settings:
+            raise ClusterError(
+                f"cluster {found.name} is up with other settings (see {found.marker}); take it down first"
+            )
+        return True
+
+    def _check(self) -> None:
+        """Refuse what cannot work, before anything is touched."""
+        settings = self.settings
+        reason = missing()
+        if reason:
+            raise ClusterError(reason)
+        if settings.gpus and not config.gpu_files(settings.gpus):
+            raise ClusterError(f"no {settings.gpus} device files to stand for GPUs; use --gpus 0")
+        for path in (settings.root, settings.work):
+            if not path.is_absolute() or path.is_relative_to("/tmp") or path.is_relative_to("/dev"):
+                raise ClusterError(f"{path} would not be shared: give an absolute path outside /tmp, which is private")
+
+    def _build(self) -> None:
+        self._write()
+        holders = hosts.start_hosts(self.settings)
+        starter = daemons.Daemons(self.settings, holders)
+        starter.start_all()
+        starter.await_ready()
+
+    def _write(self) -> None:
+        settings = self.settings
+        if settings.work.exists():
+            raise ClusterError(
+                f"{settings.work} exists; the shared directory is made anew and removed with the cluster"
+            )
+        settings.root.mkdir(mode=0o755)
+        settings.save()  # from here on the directory is known as ours
+        for path in (settings.etc, settings.own, settings.root / "hosts", settings.work):
+            path.mkdir(mode=0o755)
+        settings.work.chmod(0o1777)
+        for host in settings.hosts:
+            for part in ("munge", "spool", "state"):
+                (settings.private(host) / part).mkdir(parents=True)
+            (settings.private(host) / "hosts").write_text(config.hosts_file(settings, host))
+        settings.conf.write_text(config.slurm_conf(settings))
+        (settings.etc / "gres.conf").write_text(config.gres_conf(settings))
+        if settings.accounting:
+            dbd = settings.etc / "slurmdbd.conf"
+            dbd.touch(mode=0o600)
+            dbd.write_text(config.slurmdbd_conf(settings))
+
+    def _clear(self) -> None:
+        processes.end_all(self.settings.own)
+        found = load(self.settings.root)
+        if not self.settings.root.exists():
+            return
+        if not self.settings.marker.exists() and any(self.settings.root.iterdir()):
+            raise ClusterError(f"{self.settings.root} is no cluster's directory; not removed")
+        if found and found.root == self.settings.root and found.work.is_dir():
+            shutil.rmtree(found.work)
+        shutil.rmtree(self.settings.root)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One up or down at a time; the lock is on a directory, so it leaves no file."""
+        parent = self.settings.root.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)

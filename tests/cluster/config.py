@@ -1,0 +1,140 @@
+"""The text of the configuration files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .settings import CONTROLLER, Names, Settings
+
+DATABASE_PORT = 3306
+
+
+def gpu_files(count: int) -> list[Path]:
+    """Device files that stand for GPUs: Slurm only wants them to be there, numbered ones for the numbers."""
+    consoles = [Path(f"/dev/tty{index}") for index in range(64)]
+    others = [Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom")]
+    for candidates in (consoles, others):
+        found = [path for path in candidates if path.is_char_device()][:count]
+        if len(found) == count:
+            return found
+    return []
+
+
+def slurm_values(settings: Settings) -> dict[str, str]:
+    """slurm.conf, less the nodes and partitions."""
+    own = settings.own
+    values = {
+        "ClusterName": settings.name,
+        "SlurmctldHost": f"{CONTROLLER}({settings.hosts[CONTROLLER]})",
+        "SlurmUser": "root",
+        "SlurmdUser": "root",
+        "AuthType": "auth/munge",
+        # A requeued job starts again when its old credential has expired: 120 s by default.
+        "AuthInfo": f"socket={settings.munge_socket},cred_expire=10",
+        "CryptoType": "crypto/munge",
+        "StateSaveLocation": f"{own}/state",
+        "SlurmdSpoolDir": f"{own}/spool",
+        "SlurmctldPidFile": f"{own}/slurmctld.pid",
+        "SlurmdPidFile": f"{own}/slurmd.pid",
+        "SlurmctldLogFile": f"{own}/slurmctld.log",
+        "SlurmdLogFile": f"{own}/slurmd.log",
+        "SlurmctldDebug": "info",
+        "SlurmdDebug": "info",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU_Memory",
+        "SlurmdParameters": "config_overrides",
+        "DefMemPerCPU": "1000",
+        "ReturnToService": "2",
+        "MpiDefault": "none",
+        "PreemptType": "preempt/partition_prio",
+        "PreemptMode": "REQUEUE",
+        "MaxArraySize": str(settings.max_array_size),
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=5,bf_interval=3",
+        "SlurmdTimeout": "20",
+        "KillWait": "5",
+        "JobAcctGatherType": "jobacct_gather/linux",
+        "JobAcctGatherFrequency": "5",
+        **accounting_values(settings),
+    }
+    if settings.gpus:
+        values["GresTypes"] = "gpu"
+    return values | settings.slurm
+
+
+def accounting_values(settings: Settings) -> dict[str, str]:
+    """Where slurmctld books its jobs."""
+    if not settings.accounting:
+        return {"AccountingStorageType": "accounting_storage/none"}
+    return {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": settings.hosts[CONTROLLER],
+        "AccountingStoragePass": str(settings.munge_socket),  # the name is historical: the path of the socket
+        "AccountingStorageTRES": "gres/gpu",
+        "AccountingStoreFlags": "job_comment",
+    }
+
+
+def node_line(settings: Settings, node: str) -> str:
+    """One NodeName line; with an address of its own where the name does not lead to the host."""
+    words = [f"NodeName={node}", f"CPUs={settings.cpus}", f"RealMemory={settings.memory}", "State=UNKNOWN"]
+    if settings.names is not Names.HOSTS:
+        words.insert(1, f"NodeAddr={settings.hosts[node]}")
+    if settings.gpus:
+        words.append(f"Gres=gpu:{settings.gpus}")
+    return " ".join(words)
+
+
+def slurm_conf(settings: Settings) -> str:
+    """slurm.conf: a default partition, and one that preempts it."""
+    lines = [f"{key}={value}" for key, value in slurm_values(settings).items()]
+    lines += [node_line(settings, node) for node in settings.node_names]
+    nodes = ",".join(settings.node_names)
+    times = "DefaultTime=01:00:00 MaxTime=1-00:00:00 State=UP"
+    lines += [
+        f"PartitionName=main Default=YES Nodes={nodes} PriorityTier=1 PreemptMode=REQUEUE {times}",
+        f"PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF {times}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(settings: Settings) -> str:
+    """gres.conf: any device file passes for a GPU, so tasks get a real CUDA_VISIBLE_DEVICES."""
+    files = gpu_files(settings.gpus)
+    return "".join(f"NodeName={node} Name=gpu File={path}\n" for node in settings.node_names for path in files)
+
+
+def slurmdbd_conf(settings: Settings) -> str:
+    """slurmdbd.conf, beside slurm.conf, where slurmdbd looks for it."""
+    values = {
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={settings.munge_socket}",
+        "DbdHost": CONTROLLER,
+        "DbdAddr": settings.hosts[CONTROLLER],
+        "SlurmUser": "root",
+        "DebugLevel": "info",
+        "LogFile": f"{settings.own}/slurmdbd.log",
+        "PidFile": f"{settings.own}/slurmdbd.pid",
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "127.0.0.1",
+        "StoragePort": str(DATABASE_PORT),
+        "StorageUser": "slurm",
+        "StoragePass": "slurm",
+        "StorageLoc": "slurm_acct",
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def hosts_file(settings: Settings, host: str) -> str:
+    """/etc/hosts as one host sees it."""
+    lines = ["127.0.0.1 localhost"]
+    match settings.names:
+        case Names.HOSTS:
+            lines += [f"{address} {name}" for name, address in settings.hosts.items()]
+        case Names.LOOPBACK:
+            seen = settings.hosts | {host: "127.0.1.1"}
+            lines += [f"{address} {name}" for name, address in seen.items()]
+        case Names.ADDRESSES:
+            pass
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,105 @@
+"""The hosts: namespaces held by a sleeping process, joined by a bridge inside the controller's."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .processes import host_of
+from .settings import CONTROLLER, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HOLDER = "holder.pid"
+
+
+def holder(settings: Settings, host: str) -> int | None:
+    """The process that holds the host's namespaces; None when the host is down."""
+    try:
+        pid = int((settings.private(host) / HOLDER).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return pid if host_of(pid, settings.own) == host else None
+
+
+def enter(pid: int, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
+    """The command line that runs `argv` on the host held by `pid`."""
+    where = [] if cwd is None else [f"--wdns={cwd}"]
+    return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", *where, "--", *argv]
+
+
+def start_hosts(settings: Settings) -> dict[str, int]:
+    """Make all hosts and their network; the holder's pid of each."""
+    for host in settings.hosts:
+        _hold(settings, host)
+    pids = {host: _await_holder(settings, host) for host in settings.hosts}
+    for host in settings.hosts:
+        _connect(settings, host, pids)
+    return pids
+
+
+def _hold(settings: Settings, host: str) -> None:
+    log = settings.private(host) / "host.log"
+    argv = ["setsid", "--fork", "unshare", "--net", "--uts", "--mount", "sh", "-euc", _setup(settings, host)]
+    with log.open("w") as stream:
+        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd="/")
+
+
+def _setup(settings: Settings, host: str) -> str:
+    """What the holder does before it sleeps: host name, loopback, and the host's own view of the files."""
+    own = shlex.quote(str(settings.own))
+    lines = [
+        f"hostname {host}",
+        "ip link set lo up",
+        f"mount --bind {shlex.quote(str(settings.private(host)))} {own}",
+        f"mount --bind {own}/hosts /etc/hosts",
+    ]
+    if host != CONTROLLER:
+        lines += _private_tmp(settings)
+        lines += ["mount -t tmpfs -o mode=1777 shm /dev/shm"]
+    lines += [f"echo $$ > {own}/{HOLDER}.new", f"mv {own}/{HOLDER}.new {own}/{HOLDER}", "exec sleep infinity"]
+    return "\n".join(lines)
+
+
+def _private_tmp(settings: Settings) -> list[str]:
+    """A /tmp of the node's own, in which the carried directories keep their paths."""
+    aside = [
+        (shlex.quote(str(path)), shlex.quote(f"{settings.own}/carry/{n}")) for n, path in enumerate(settings.carry)
+    ]
+    lines = [line for path, kept in aside for line in (f"mkdir -p {kept}", f"mount --rbind {path} {kept}")]
+    lines += ["mount -t tmpfs -o mode=1777 tmp /tmp"]
+    lines += [line for path, kept in aside for line in (f"mkdir -p {path}", f"mount --rbind {kept} {path}")]
+    return lines
+
+
+def _await_holder(settings: Settings, host: str, patience: float = 10.0) -> int:
+    deadline = time.monotonic() + patience
+    while (pid := holder(settings, host)) is None:
+        if time.monotonic() > deadline:
+            log = (settings.private(host) / "host.log").read_text()
+            raise TimeoutError(f"host {host} did not come up: {log.strip() or 'no message'}")
+        time.sleep(0.01)
+    return pid
+
+
+def _connect(settings: Settings, host: str, pids: dict[str, int]) -> None:
+    """Give the host its address; a node's cable ends at the bridge, in the controller's namespace."""
+    address = f"{settings.hosts[host]}/{settings.prefix_length}"
+    if host == CONTROLLER:
+        device = "br0"
+        _ip(pids[host], "link", "add", device, "type", "bridge")
+    else:
+        device = "eth0"
+        peer = ["peer", "name", host, "netns", str(pids[CONTROLLER])]
+        _ip(pids[host], "link", "add", device, "type", "veth", *peer)
+        _ip(pids[CONTROLLER], "link", "set", host, "master", "br0", "up")
+    _ip(pids[host], "address", "add", address, "dev", device)
+    _ip(pids[host], "link", "set", device, "up")
+
+
+def _ip(pid: int, *words: str) -> None:
+    subprocess.run(enter(pid, ["ip", *words]), check=True)

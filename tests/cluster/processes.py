@@ -1,0 +1,72 @@
+"""The processes of a cluster, found by what no other process has: its directory mounted in their namespace.
+
+No pid file is kept, so none can be stale, and a recycled pid is never taken for one of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Member(NamedTuple):
+    """One process of the cluster."""
+
+    pid: int
+    host: str
+    name: str
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""  # gone meanwhile
+
+
+def host_of(pid: int, own: Path) -> str | None:
+    """The host whose private directory the process sees at `own`."""
+    mounted_at = str(own).replace(" ", "\\040")
+    for line in _read(Path(f"/proc/{pid}/mountinfo")).splitlines():
+        _, _, _, source, target, *_ = line.split(" ")
+        if target == mounted_at:
+            return source.rpartition("/")[2]
+    return None
+
+
+def members(own: Path) -> list[Member]:
+    """Every living process of the cluster, whoever started it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        host = host_of(int(entry.name), own)
+        if host is not None:
+            found.append(Member(int(entry.name), host, _read(entry / "comm").strip()))
+    return sorted(found)
+
+
+def end_all(own: Path, *, patience: float = 20.0) -> None:
+    """End every process of the cluster, those that start meanwhile included."""
+    deadline = time.monotonic() + patience
+    while left := members(own):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"still running after {patience:.0f} s: {left}")
+        for member in left:
+            kill(member, own)
+        time.sleep(0.02)
+
+
+def kill(member: Member, own: Path) -> None:
+    """Kill one process, if it is still ours and alive."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(member.pid)
+        try:
+            if host_of(member.pid, own) is not None:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,103 @@
+"""What the configuration files say, without starting anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from . import Cluster, ClusterError, cases, moments
+from .config import hosts_file, slurm_conf
+from .fixture import need_a_cluster
+from .settings import Names, Settings, load
+
+RING = Settings(root=Path("/srv/ring"))
+
+
+def test_hosts_have_an_address_each() -> None:
+    assert RING.hosts == {
+        "ctl": "10.77.0.1",
+        "n1": "10.77.0.11",
+        "n2": "10.77.0.12",
+        "n3": "10.77.0.13",
+        "n4": "10.77.0.14",
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (Names.HOSTS, "127.0.0.1 localhost\n10.77.0.1 ctl\n10.77.0.11 n1\n10.77.0.12 n2\n"),
+        (Names.ADDRESSES, "127.0.0.1 localhost\n"),
+        (Names.LOOPBACK, "127.0.0.1 localhost\n10.77.0.1 ctl\n127.0.1.1 n1\n10.77.0.12 n2\n"),
+    ],
+)
+def test_each_variant_of_the_hosts_file_as_n1_sees_it(names: Names, expected: str) -> None:
+    assert hosts_file(replace(RING, nodes=2, names=names), "n1") == expected
+
+
+def test_nodes_carry_an_address_where_their_name_does_not_lead_to_them() -> None:
+    lines = slurm_conf(replace(RING, nodes=1, names=Names.ADDRESSES)).splitlines()
+    assert "NodeName=n1 NodeAddr=10.77.0.11 CPUs=8 RealMemory=16000 State=UNKNOWN Gres=gpu:2" in lines
+
+
+def test_without_accounting_nothing_is_booked() -> None:
+    lines = slurm_conf(replace(RING, accounting=False)).splitlines()
+    booking = [line for line in lines if line.startswith("AccountingStorage")]
+    assert booking == ["AccountingStorageType=accounting_storage/none"]
+
+
+def test_a_line_of_slurm_conf_can_be_replaced() -> None:
+    lines = slurm_conf(replace(RING, slurm={"KillWait": "30"})).splitlines()
+    assert [line for line in lines if line.startswith("KillWait")] == ["KillWait=30"]
+
+
+def test_settings_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    settings = Settings(name="other", root=tmp_path, names=Names.LOOPBACK, carry=(Path("/tmp/x"),), gpus=0)
+    settings.save()
+    assert load(tmp_path) == settings
+
+
+def test_a_half_written_settings_file_is_none(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text('{"name": "ri')
+    assert load(tmp_path) is None
+
+
+def test_a_name_that_slurm_would_change_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"lower-case letters, digits and _: 'My-Ring'"):
+        Settings(name="My-Ring")
+
+
+def test_every_captured_launch_has_a_name_of_its_own_and_says_what_it_is() -> None:
+    names = [case.name for case in cases.load()]
+    assert names == sorted(set(names))
+    assert all(case.description and case.script for case in cases.load())
+
+
+def test_components_of_a_het_job_follow_the_wrapped_script() -> None:
+    het = next(job for job in moments.load()["ended"] if job.name == "het")
+    components = ["-N1", "-n1", "--wrap=srun --het-group=0,1 hostname", ":", "-N1", "-n2"]
+    assert het.argv({}) == ["sbatch", "--parsable", "--job-name=het", *components]
+
+
+def test_whoever_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(pytest.skip.Exception, match="a real cluster needs root"):
+        need_a_cluster()
+
+
+def test_missing_packages_skip_the_ring_and_fail_where_oracles_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("tests.cluster.cluster.PACKAGES", {"slurmctld-of-nowhere": "slurm-wlm"})
+    with pytest.raises(pytest.skip.Exception, match="apt-get install slurm-wlm"):
+        need_a_cluster()
+    monkeypatch.setenv("HPC_KIT_REQUIRE_ORACLES", "1")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install slurm-wlm"):
+        need_a_cluster()
+
+
+def test_a_directory_that_the_nodes_would_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.cluster.cluster.missing", lambda: None)
+    with pytest.raises(ClusterError, match="/tmp/ring would not be shared"):
+        Cluster(Settings(root=Path("/tmp/ring"), gpus=0)).up()
