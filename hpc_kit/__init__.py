@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import resolve as resolve
     from hpc_kit.script.render import render as render
     from hpc_kit.submit.executor import Executor as Executor
-    from hpc_kit.submit.executor import ScriptJob as ScriptJob
-    from hpc_kit.submit.executor import submit as submit
+    from hpc_kit.submit.job import ScriptJob as ScriptJob
+    from hpc_kit.submit.submission import submit as submit
 
 _HOME = {
     "Executor": "hpc_kit.submit.executor",
     "HpcKitError": "hpc_kit.errors",
-    "ScriptJob": "hpc_kit.submit.executor",
+    "ScriptJob": "hpc_kit.submit.job",
     "World": "hpc_kit.runtime",
     "distributed": "hpc_kit.runtime",
     "render": "hpc_kit.script.render",
     "resolve": "hpc_kit.runtime",
-    "submit": "hpc_kit.submit.executor",
+    "submit": "hpc_kit.submit.submission",
 }
 
 

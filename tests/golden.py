@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpc_kit.script.explain import page as rules_page
 from hpc_kit.script.render import render
 from hpc_kit.spec.schema import schema_text
 
@@ -55,6 +56,7 @@ def documents() -> Iterator[tuple[Path, str]]:
         yield SCRIPTS / f"{case}.sbatch", script(case)
     yield ROOT / "jobs" / "job.schema.json", schema_text("job")
     yield ROOT / "env" / "cluster.schema.json", schema_text("cluster")
+    yield ROOT / "docs" / "rules.md", rules_page()
 
 
 def main() -> None:

@@ -7,9 +7,10 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.options import SBATCH
@@ -22,7 +23,7 @@ from hpc_kit.spec.resources import Resources
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Request(NamedTuple):
+class Request(Struct, frozen=True):
     """A job to be made: by name, or by the program behind `--`."""
 
     job: str | None
@@ -34,25 +35,52 @@ class Request(NamedTuple):
 
 
 class JobCommand(click.Command):
-    """A command whose words behind `--` are a program and its arguments, kept exactly as they are."""
+    """A command that makes a job: it takes every option of sbatch, and behind `--` a program exactly as it stands.
+
+    Sbatch's options are read by its own table and not by click, which would have to be told of all ninety first.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set the program aside before click looks at the rest."""
+        """Set the program and sbatch's options aside before click looks at the rest."""
         own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta["program"] = tuple(program)
-        return super().parse_args(ctx, own)
+        ours = {name: option for option in self.params for name in option.opts if isinstance(option, click.Option)}
+        ctx.meta["sbatch"], rest = _sbatch_options(own, ours)
+        return super().parse_args(ctx, rest)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say what the table of options leaves out."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text("Every option of sbatch is an option here, too: --time 2:00:00, -p gpu, --requeue.")
+
+
+def _sbatch_options(args: list[str], ours: Mapping[str, click.Option]) -> tuple[dict[str, object], list[str]]:
+    """Sbatch's options among the words of a command line, by field name; and the words that are left."""
+    table = {f"--{name.replace('_', '-')}": name for name in Resources.__struct_fields__}
+    table |= {f"-{SBATCH[name[2:]].short}": field for name, field in table.items() if SBATCH[name[2:]].short}
+    found: dict[str, object] = {}
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        if not word.startswith("-") or name in ours or name not in table:
+            rest.append(word)
+            option = ours.get(name)
+            if option is not None and not option.is_flag and not equals:
+                rest.extend(word for word in [next(words, None)] if word is not None)
+        elif isinstance(getattr(Resources(), table[name]), bool):
+            found[table[name]] = True
+        else:
+            given = value if equals else next(words, None)
+            if given is None:
+                raise SpecError(f"{name} wants a value", remedy=f"hpc-kit schema says what {table[name]} takes")
+            found[table[name]] = given
+    return found, rest
 
 
 def job_arguments(function: F) -> F:
-    """The arguments of a command that makes a job: its name or `-j`, `--set`, `--cluster` and sbatch's options."""
-    for name in reversed(Resources.__struct_fields__):
-        option = SBATCH[name.replace("_", "-")]
-        flag = f"--{option.name}"
-        switches = (flag, f"-{option.short}") if option.short and option.short not in "hj" else (flag,)
-        if isinstance(_default_of(name), bool):
-            function = click.option(name, *switches, is_flag=True, hidden=True)(function)
-        else:
-            function = click.option(name, *switches, default=None, hidden=True)(function)
+    """The arguments of a command that makes a job: its name or `-j`, `--set`, `--cluster`."""
     decorators = (
         click.argument("job", required=False),
         click.option("-j", "shape", metavar="NODESxRANKS", help="Nodes x ranks a node, such as 4x2."),
@@ -66,16 +94,11 @@ def job_arguments(function: F) -> F:
     return function
 
 
-def _default_of(name: str) -> object:
-    return getattr(Resources(), name)
-
-
 def request_of() -> Request:
     """The request that the arguments of `job_arguments` make."""
     ctx = click.get_current_context()
     given = ctx.params
-    options = {name: given[name] for name in Resources.__struct_fields__ if given.get(name) not in {None, False}}
-    program = tuple(ctx.meta.get("program", ()))
+    program, options = ctx.meta["program"], ctx.meta["sbatch"]
     return Request(given["job"], program, given["shape"], given["settings"], given["cluster"], options)
 
 
@@ -85,14 +108,14 @@ def job_of(request: Request, root: Path) -> Resolved:
     Raises:
         SpecError: The request, or a file that it names, says something that cannot be.
     """
-    cluster, found = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ)
-    settings = {**found, **_settings(request)}
+    choice = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ)
+    settings = {**choice.settings, **_settings(request)}
     job = request.job if request.job is not None else adhoc(request.program)
     if request.job is not None and request.program:
         base = files.load_job(request.job, root=root)
         settings["command"] = [*base.command, *request.program]
-    loaded = files.load(job, cluster, set=settings, root=root)
-    return resolve(loaded, root=root, again=_again(request, cluster, found))
+    loaded = files.load(job, choice.name, set=settings, root=root)
+    return resolve(loaded, root=root, again=_again(request, choice))
 
 
 def adhoc(program: tuple[str, ...]) -> Job:
@@ -131,17 +154,17 @@ def _settings(request: Request) -> dict[str, object]:
     return settings
 
 
-def _again(request: Request, cluster: str, found: Mapping[str, object]) -> tuple[str, ...]:
+def _again(request: Request, choice: Choice) -> tuple[str, ...]:
     """The command line that makes the same script on any machine."""
     words = ["hpc-kit", "render"]
     if request.job is not None:
         words.append(request.job)
     if request.shape is not None:
         words += ["-j", request.shape]
-    words += ["--cluster", cluster]
+    words += ["--cluster", choice.name]
     for name, value in request.options.items():
         option = f"--{name.replace('_', '-')}"
         words += [option] if value is True else [f"{option}={value}"]
-    for setting in (*(f"{key}={value}" for key, value in found.items()), *request.settings):
+    for setting in (*(f"{key}={value}" for key, value in choice.settings.items()), *request.settings):
         words += ["--set", setting]
     return (*words, "--", *request.program) if request.program else tuple(words)

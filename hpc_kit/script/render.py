@@ -52,8 +52,8 @@ def render(
     """
     root = root or Path.cwd()
     if cluster is None:
-        cluster, found = default_cluster(root, os.environ)
-        set = {**found, **(set or {})}  # noqa: A001
+        choice = default_cluster(root, os.environ)
+        cluster, set = choice.name, {**choice.settings, **(set or {})}  # noqa: A001
     loaded = files.load(job, cluster, set=set, root=root)
     again = command_line(job, cluster, set or {}) if isinstance(job, str) else ()
     return render_resolved(resolve(loaded, root=root, again=again), standalone=standalone, root=root)

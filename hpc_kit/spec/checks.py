@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
+from msgspec import Struct
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.slurm import units
@@ -14,7 +13,7 @@ from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import ALTERNATIVES, Resources
 
 
-class Where(NamedTuple):
+class Where(Struct, frozen=True):
     """The place of each key in the files of a job and its cluster."""
 
     job: Document
@@ -22,28 +21,31 @@ class Where(NamedTuple):
 
     def of(self, key: str) -> str:
         """Where a key of the job was said, or the cluster's default for it."""
-        if key in self.job.origins:
-            return self.job.origins[key]
         table, _, name = key.rpartition(".")
         default = f"defaults.{name}" if table == "resources" else key
-        return self.cluster.origins.get(default) or self.job.where(key)
+        in_cluster = not self.job.says(key) and self.cluster.says(default)
+        return self.cluster.where(default) if in_cluster else self.job.where(key)
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_SECRET = re.compile(
-    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)S?(?:_|$)", re.IGNORECASE
-)
+SECRETS = frozenset({
+    "KEY", "KEYS", "APIKEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE",
+    "CREDENTIAL", "CREDENTIALS",
+})  # fmt: skip
+"""A variable with one of these among the words of its name is taken for a secret."""
+
+
+def _control(text: str) -> bool:
+    return any(character < " " or character == "\x7f" for character in text)
 
 
 def looks_secret(name: str) -> bool:
     """Whether a variable of that name is likely to hold a secret."""
-    return _SECRET.search(name) is not None
+    return not SECRETS.isdisjoint(name.upper().split("_"))
 
 
 def check_names(job: Job, cluster: Cluster, where: Where) -> None:
     """The job's name must do as a folder, the command must be there, the environment must hold no secrets."""
-    if not job.name or job.name in {".", ".."} or re.search(r"[/\\]", job.name) or _CONTROL.search(job.name):
+    if not job.name or job.name in {".", ".."} or "/" in job.name or "\\" in job.name or _control(job.name):
         raise SpecError(
             f"'{job.name}' cannot name a job",
             found=f"name = {job.name!r} in {where.of('name')}: its logs go to {cluster.runs}/<name>/",
@@ -61,7 +63,7 @@ def check_names(job: Job, cluster: Cluster, where: Where) -> None:
 
 def _check_variable(name: str, value: str, where: Where) -> None:
     place = where.of(f"env.{name}")
-    if not _VARIABLE.match(name):
+    if not (name.isidentifier() and name.isascii()):
         raise SpecError(f"'{name}' cannot name a variable", found=f"[env] in {place}", remedy="letters, digits and '_'")
     if looks_secret(name):
         raise SpecError(
@@ -79,7 +81,7 @@ def check_options(resources: Resources, where: Where) -> None:
     given = resources.given()
     for name, value in given.items():
         place = where.of(f"resources.{name}")
-        if _CONTROL.search(str(value)):
+        if _control(str(value)):
             raise SpecError(f"{name} in {place} holds a line break", found=repr(value), remedy="text on one line")
         option = SBATCH[name.replace("_", "-")]
         if isinstance(value, bool):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 VARIABLE = "HPC_KIT_CLUSTER"
 """Environment variable: name or path of the cluster file, for people who work on one cluster only."""
 
 
-class Choice(NamedTuple):
+class Choice(Struct, frozen=True):
     """A cluster file, and what was found out about the machine besides, as `--set` would say it."""
 
     name: str

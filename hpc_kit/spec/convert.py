@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -84,7 +83,7 @@ def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, val
     spelt = name.replace("-", "_")
     near = [spelt] if spelt in fields else get_close_matches(spelt, fields, n=3, cutoff=0.6)
     table = prefix.rstrip(".")
-    place = document.where(prefix + name) or table
+    place = document.where(prefix + name)
     remedy = " or ".join(near)
     if not near:
         homes = [field.name for field in msgspec.structs.fields(kind) if spelt in _fields_of(field.type)]
@@ -101,7 +100,6 @@ def _fields_of(annotation: Any) -> tuple[str, ...]:
     return inner.__struct_fields__ if inner else ()
 
 
-_AT = re.compile(r"^(?P<fault>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _WORDS = {
     "`int`": "a whole number",
     "int": "a whole number",
@@ -114,8 +112,10 @@ _WORDS = {
 
 
 def _wrong_value(document: Document, kind: type[Struct], message: str) -> SpecError:
-    match = _AT.match(message)
-    fault, path = (match["fault"], match["path"] or "") if match else (message, "")
+    fault, _, path = message.partition(" - at `$")
+    path = path.strip(".`")
+    import re
+
     key = re.sub(r"\[(\d+|\.\.\.)\]", "", path)
     value: Any = document.data
     for name in filter(None, key.split(".")):
@@ -149,6 +149,8 @@ def _choices(annotation: Any) -> list[str]:
 
 def _expected(fault: str) -> str:
     """What would be right, in words: "Expected `int | null`, got `str`" becomes "a whole number"."""
+    import re
+
     if match := re.match(r"Expected `([\w |]+)`(?: (>=|<=|>|<) (-?\d+))?", fault):
         kinds = [_WORDS.get(kind, kind) for kind in match[1].split(" | ") if kind != "null"]
         limit = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}.get(match[2] or "", "")

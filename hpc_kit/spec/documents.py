@@ -1,12 +1,12 @@
-"""TOML tables with the place of each key kept, so that an error can name file and line."""
+"""TOML tables that remember where each key was said, so that an error can name file and line."""
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from hpc_kit.errors import SpecError
 
@@ -14,17 +14,33 @@ Table = dict[str, Any]
 """A TOML table: text, numbers, booleans, lists and tables."""
 
 
-class Document(NamedTuple):
-    """A table, and for each dotted key the place it was said."""
+class Layer(Struct, frozen=True):
+    """One source: its name in messages, its text if it is a file, and the keys that it says."""
+
+    shown: str
+    text: str | None
+    data: Table
+
+
+class Document(Struct, frozen=True):
+    """A table put together from layers, the uppermost last. Places are looked up when an error wants one."""
 
     data: Table
-    origins: dict[str, str]
+    layers: tuple[Layer, ...]
+
+    def says(self, key: str) -> bool:
+        """Whether a dotted key was said at all."""
+        return any(_has(layer.data, key) for layer in self.layers)
 
     def where(self, key: str) -> str:
         """The place of a key, or of the nearest table around it."""
-        while key and key not in self.origins:
+        while True:
+            for layer in reversed(self.layers):
+                if key and _has(layer.data, key):
+                    return _place(layer, key)
+            if not key:
+                return self.layers[-1].shown if self.layers else ""
             key = key.rpartition(".")[0]
-        return self.origins.get(key, "")
 
 
 def read(path: Path, shown: str) -> Document:
@@ -50,21 +66,25 @@ def read(path: Path, shown: str) -> Document:
             f"{shown} is not TOML", found=str(error), remedy="text in quotes, one key a line: time = '02:00:00'"
         ) from error
     data = _plain(data)
-    lines = _lines(text)
-    places = {key: f"{shown}, line {lines[key]}" if key in lines else shown for key in _keys(data)}
-    return Document(data, {"": shown, **places})
+    return Document(data, (Layer(shown, text, data),))
 
 
 def merge(lower: Document, upper: Document) -> Document:
     """Both tables; where both say something, the upper one holds."""
-    return Document(_merge(lower.data, upper.data), {**lower.origins, **upper.origins})
+    return Document(_merge(lower.data, upper.data), (*lower.layers, *upper.layers))
+
+
+def without(document: Document, *keys: str) -> Document:
+    """A document that does not say these keys of its top table."""
+    data = {key: value for key, value in document.data.items() if key not in keys}
+    return Document(data, document.layers)
 
 
 def assignments(values: Mapping[str, object]) -> Document:
     """The document that `--set key=value` options make."""
-    document = Document({}, {})
+    data: Table = {}
     for key, value in values.items():
-        table = document.data
+        table = data
         *tables, last = key.split(".")
         for name in tables:
             inner = table.setdefault(name, {})
@@ -72,17 +92,29 @@ def assignments(values: Mapping[str, object]) -> Document:
                 raise SpecError(f"--set {key}: {name} is already set to {inner!r}", remedy="set one of the two")
             table = inner
         table[last] = value
-        document.origins[key] = f"--set {key}={value}"
-    return document
+    layers = tuple(Layer(f"--set {key}={value}", None, _nested(key, value)) for key, value in values.items())
+    return Document(data, layers)
+
+
+def toml_value(value: object) -> str:
+    """A value as it stands in a TOML file (JSON's strings and lists are TOML's)."""
+    import json
+
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else json.dumps(value)
+
+
+def _nested(key: str, value: object) -> Table:
+    first, _, rest = key.partition(".")
+    return {first: _nested(rest, value) if rest else value}
 
 
 def _plain(value: Any) -> Any:
     """`time = 02:00:00` without quotes is TOML's local time: Slurm means the same text."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, datetime.time | datetime.datetime | datetime.date):
-        return value.isoformat()
-    return value
+    if isinstance(value, str | int | float | list):
+        return value
+    return value.isoformat()
 
 
 def _merge(lower: Table, upper: Table) -> Table:
@@ -93,34 +125,31 @@ def _merge(lower: Table, upper: Table) -> Table:
     return merged
 
 
-def _keys(table: Table, prefix: str = "") -> list[str]:
-    found = []
-    for key, value in table.items():
-        found.append(prefix + key)
-        if isinstance(value, dict):
-            found += _keys(value, f"{prefix}{key}.")
-    return found
+def _has(table: Any, key: str) -> bool:
+    for name in key.split("."):
+        if not isinstance(table, dict) or name not in table:
+            return False
+        table = table[name]
+    return True
 
 
-_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
-_KEY = re.compile(r"""\s*(["']?[\w.-]+["']?)\s*=""")
+def _place(layer: Layer, key: str) -> str:
+    number = _line(layer.text, key) if layer.text is not None else None
+    return layer.shown if number is None else f"{layer.shown}, line {number}"
 
 
-def _lines(text: str) -> dict[str, int]:
-    """Line of each key; keys in inline tables are found with the line of their table."""
-    found: dict[str, int] = {}
+def _line(text: str, key: str) -> int | None:
+    """Line of a key; one in an inline table is found with the line of that table."""
+    import re
+
     prefix = ""
+    found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            prefix = header[1].replace('"', "").replace("'", "") + "."
+        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$", line):
+            prefix = re.sub("[\"']", "", header[1]) + "."
             found.setdefault(prefix[:-1], number)
-        elif key := _KEY.match(line):
-            found.setdefault(prefix + key[1].strip("\"'"), number)
-    return found
-
-
-def toml_value(value: object) -> str:
-    """A value as it stands in a TOML file (JSON's strings and lists are TOML's)."""
-    import json
-
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else json.dumps(value)
+        elif said := re.match(r"""\s*(["']?[\w.-]+["']?)\s*=""", line):
+            found.setdefault(prefix + said[1].strip("\"'"), number)
+    while key and key not in found:
+        key = key.rpartition(".")[0]
+    return found.get(key)

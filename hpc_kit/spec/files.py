@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import documents, places
@@ -25,7 +24,7 @@ Settings = Mapping[str, object]
 """What overrides the files: dotted keys, such as {"resources.nodes": 2}."""
 
 
-class Loaded(NamedTuple):
+class Loaded(Struct, frozen=True):
     """A job and a cluster as their files say, not yet fitted to one another."""
 
     job: Job
@@ -71,25 +70,23 @@ def load(job: str | Job, cluster: str | Cluster, *, set: Settings | None = None,
         sources += job_sources
         stem = Path(job).stem
     else:
-        job_document, stem = Document(_table(job), {"": "the job"}), job.name
+        job_document, stem = _document_of(job, "the job"), job.name
     if isinstance(cluster, str):
         cluster_document, path = _document("env", cluster, root)
         sources.append(path)
         cluster_stem = Path(cluster).stem
     else:
-        cluster_document, cluster_stem = Document(_table(cluster), {"": "the cluster"}), cluster.name
+        cluster_document, cluster_stem = _document_of(cluster, "the cluster"), cluster.name
     typed_job, job_document = _job(job_document, set, stem)
     typed_cluster, cluster_document = _cluster(cluster_document, set, cluster_stem)
     return Loaded(typed_job, typed_cluster, job_document, cluster_document, tuple(sources))
 
 
-def _table(value: Job | Cluster) -> documents.Table:
+def _document_of(value: Job | Cluster, shown: str) -> Document:
     import msgspec
 
     table = msgspec.to_builtins(value)
-    if not isinstance(table, dict):
-        raise TypeError(f"expected a job or a cluster, got {type(value).__name__}")
-    return table
+    return Document(table, (documents.Layer(shown, None, table),))
 
 
 def _job_document(name: str, root: Path) -> Document:
@@ -105,7 +102,7 @@ def _chain(name: str, root: Path, beside: Path | None, seen: tuple[Path, ...]) -
             f"{shown} extends itself", found=" -> ".join(p.name for p in (*seen, path)), remedy="drop one extends"
         )
     document = documents.read(path, shown)
-    base = document.data.pop("extends", None)
+    base = document.data.get("extends")
     if base is None:
         return document, [shown]
     if not isinstance(base, str):
@@ -114,8 +111,7 @@ def _chain(name: str, root: Path, beside: Path | None, seen: tuple[Path, ...]) -
         )
     # What the base is called and says of itself is not inherited.
     lower, sources = _chain(base, root, path.parent, (*seen, path.resolve()))
-    for key in ("name", "description"):
-        lower.data.pop(key, None)
+    lower, document = documents.without(lower, "name", "description"), documents.without(document, "extends")
     return documents.merge(lower, document), [shown, *sources]
 
 

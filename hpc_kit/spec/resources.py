@@ -3,8 +3,8 @@
 The order is that of the sbatch man page (22.05), and a script's directives follow it. What belongs to one submission
 rather than to the job (`--wait`, `--parsable`, `--test-only`, `--wrap`) is not here.
 
-The annotations are evaluated here, once, and are plain: every command that touches a job pays for them. What each option
-means stands in `descriptions.py`, which only the schema reads.
+The annotations are evaluated here, once, and are plain: every command that touches a job pays for them. What each
+option means stands in `descriptions.py`, which only the schema reads.
 """
 
 from typing import Annotated, Literal

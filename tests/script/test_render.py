@@ -116,7 +116,7 @@ def test_every_option_reaches_the_script(name: str) -> None:
         "gpu_bind": "none", "gres_flags": "enforce-binding", "mem_bind": "none", "tres_bind": "gres/gpu:none",
         "profile": "task", "propagate": "NONE", "acctg_freq": "task=7", "cpu_freq": "high", "gpu_freq": "high",
     }  # fmt: skip
-    field = Resources.__annotations__[name]
+    field = str(Resources.__annotations__[name])
     sample = next(
         (value for kind, value in {"bool]": True, "Count": 7, "Number": 7, "bool,": True}.items() if kind in field), "7"
     )
@@ -165,7 +165,7 @@ def test_a_directive_comes_back_as_it_was(text: str) -> None:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40))
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
 def test_a_shell_word_comes_back_as_it_was(text: str) -> None:
     done = subprocess.run(["bash", "-c", f"printf %s {sh(text)}"], capture_output=True, check=True)
     assert done.stdout == text.encode()

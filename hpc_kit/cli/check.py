@@ -1,0 +1,160 @@
+"""`hpc-kit check`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from hpc_kit.cli.request import JobCommand, Request, job_arguments, job_of, request_of
+from hpc_kit.errors import SpecError
+
+if TYPE_CHECKING:
+    from hpc_kit.script.rules import Finding
+
+SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
+_WIDTH = 150
+
+
+class Report(NamedTuple):
+    """What was found in what, and what was looked with."""
+
+    name: str
+    findings: list[Finding]
+    checked: list[str]
+    not_checked: dict[str, str]
+
+
+@click.command("check", cls=JobCommand)
+@job_arguments
+@click.option("--standalone", is_flag=True, help="Check the script that needs no hpc_kit on the nodes.")
+@click.option("--strict", is_flag=True, help="Exit status 1 for warnings, too.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON document.")
+@click.option("--explain", "code", metavar="CODE", help="Print what a code such as KIT203 means, and how to mend it.")
+def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_: object) -> int:
+    """Look for faults before anything is queued: in a job, or in any sbatch script.
+
+    JOB is a job file's name or path, the path of a batch script, or - for one on standard input.
+    docs/rules.md lists what is found.
+
+    Exit status: 0 nothing found, or warnings alone; 1 an error (with --strict, also a warning); 2 wrong use.
+    """
+    if code is not None:
+        from hpc_kit.script.explain import explain
+
+        click.echo(explain(code), nl=False)
+        return 0
+    request = request_of()
+    file = _file_of(request)
+    report = _check_job(request, standalone=standalone) if file is None else _check_file(request, file)
+    if as_json:
+        click.echo(_json(report))
+    else:
+        click.echo(_text(report))
+    return int(any(strict or finding.severity == "error" for finding in report.findings))
+
+
+def _file_of(request: Request) -> str | None:
+    """The batch script that is meant; None: a job is."""
+    name = request.job
+    if name is None or request.program or request.shape:
+        return None
+    path = Path(name)
+    script = name == "-" or path.suffix in SUFFIXES or (path.suffix != ".toml" and "/" in name and path.is_file())
+    if not script and not (path.suffix != ".toml" and path.is_file()):
+        return None
+    if request.settings or request.options:
+        raise SpecError(
+            "a script's options are in the script",
+            found="--set and sbatch's options are for jobs",
+            remedy=f"edit {name}, or hpc-kit check JOB --set ...",
+        )
+    return name
+
+
+def _check_file(request: Request, name: str) -> Report:
+    shown = "stdin" if name == "-" else name
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise SpecError(f"cannot read {name}", found=error.strerror, remedy="the path of a batch script") from error
+    embedded = False
+    if request.cluster is not None:
+        from hpc_kit.spec.files import load_cluster
+
+        embedded = load_cluster(request.cluster, root=Path.cwd()).slurm == "embedded"
+    return _report(data.decode("utf-8", errors="replace"), shown, job=False, embedded=embedded)
+
+
+def _check_job(request: Request, *, standalone: bool) -> Report:
+    from hpc_kit.script import preflight
+    from hpc_kit.script.render import render_resolved
+
+    root = Path.cwd()
+    resolved = job_of(request, root)
+    text = render_resolved(resolved, standalone=standalone, root=root)
+    report = _report(text, resolved.job.name, job=True, embedded=resolved.cluster.slurm == "embedded")
+    missing = preflight.findings(resolved, root)
+    return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
+
+
+def _report(text: str, name: str, *, job: bool, embedded: bool) -> Report:
+    from hpc_kit.script import checkers
+    from hpc_kit.script.reader import read_script
+    from hpc_kit.script.rules import RULES, Subject, check
+    from hpc_kit.slurm.commands import run
+
+    script = read_script(text, name)
+    # A job's log folder is made by submit; that it can be made is looked at apart.
+    found = check(Subject(script, None if job else os.path.isdir))
+    checked, not_checked = [f"{len(RULES)} rules"], {}
+    if script.unread:
+        subject, _, reason = script.unread.partition(": ")
+        not_checked[subject] = reason
+    for outcome in checkers.ask_all(script, run, os.environ, real_slurm=not embedded):
+        found += outcome.findings
+        if outcome.skipped:
+            not_checked[outcome.name] = outcome.skipped
+        else:
+            checked.append(outcome.name)
+    found.sort(key=lambda finding: (finding.line, finding.column, finding.code))
+    return Report(name, found, checked, not_checked)
+
+
+def _text(report: Report) -> str:
+    lines = [line for finding in report.findings for line in _lines(finding, report.name)]
+    errors = sum(finding.severity == "error" for finding in report.findings)
+    counted = (("error", errors), ("warning", len(report.findings) - errors))
+    counts = ", ".join(f"{count} {word}{'s'[: count != 1]}" for word, count in counted if count)
+    left = ", ".join(f"{name} ({reason})" for name, reason in report.not_checked.items())
+    looked = ", ".join(report.checked) + (f"; not checked: {left}" if left else "")
+    lines.append(f"{report.name}: {counts or 'no fault found'} ({looked})")
+    return "\n".join(lines)
+
+
+def _lines(finding: Finding, name: str) -> list[str]:
+    place = f"{name}:{finding.line}:{finding.column}" if finding.line else name
+    lines = [f"{place}  {finding.severity} {finding.code}  {finding.what}"]
+    lines += [f"  {number:>2} | {_cut(text)}" for number, text in finding.evidence]
+    if finding.found:
+        first, *rest = finding.found.splitlines()
+        lines += [f"  found: {first}", *(f"         {line}" for line in rest)]
+    hint = f"hpc-kit check --explain {finding.code}"
+    return [*lines, f"  do: {finding.remedy:<60}  {hint}".rstrip()]
+
+
+def _cut(text: str) -> str:
+    text = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in text)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+
+
+def _json(report: Report) -> str:
+    import json
+
+    findings = [
+        {**finding._asdict(), "evidence": [line._asdict() for line in finding.evidence]} for finding in report.findings
+    ]
+    return json.dumps({**report._asdict(), "findings": findings}, indent=2)

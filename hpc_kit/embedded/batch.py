@@ -1,0 +1,160 @@
+"""Starting a batch script the way slurmd does: its own copy, the submitter's environment, log files, folder and mask."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from hpc_kit.embedded import commands_folder, exports
+from hpc_kit.embedded.environ import batch_environ
+from hpc_kit.embedded.filenames import ARRAY_OUTPUT, BATCH_OUTPUT, Names, batch_path
+from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE
+
+if TYPE_CHECKING:
+    from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.state import State
+
+LAUNCH_FAILED = 53
+"""Slurm books a script whose log file cannot be made as if signal 53 had ended it."""
+
+
+class Logs(NamedTuple):
+    """The three files of a batch script."""
+
+    stdin: str
+    stdout: str
+    stderr: str
+
+
+class Launched(NamedTuple):
+    """A started script: its pid, and its standard error for what Slurm itself has to say there."""
+
+    pid: int
+    stderr: int
+
+
+def logs(job: Job) -> Logs:
+    """Where the script's streams go; standard error follows standard output if nothing else is said."""
+    names = Names(
+        job_id=job.job_id,
+        job_name=job.name,
+        user=job.user,
+        node=job.nodes[0] if job.nodes else "",
+        array_job_id=job.array_job_id,
+        array_task_id=job.array_task_id,
+    )
+    out = job.options.get("output") or (BATCH_OUTPUT if job.array_job_id is None else ARRAY_OUTPUT)
+    err = job.options.get("error") or out
+    paths = [str(batch_path(pattern, names, job.work_dir)) for pattern in (out, err)]
+    stdin = job.options.get("input")
+    return Logs(str(batch_path(stdin, names, job.work_dir)) if stdin else os.devnull, *paths)
+
+
+def script_path(state: State, job: Job) -> Path:
+    """Where the copy lies that is run."""
+    return state.directory / "jobs" / f"job{job.job_id:05d}" / "slurm_script"
+
+
+def launch(state: State, job: Job) -> Launched:
+    """Start the script in a session of its own.
+
+    Raises:
+        OSError: A log file, or the copy of the script, cannot be made.
+    """
+    path = script_path(state, job)
+    script, stored = state.script(job.array_job_id or job.job_id)
+    environ = _environ(state, job, stored)
+    files = logs(job)
+    stdin = os.open(files.stdin, os.O_RDONLY | os.O_CLOEXEC)
+    stdout = _open_log(files.stdout, job)
+    stderr = stdout if files.stderr == files.stdout else _open_log(files.stderr, job)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(script)
+    path.chmod(0o700)
+    state.close()
+    pid = os.fork()
+    if pid == 0:
+        _become(path, job, environ, (stdin, stdout, stderr))
+    os.close(stdin)
+    if stderr != stdout:
+        os.close(stdout)
+    return Launched(pid, stderr)
+
+
+def say(stderr: int, text: str) -> None:
+    """A line of slurmstepd's in the job's own log."""
+    try:
+        os.write(stderr, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
+    except OSError:
+        return
+
+
+def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
+    environ = batch_environ(job, state.settings, exports.decode(stored))
+    folder = str(commands_folder.make(state.directory))
+    paths = environ.get("PATH", os.defpath).split(os.pathsep)
+    if folder not in paths:
+        environ["PATH"] = os.pathsep.join([folder, *paths])
+    environ[STATE_VARIABLE] = str(state.directory)
+    if state.conf:
+        environ[CONF_VARIABLE] = state.conf
+    return environ
+
+
+def _open_log(path: str, job: Job) -> int:
+    append = job.options.get("open-mode", "").lower().startswith("a")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if append else os.O_TRUNC)
+    old = os.umask(job.umask)
+    try:
+        return os.open(path, flags, 0o666)
+    finally:
+        os.umask(old)
+
+
+def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, int, int]) -> NoReturn:
+    """In the child: take on the script's surroundings and run it."""
+    try:
+        os.setsid()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        _forget_signals()
+        os.umask(job.umask)
+        environ["SLURM_TASK_PID"] = str(os.getpid())
+        _enter(job.work_dir)
+        _execute(path, job, environ)
+    except BaseException as error:  # noqa: BLE001 - it must not get back into the supervisor
+        say(2, str(error))
+    finally:
+        os._exit(1)
+
+
+def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
+    try:
+        os.execve(path, [str(path), *job.arguments], environ)
+    except OSError as error:
+        with path.open("rb") as file:
+            interpreter = file.readline()[2:].split()[:1]
+        name = interpreter[0].decode(errors="replace") if interpreter else ""
+        missing = f"bad interpreter({name})" if not os.access(name, os.X_OK) else str(path)
+        say(2, f"execve(): {missing}: {error.strerror}")
+        os._exit(error.errno or 1)
+
+
+def _enter(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        say(2, f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
+        os.chdir("/tmp")  # noqa: S108 - where slurmd goes
+
+
+def _forget_signals() -> None:
+    """As a login shell has them: what sbatch's own parent ignored, or Python ignores, is not the script's."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not None:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

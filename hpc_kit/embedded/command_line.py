@@ -1,0 +1,45 @@
+"""The entrance of all commands: `python -m hpc_kit.embedded sbatch ...` and the scripts of the commands' folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+
+from hpc_kit.embedded.commands_folder import COMMANDS
+from hpc_kit.errors import HpcKitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class _Command(Protocol):
+    def main(self, argv: list[str], environ: Mapping[str, str]) -> int:
+        """Run the command."""
+
+
+def run(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command that `argv` begins with; its exit status."""
+    if not argv or argv[0] not in COMMANDS:
+        print(f"usage: python -m hpc_kit.embedded {{{'|'.join(COMMANDS)}}} ...", file=sys.stderr)
+        return 2
+    command, *words = argv
+    try:
+        return cast("_Command", import_module(f"hpc_kit.embedded.{command}")).main(words, environ)
+    except HpcKitError as error:
+        print(f"{command}: error: {error}", file=sys.stderr)
+        return 1
+
+
+def main() -> NoReturn:
+    """Run and leave; a reader of our output that went away is no error."""
+    try:
+        status = run(sys.argv[1:], os.environ)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = 1
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)

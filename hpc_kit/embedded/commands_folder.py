@@ -1,0 +1,46 @@
+"""The folder with the commands: small shell scripts that start this very interpreter with this very package."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from hpc_kit.embedded.settings import STATE_VARIABLE
+
+COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+
+# Isolated, and without the interpreter's own site: nothing but the standard library and this package is needed, and
+# a start takes half the time. What a job's PYTHONPATH holds cannot get in its way.
+_SCRIPT = """#!/bin/sh
+{state_name}={state}
+export {state_name}
+exec {python} -I -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); \
+from hpc_kit.embedded.command_line import main; main()' {root} {command} "$@"
+"""
+
+
+def make(directory: Path) -> Path:
+    """The folder `bin` of a state directory, made or brought up to date; made anew it is there whole or not at all."""
+    folder = directory / "bin"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for command in COMMANDS:
+        path, text = folder / command, script(directory, command)
+        if not path.exists() or path.read_text() != text:
+            new = folder / f".{command}.{os.getpid()}"
+            new.write_text(text)
+            new.chmod(0o755)
+            new.replace(path)
+    return folder
+
+
+def script(directory: Path, command: str) -> str:
+    """The text of one command."""
+    return _SCRIPT.format(
+        state_name=STATE_VARIABLE,
+        state=shlex.quote(str(directory)),
+        python=shlex.quote(sys.executable),
+        root=shlex.quote(str(Path(__file__).parents[2])),
+        command=command,
+    )

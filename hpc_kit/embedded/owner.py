@@ -1,0 +1,43 @@
+"""Who submits: the names behind the numbers of this process."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from typing import NamedTuple
+
+
+class Owner(NamedTuple):
+    """A user and the group that files belong to."""
+
+    user: str
+    uid: int
+    group: str
+    gid: int
+
+    def names(self, kind: str) -> set[str]:
+        """What --uid or --gid may say."""
+        return {str(self.uid), self.user} if kind == "uid" else {str(self.gid), self.group}
+
+
+def whoami() -> Owner:
+    """This process's owner; a number that has no name, as in some containers, is its own name."""
+    uid, gid = os.getuid(), os.getgid()
+    return Owner(user_name(uid), uid, group_name(gid), gid)
+
+
+def user_name(uid: int) -> str:
+    """The name of a user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """The name of a group."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

@@ -1,0 +1,150 @@
+"""Processes of this machine: who is who for good, what is below whom, and how they are ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Process(NamedTuple):
+    """A line of the process table; `started` is in ticks since the machine's start."""
+
+    pid: int
+    parent: int
+    state: str
+    started: int
+
+
+def boot_id() -> str:
+    """What tells this start of the machine from every other."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123 - at the start of every command
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def look(pid: int) -> Process | None:
+    """One process; None where there is none, or only what is left of a dead one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            text = file.read()
+    except OSError:
+        return None
+    # The name stands in brackets and may hold anything, brackets too.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+
+
+def identity(pid: int) -> str:
+    """A name for a process that no later one has, not even after a restart of the machine; empty if it is gone."""
+    process = look(pid)
+    return f"{pid}:{process.started}:{boot_id()}" if process else ""
+
+
+def pid_of(name: str) -> int:
+    """The pid in an identity, 0 in an empty one."""
+    return int(name.partition(":")[0] or 0)
+
+
+def alive(name: str) -> bool:
+    """Whether the process of an identity still runs."""
+    if not name:
+        return False
+    pid, started, boot = name.split(":", 2)
+    process = look(int(pid))
+    return process is not None and process.state not in "ZX" and str(process.started) == started and boot == boot_id()
+
+
+def table() -> dict[int, Process]:
+    """Every process there is."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    return {process.pid: process for process in map(look, pids) if process}
+
+
+def below(roots: Iterable[int], *, without: Collection[int] = (), inclusive: bool = False) -> list[Process]:
+    """The living processes below some others, those of `without` and what is below them left out."""
+    processes = table()
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    waiting = [pid for pid in roots if pid not in without]
+    found = [processes[pid] for pid in waiting if inclusive and pid in processes]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.pid not in without:
+                found.append(child)
+                waiting.append(child.pid)
+    return [process for process in found if process.state not in "ZX"]
+
+
+def marked(marks: Collection[bytes]) -> list[int]:
+    """Processes of this user whose first environment holds all of these `NAME=value`."""
+    own = os.getpid()
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit() and int(name) != own:
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
+                if set(marks) <= set(file.read().split(b"\0")):
+                    found.append(int(name))
+    return found
+
+
+def kill(pids: Iterable[int], number: int) -> None:
+    """Signal some processes; one that is gone already is no news."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def terminate(pids: Iterable[int]) -> None:
+    """Ask to end: a stopped process is woken first, or it would not hear."""
+    pids = list(pids)
+    kill(pids, signal.SIGCONT)
+    kill(pids, signal.SIGTERM)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever below loses its own: nothing that a job starts gets away."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap() -> dict[int, int]:
+    """The wait statuses of all children that have ended since."""
+    ended: dict[int, int] = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            ended[pid] = status
+    return ended
+
+
+def detach(log: str) -> None:
+    """Become a daemon's process: an own session, no terminal, nothing of the parent's open but what is named."""
+    os.setsid()
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+
+
+def close_files(keep: Collection[int] = ()) -> None:
+    """Close every open file but the three standard ones and those to keep."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        number = int(name)
+        if number > 2 and number not in keep:
+            with contextlib.suppress(OSError):
+                os.close(number)

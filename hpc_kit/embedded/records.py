@@ -1,0 +1,149 @@
+"""What the embedded Slurm keeps of a job and of a step: one row each."""
+
+# ruff: noqa: RUF012 - records are never changed in place, so their empty defaults may be shared
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NEVER = 0.0
+"""A point in time that has not come."""
+
+ACTIVE = ("PENDING", "RUNNING")
+"""States of a job that is not over; every other one is final."""
+
+
+class Job(NamedTuple):
+    """A batch job, one task of a job array, an array's waiting tasks together, or the allocation of an srun.
+
+    Attributes:
+        job_id: Its own number; the waiting tasks of an array together have the array's.
+        array_job_id: The array's number, None outside of arrays.
+        array_task_id: Its index, None for the array's waiting tasks.
+        array_waiting: Those indices, as `0-3,7`; empty otherwise.
+        array_at_once: How many tasks may run at once, 0 for any number.
+        array_spec: The indices as they were asked for, in full: `0-9`.
+        state: Slurm's name of it; with `completing` the job's processes are still being ended.
+        options: The sbatch (or srun) options in force by long name, as they were written; flags are empty.
+        request: The size asked for, see `request.Request`.
+        command: Path of the script (`scontrol show job`'s Command), `arguments` are the words behind it.
+        work_dir: Where it runs; `submit_dir` is where sbatch was called.
+        nodes: The nodes it has, in order; `cpus`, `mem` (MiB) and `gpus` (device numbers) go along with them.
+        tasks: Tasks on each node.
+        exit_code: Wait status of the batch script, of a step for an srun of its own; `derived_exit_code` the steps' highest.
+        batch: Whether there is a script.
+        holder: Identity (`processes.identity`) of the srun that owns an allocation, empty for a batch job.
+        supervisor: Identity of the process that runs and watches it, empty while there is none.
+        attempt: Which start of the job this is; a supervisor of an older one has nothing to say.
+        begin_time: Not before; `time_limit` is in seconds, -1 without limit.
+        submit_line: The command line, for `sacct -o SubmitLine`.
+    """
+
+    job_id: int
+    name: str
+    user: str
+    uid: int
+    group: str
+    gid: int
+    partition: str
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    array_waiting: str = ""
+    array_at_once: int = 0
+    array_spec: str = ""
+    account: str = ""
+    qos: str = ""
+    comment: str = ""
+    cluster: str = ""
+    state: str = "PENDING"
+    completing: bool = False
+    reason: str = "None"
+    priority: int = 1
+    options: dict[str, str] = {}
+    request: dict[str, object] = {}
+    command: str = ""
+    arguments: list[str] = []
+    submit_line: str = ""
+    submit_dir: str = "/"
+    submit_host: str = ""
+    work_dir: str = "/"
+    std_out: str = ""
+    std_err: str = ""
+    std_in: str = "/dev/null"
+    nodes: list[str] = []
+    cpus: list[int] = []
+    mem: list[int] = []
+    gpus: list[list[int]] = []
+    tasks: list[int] = []
+    batch: bool = True
+    holder: str = ""
+    supervisor: str = ""
+    attempt: int = 0
+    dependency: str = ""
+    deadline: float = NEVER
+    umask: int = 0o022
+    begin_time: float = NEVER
+    submit_time: float = NEVER
+    eligible_time: float = NEVER
+    start_time: float = NEVER
+    end_time: float = NEVER
+    time_limit: int = -1
+    requeue: bool = True
+    restart_count: int = 0
+    exit_code: int = 0
+    derived_exit_code: int = 0
+    killed_by: int | None = None
+    next_step: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Not over yet."""
+        return self.state in ACTIVE or self.completing
+
+    @property
+    def shown_state(self) -> str:
+        """The state as squeue and scontrol show it."""
+        return "COMPLETING" if self.completing else self.state
+
+    @property
+    def label(self) -> str:
+        """The id as users know it: `12`, `12_3`, `12_[4-9%2]`."""
+        if self.array_job_id is None:
+            return str(self.job_id)
+        if self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        limit = f"%{self.array_at_once}" if self.array_at_once else ""
+        return f"{self.array_job_id}_[{self.array_waiting}{limit}]"
+
+
+class Step(NamedTuple):
+    """One step of a job, or (`step_id` -1) its batch script.
+
+    Attributes:
+        nodes: Its nodes; `cpus`, `mem` (MiB), `gpus` (device numbers) and `tasks` (task numbers) go along with them.
+        srun: Identity of the srun that runs it.
+        overlap: It counts as using nothing.
+        exit_code: Wait status: the highest of its tasks.
+        kill_reason: Why it was cancelled, as the real srun prints it (`TIME LIMIT`).
+    """
+
+    job_id: int
+    step_id: int
+    attempt: int
+    name: str
+    nodes: list[str]
+    cpus: list[int] = []
+    mem: list[int] = []
+    gpus: list[list[int]] = []
+    tasks: list[list[int]] = []
+    srun: str = ""
+    overlap: bool = False
+    state: str = "RUNNING"
+    exit_code: int = 0
+    kill_reason: str = ""
+    submit_line: str = ""
+    start_time: float = NEVER
+    end_time: float = NEVER
+
+
+BATCH_STEP = -1
+"""The `step_id` of a batch script."""

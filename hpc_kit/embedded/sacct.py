@@ -1,0 +1,254 @@
+"""The command sacct: there is no accounting database, the queue's own records serve."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import start
+from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table, Usage
+from hpc_kit.embedded.job_ids import JobId, find, parse
+from hpc_kit.embedded.sacct_fields import NAMES, Field, Row
+from hpc_kit.embedded.sacct_fields import find as find_field
+from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.squeue_steps import step_name
+from hpc_kit.embedded.state import State, now
+from hpc_kit.embedded.view import View, parse_states
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.instants import parse_instant
+from hpc_kit.slurm.nodelist import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hpc_kit.embedded.records import Job
+
+DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+BRIEF = "JobID,State,ExitCode"
+LONG = (
+    "JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxRSS,AveRSS,NTasks,AllocCPUS,Elapsed,State,ExitCode,ReqMem,"
+    "ReqTRES,AllocTRES"
+)
+
+OPTIONS = Table(
+    ("accounts", "A", REQUIRED, "account"), ("allclusters", "L", NONE), ("allocations", "X", NONE),
+    ("allusers", "a", NONE), ("associations", "x", REQUIRED), ("batch-script", "B", NONE), ("brief", "b", NONE),
+    ("clusters", "M", REQUIRED, "cluster"), ("completion", "c", NONE), ("constraints", "C", REQUIRED),
+    ("delimiter", "", REQUIRED), ("duplicates", "D", NONE), ("endtime", "E", REQUIRED), ("env-vars", "", NONE),
+    ("federation", "", NONE), ("file", "f", REQUIRED), ("flags", "F", REQUIRED), ("format", "o", REQUIRED),
+    ("gid", "", REQUIRED), ("group", "g", REQUIRED), ("help", "h", NONE), ("helpformat", "e", NONE),
+    ("jobs", "j", REQUIRED), ("json", "", NONE), ("local", "", NONE), ("long", "l", NONE),
+    ("name", "", REQUIRED, "jobname"), ("ncpus", "i", REQUIRED), ("nnodes", "I", REQUIRED), ("noconvert", "", NONE),
+    ("nodelist", "N", REQUIRED), ("noheader", "n", NONE), ("parsable", "p", NONE), ("parsable2", "P", NONE),
+    ("partition", "r", REQUIRED), ("qos", "q", REQUIRED), ("reason", "R", REQUIRED), ("starttime", "S", REQUIRED),
+    ("state", "s", REQUIRED), ("timelimit-max", "K", REQUIRED), ("timelimit-min", "k", REQUIRED),
+    ("truncate", "T", NONE), ("uid", "", REQUIRED), ("units", "", REQUIRED), ("usage", "U", NONE),
+    ("use-local-uid", "", NONE), ("user", "u", OPTIONAL), ("verbose", "v", NONE), ("version", "V", NONE),
+    ("wckeys", "W", REQUIRED), ("whole-hetjob", "", OPTIONAL),
+)  # fmt: skip
+
+
+class Problem(Exception):
+    """An error that is printed as it stands."""
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    try:
+        given, words = OPTIONS.parse(argv)
+        options: dict[str, str] = {}
+        for name, value in given:
+            joined = name in {"jobs", "format"} and options.get(name)
+            options[name] = f"{options[name]},{value}" if joined else value or ""
+        if options.get("user") == "" and words:
+            options["user"] = words.pop(0)
+        return _sacct(options, environ)
+    except Usage as error:
+        sys.stderr.write(f"sacct: {error}\n")
+    except Problem as error:
+        sys.stderr.write(f"sacct: {error}\n")
+    return 1
+
+
+def _sacct(options: dict[str, str], environ: Mapping[str, str]) -> int:
+    if "version" in options:
+        print(f"slurm {VERSION}")
+    elif "helpformat" in options:
+        _print_names()
+    elif options.keys() & {"help", "usage"}:
+        print("sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; see docs/embedded-slurm.md")
+    else:
+        fields = _fields(options, environ)
+        state = State.open(environ)
+        if start.needed(state):
+            start.ensure(state, wait=True)
+        rows = _rows(state, options)
+        if "json" in options:
+            from hpc_kit.embedded.as_json import print_jobs
+
+            print_jobs([row.view for row in rows if row.step is None])
+        elif "batch-script" in options:
+            _print_scripts(state, rows)
+        else:
+            _print(rows, fields, options)
+    return 0
+
+
+def _print_names() -> None:
+    for first in range(0, len(NAMES), 4):
+        print(" ".join(f"{name:<19}" for name in NAMES[first : first + 4]))
+
+
+def _print_scripts(state: State, rows: Iterable[Row]) -> None:
+    for row in rows:
+        if row.step is None:
+            script, _ = state.script(row.view.job.array_job_id or row.view.job.job_id)
+            print(f"Batch Script for {row.view.label}\n{'-' * 80}\n{script.decode(errors='replace') or 'NONE'}\n")
+
+
+def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[str, int, Field]]:
+    fallback = BRIEF if "brief" in options else LONG if "long" in options else environ.get("SACCT_FORMAT", DEFAULT)
+    found = []
+    for part in (options.get("format") or fallback).split(","):
+        name, percent, width = part.strip().partition("%")
+        if name.upper() == "ALL":
+            found += [(each, field.width, field) for each, field in map(_known, NAMES)]
+            continue
+        if percent and not re.fullmatch(r"-?[0-9]+", width):
+            raise Problem(f'error: Invalid field width: "{part}"')
+        full, field = _known(name)
+        found.append((full, int(width) if percent else field.width, field))
+    return found
+
+
+def _known(name: str) -> tuple[str, Field]:
+    found = find_field(name)
+    if found is None:
+        raise Problem(f'error: Invalid field requested: "{name}"')
+    return found
+
+
+def _print(rows: list[Row], fields: list[tuple[str, int, Field]], options: dict[str, str]) -> None:
+    header = "noheader" not in options
+    if options.keys() & {"parsable", "parsable2"}:
+        delimiter = options.get("delimiter", "|")
+        end = delimiter if "parsable2" not in options else ""
+        if header:
+            print(delimiter.join(name for name, _, _ in fields) + end)
+        for row in rows:
+            print(delimiter.join(field.value(row) for _, _, field in fields) + end)
+        return
+    if header:
+        print(" ".join(_cut(name, width) for name, width, _ in fields) + " ")
+        print(" ".join("-" * abs(width) for _, width, _ in fields) + " ")
+    for row in rows:
+        print(" ".join(_cut(field.value(row), width) for _, width, field in fields) + " ")
+
+
+def _cut(text: str, width: int) -> str:
+    size = abs(width)
+    if len(text) > size:
+        return text[: size - 1] + "+"
+    return text.ljust(size) if width < 0 else text.rjust(size)
+
+
+def _rows(state: State, options: dict[str, str]) -> list[Row]:
+    moment = now()
+    rows = []
+    for job, steps in _chosen(state, options):
+        view = View(state, job, moment)
+        if not steps:
+            rows.append(Row(view))
+        if "allocations" not in options and job.start_time:
+            listed = state.steps(job.job_id)
+            rows += [Row(view, step) for step in listed if not steps or step_name(step) in steps]
+    return rows
+
+
+def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]:
+    """The jobs, each with the names of the steps that alone were asked for."""
+    if "jobs" in options:
+        try:
+            ids = parse(options["jobs"])
+        except ValueError as error:
+            raise Problem(f"fatal: Bad job/step specified: {error}") from None
+        found = _by_ids(state, ids)
+    else:
+        found = [(job, set[str]()) for job in state.jobs()]
+    found.sort(
+        key=lambda pair: (
+            pair[0].array_job_id or pair[0].job_id,
+            pair[0].array_task_id is None,
+            pair[0].array_task_id or 0,
+        )
+    )
+    checks = _filters(options)
+    return [(job, steps) for job, steps in found if checks(job)]
+
+
+def _by_ids(state: State, ids: list[JobId]) -> list[tuple[Job, set[str]]]:
+    found: dict[tuple[int, int | None], tuple[Job, set[str]]] = {}
+    for each in ids:
+        for job in find(state, each):
+            _, steps = found.setdefault((job.job_id, job.array_task_id), (job, set()))
+            if each.step:
+                steps.add(each.step)
+    return list(found.values())
+
+
+class _Filter:
+    """Which jobs the options let through."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._words = {
+            column: set(options[name].split(","))
+            for name, column in (("partition", "partition"), ("name", "name"), ("accounts", "account"), ("qos", "qos"))
+            if name in options
+        }
+        self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
+        if "user" not in options and "uid" not in options and os.getuid():
+            self._users = {str(os.getuid())}
+        if "allusers" in options or "jobs" in options:
+            self._users = set()
+        self._hosts = set(expand(options["nodelist"])) if "nodelist" in options else set()
+        self._states = _states(options)
+        by_id = "jobs" in options
+        self._since = _instant(options.get("starttime"), 0.0 if by_id or self._states else _midnight())
+        self._until = _instant(options.get("endtime"), float("inf"))
+
+    def __call__(self, job: Job) -> bool:
+        in_time = (job.end_time or float("inf")) >= self._since and job.submit_time <= self._until
+        return (
+            in_time
+            and all(getattr(job, column) in words for column, words in self._words.items())
+            and (not self._users or job.user in self._users or str(job.uid) in self._users)
+            and (not self._hosts or bool(self._hosts & set(job.nodes)))
+            and (not self._states or job.state in self._states)
+        )
+
+
+_filters = _Filter
+
+
+def _states(options: dict[str, str]) -> frozenset[str]:
+    try:
+        return parse_states(options["state"]) if options.get("state") else frozenset()
+    except ValueError as error:
+        raise Problem(f"fatal: unrecognized job state value '{error}'") from None
+
+
+def _instant(text: str | None, otherwise: float) -> float:
+    if not text:
+        return otherwise
+    try:
+        return parse_instant(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
+    except HpcKitError:
+        sys.stderr.write(f"Invalid time specification (pos=0): {text}\n")
+        raise Problem("fatal: Bad time specified") from None
+
+
+def _midnight() -> float:
+    return dt.datetime.now().replace(hour=0, minute=0, second=0, microsecond=0).timestamp()  # noqa: DTZ005

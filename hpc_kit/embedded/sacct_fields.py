@@ -1,0 +1,170 @@
+"""The columns of sacct, for jobs and for their steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded import exit_codes
+from hpc_kit.embedded.records import BATCH_STEP
+from hpc_kit.embedded.squeue_steps import step_name
+from hpc_kit.embedded.view import View, moment
+from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.units import UNLIMITED, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpc_kit.embedded.records import Step
+
+# Slurm books these the moment that it decides on them, before the script's own status is known.
+_NO_STATUS = frozenset({"CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL"})
+
+
+class Row(NamedTuple):
+    """A line of sacct: a job, or one of its steps."""
+
+    view: View
+    step: Step | None = None
+
+
+class Field(NamedTuple):
+    """A column: its width (below 0: left), its value for a job and, if it has one, for a step."""
+
+    width: int
+    job: Callable[[View], str]
+    step: Callable[[View, Step], str] = lambda _view, _step: ""
+
+    def value(self, row: Row) -> str:
+        """Its text in one line."""
+        return self.step(row.view, row.step) if row.step else self.job(row.view)
+
+
+def _elapsed(seconds: float) -> str:
+    return format_time(max(0, int(seconds)))
+
+
+def _step_elapsed(view: View, step: Step) -> float:
+    return (step.end_time or view.now) - step.start_time
+
+
+def _state(view: View) -> str:
+    by = view.job.killed_by
+    return f"CANCELLED by {by}" if view.job.state == "CANCELLED" and by is not None else view.job.state
+
+
+def _exit_code(view: View) -> str:
+    job = view.job
+    return "0:0" if job.state in _NO_STATUS or job.active else exit_codes.accounted(job.exit_code)
+
+
+def _start(view: View) -> str:
+    never = "None" if view.job.end_time else "Unknown"
+    return moment(view.job.start_time, never)
+
+
+def _step_cpus(step: Step) -> int:
+    return sum(step.cpus) or 1
+
+
+def _limit(view: View) -> str:
+    return "UNLIMITED" if view.job.time_limit == UNLIMITED else format_time(view.job.time_limit)
+
+
+def _limit_minutes(view: View) -> str:
+    return "UNLIMITED" if view.job.time_limit == UNLIMITED else str(view.job.time_limit // 60)
+
+
+def _memory(view: View) -> str:
+    mem = sum(share.mem for share in view.shares)
+    return f"{mem // 1024}G" if mem and mem % 1024 == 0 else f"{mem}M" if mem else "0"
+
+
+def _sorted(tres: str) -> str:
+    return ",".join(sorted(tres.split(",")))
+
+
+def _step_id(view: View, step: Step) -> str:
+    return f"{view.job.label}.{step_name(step)}"
+
+
+def _reserved(view: View) -> float:
+    job = view.job
+    return max(0.0, (job.start_time or job.end_time or view.now) - (job.eligible_time or job.submit_time))
+
+
+FIELDS: dict[str, Field] = {
+    "Account": Field(10, lambda v: v.job.account, lambda v, _: v.job.account),
+    "AllocCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
+    "AllocNodes": Field(10, lambda v: str(len(v.job.nodes)), lambda _, s: str(len(s.nodes))),
+    "AllocTRES": Field(10, lambda v: _sorted(v.tres) if v.job.nodes else ""),
+    "Cluster": Field(10, lambda v: v.job.cluster, lambda v, _: v.job.cluster),
+    "Comment": Field(14, lambda v: v.job.comment),
+    "Constraints": Field(19, lambda v: v.job.options.get("constraint", "")),
+    "CPUTime": Field(
+        10, lambda v: _elapsed(v.elapsed * v.cpu_count), lambda v, s: _elapsed(_step_elapsed(v, s) * _step_cpus(s))
+    ),
+    "CPUTimeRAW": Field(10, lambda v: str(int(v.elapsed) * v.cpu_count)),
+    "DerivedExitCode": Field(15, lambda v: exit_codes.accounted(v.job.derived_exit_code)),
+    "Elapsed": Field(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
+    "ElapsedRaw": Field(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
+    "Eligible": Field(19, lambda v: moment(v.job.eligible_time, "Unknown"), lambda _, s: moment(s.start_time)),
+    "End": Field(19, lambda v: moment(v.job.end_time, "Unknown"), lambda _, s: moment(s.end_time, "Unknown")),
+    "ExitCode": Field(8, _exit_code, lambda _, s: exit_codes.accounted(s.exit_code)),
+    "GID": Field(6, lambda v: str(v.job.gid)),
+    "Group": Field(9, lambda v: v.job.group),
+    "JobID": Field(-12, lambda v: v.label, _step_id),
+    "JobIDRaw": Field(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{step_name(s)}"),
+    "JobName": Field(10, lambda v: v.job.name, lambda _, s: s.name),
+    "Layout": Field(9, lambda _: "", lambda _, s: "Unknown" if s.step_id == BATCH_STEP else "Block"),
+    "NCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
+    "NNodes": Field(8, lambda v: str(v.node_count), lambda _, s: str(len(s.nodes))),
+    "NodeList": Field(15, lambda v: v.nodelist or "None assigned", lambda _, s: fold(s.nodes)),
+    "NTasks": Field(8, lambda _: "", lambda _, s: str(sum(map(len, s.tasks)) or 1)),
+    "Partition": Field(10, lambda v: v.job.partition),
+    "Priority": Field(10, lambda v: str(v.job.priority)),
+    "QOS": Field(10, lambda v: v.job.qos),
+    "Reason": Field(22, lambda v: v.job.reason),
+    "ReqCPUS": Field(8, lambda v: str(v.request.tasks * v.request.cpus_per_task), lambda _, s: str(_step_cpus(s))),
+    "ReqMem": Field(10, _memory),
+    "ReqNodes": Field(8, lambda v: str(v.request.min_nodes), lambda _, s: str(len(s.nodes))),
+    "ReqTRES": Field(10, lambda v: _sorted(v.tres)),
+    "Reserved": Field(10, lambda v: _elapsed(_reserved(v))),
+    "Start": Field(19, _start, lambda _, s: moment(s.start_time)),
+    "State": Field(10, _state, lambda _, s: s.state),
+    "Submit": Field(19, lambda v: moment(v.job.submit_time), lambda _, s: moment(s.start_time)),
+    "SubmitLine": Field(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
+    "Suspended": Field(10, lambda _: "00:00:00", lambda *_: "00:00:00"),
+    "Timelimit": Field(10, _limit),
+    "TimelimitRaw": Field(10, _limit_minutes),
+    "UID": Field(6, lambda v: str(v.job.uid)),
+    "User": Field(9, lambda v: v.job.user),
+    "WCKey": Field(10, lambda v: v.job.options.get("wckey", "")),
+    "WorkDir": Field(15, lambda v: v.job.work_dir),
+}
+"""Columns that have something to show."""
+
+EMPTY = (
+    "AdminComment AssocID AveCPU AveCPUFreq AveDiskRead AveDiskWrite AvePages AveRSS AveVMSize BlockID ConsumedEnergy "
+    "ConsumedEnergyRaw Container DBIndex Flags MaxDiskRead MaxDiskReadNode MaxDiskReadTask MaxDiskWrite "
+    "MaxDiskWriteNode MaxDiskWriteTask MaxPages MaxPagesNode MaxPagesTask MaxRSS MaxRSSNode MaxRSSTask MaxVMSize "
+    "MaxVMSizeNode MaxVMSizeTask McsLabel MinCPU MinCPUNode MinCPUTask QOSRAW ReqCPUFreq ReqCPUFreqGov ReqCPUFreqMax "
+    "ReqCPUFreqMin Reservation ReservationId ResvCPU ResvCPURAW SystemComment SystemCPU TotalCPU TRESUsageInAve "
+    "TRESUsageInMax TRESUsageInMaxNode TRESUsageInMaxTask TRESUsageInMin TRESUsageInMinNode TRESUsageInMinTask "
+    "TRESUsageInTot TRESUsageOutAve TRESUsageOutMax TRESUsageOutMaxNode TRESUsageOutMaxTask TRESUsageOutMin "
+    "TRESUsageOutMinNode TRESUsageOutMinTask TRESUsageOutTot UserCPU WCKeyID"
+).split()
+"""Columns of Slurm's that stay empty here: nothing is measured."""
+
+NAMES = sorted([*FIELDS, *EMPTY], key=str.lower)
+_BY_LOWER_NAME = {name.lower(): name for name in NAMES}
+
+
+def find(name: str) -> tuple[str, Field] | None:
+    """A column by its name, or an unambiguous beginning of it, in any case."""
+    low = name.lower()
+    found = _BY_LOWER_NAME.get(low) or next(
+        (full for each, full in _BY_LOWER_NAME.items() if each.startswith(low)), None
+    )
+    if not low or found is None:
+        return None
+    return found, FIELDS.get(found) or Field(max(10, len(found)), lambda _: "")

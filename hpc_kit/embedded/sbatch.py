@@ -1,0 +1,234 @@
+"""The command sbatch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import submission
+from hpc_kit.embedded.exit_codes import exit_status
+from hpc_kit.embedded.forecast import forecast
+from hpc_kit.embedded.help import usage
+from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.state import State
+from hpc_kit.embedded.support import VARIABLES
+from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.directives import read_directives
+from hpc_kit.slurm.kinds import slurm_words
+from hpc_kit.slurm.options import SBATCH, Given, Options, Value, check_value, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FAILED = "Batch job submission failed"
+BAD_OPTION = 255
+"""sbatch's exit status for an option that it does not understand."""
+
+# The controller, not sbatch, looks at these; or they are worked out with the size of the job.
+_LATER = frozenset({"array", "dependency", "hostlist"})
+_WAIT_SECONDS = 0.25
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    try:
+        return _sbatch(argv, environ)
+    except Refused as refusal:
+        sys.stderr.write(refusal.said_by("sbatch", FAILED))
+        return refusal.status
+
+
+def _sbatch(argv: list[str], environ: Mapping[str, str]) -> int:
+    given, words = _parse(argv)
+    if given.has("version"):
+        print(f"slurm {VERSION}")
+        return 0
+    if given.has("help") or given.has("usage"):
+        print(usage("sbatch"))
+        return 0
+    script, command = _script(given, words)
+    options = submission.in_force(_directives(script), _variables(environ), given)
+    what = submission.Submission(
+        options,
+        name=options.get("job-name") or _name(given, words),
+        command=command,
+        arguments=tuple(words[1:]),
+        script=script,
+        submit_line=" ".join(["sbatch", *argv]),
+    )
+    state = State.open(environ)
+    if "test-only" in options:
+        return _test_only(state, what, environ)
+    return _submit(state, what, environ)
+
+
+def _submit(state: State, what: submission.Submission, environ: Mapping[str, str]) -> int:
+    _, request = submission.prepare(state, what, environ)
+    quiet = "quiet" in what.options
+    for note in () if quiet else request.notes:
+        print(f"sbatch: {note}", file=sys.stderr)
+    job = submission.submit(state, what, environ)
+    if not quiet:
+        print(job.job_id if "parsable" in what.options else f"Submitted batch job {job.job_id}", flush=True)
+    return _wait(state, job.job_id) if "wait" in what.options else 0
+
+
+def _parse(argv: list[str]) -> tuple[Options, list[str]]:
+    try:
+        given, words = parse_options(argv)
+    except DirectiveError as error:
+        raise _usage_error(error) from None
+    _check(given)
+    return given, words
+
+
+def _usage_error(error: DirectiveError) -> Refused:
+    """Slurm's own words for it, and its own exit status."""
+    line = (error.found or error.what).splitlines()[-1]
+    if "Invalid directive" in line or "fatal:" in line:
+        return Refused(line.removeprefix("sbatch: "), status=BAD_OPTION)
+    sys.stderr.write(f'{line}\nTry "sbatch --help" for more information\n')
+    return Refused(status=BAD_OPTION)
+
+
+def _check(options: Options) -> None:
+    for each in options.given:
+        if each.option.since:
+            sys.stderr.write(f"sbatch: unrecognized option '--{each.option.name}'\n")
+            sys.stderr.write('Try "sbatch --help" for more information\n')
+            raise Refused(status=BAD_OPTION)
+        if each.option.kind in _LATER or (each.option.name == "nodes" and not (each.value or "").strip("0")):
+            continue
+        try:
+            check_value(each.option, each.value)
+        except DirectiveError:
+            raise _bad_value(each) from None
+
+
+def _bad_value(each: Given) -> Refused:
+    value = each.value or ""
+    words = slurm_words(each.option, value)
+    if each.option.kind in {"number", "count"}:
+        return Refused(f"error: {words}")
+    low, dash, high = value.partition("-")
+    if each.option.kind == "nodes" and dash and low.isdigit() and high.isdigit():
+        words = f"Maximum node count {high} is less than minimum node count {low}"
+    if each.option.kind == "instant":
+        sys.stderr.write(f"Invalid time specification (pos=0): {value}\n")
+    return Refused(f"error: {words}", status=BAD_OPTION)
+
+
+def _script(given: Options, words: list[str]) -> tuple[bytes, str]:
+    """The text of the batch script, and its path as `scontrol show job` tells it."""
+    if given.has("wrap"):
+        if words:
+            raise Refused("error: Script arguments not permitted with --wrap option")
+        text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{given.get('wrap')}\n"
+        return text.encode(errors="surrogateescape"), ""
+    if not words:
+        script, command = sys.stdin.buffer.read(), ""
+    else:
+        command = _find(words[0])
+        try:
+            with open(command, "rb") as file:  # noqa: PTH123
+                script = file.read()
+        except IsADirectoryError:
+            script = b""
+        except OSError:
+            raise Refused(f"error: Unable to open file {words[0]}") from None
+    _check_script(script)
+    return script, command
+
+
+def _find(name: str) -> str:
+    """A script in the current folder, else one along PATH."""
+    folders = [""] if "/" in name else ["", *os.environ.get("PATH", "").split(os.pathsep)]
+    for folder in folders:
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
+            return os.path.abspath(path)  # noqa: PTH100
+    return name
+
+
+def _check_script(script: bytes) -> None:
+    if not script:
+        raise Refused("error: Batch script is empty!")
+    if not script.strip():
+        raise Refused("error: Batch script contains only whitespace!")
+    if not script.startswith(b"#!"):
+        raise Refused(
+            "error: This does not look like a batch script.  The first",
+            "error: line must start with #! followed by the path to an interpreter.",
+            "error: For instance: #!/bin/sh",
+        )
+    if b"\0" in script:
+        raise Refused(
+            "error: The Slurm controller does not allow scripts that", "error: contain a NULL character '\\0'."
+        )
+    if b"\r\n" in script:
+        raise Refused(
+            "error: Batch script contains DOS line breaks (\\r\\n)",
+            "error: instead of expected UNIX line breaks (\\n).",
+        )
+
+
+def _directives(script: bytes) -> Options:
+    try:
+        directives = read_directives(script.decode(errors="surrogateescape"))
+        if len(directives.components()) > 1:
+            raise Refused("error: heterogeneous jobs are not supported by the embedded Slurm")
+        options = directives.options()
+    except DirectiveError as error:
+        raise _usage_error(error) from None
+    _check(options)
+    return options
+
+
+def _variables(environ: Mapping[str, str]) -> Options:
+    """SBATCH_* as options; one that is only a flag counts whatever its value is."""
+    given = []
+    for variable, name in VARIABLES.items():
+        if variable in environ:
+            option = SBATCH[name]
+            given.append(Given(option, None if option.value is Value.NONE else environ[variable], 0))
+    options = Options(tuple(given))
+    _check(options)
+    return options
+
+
+def _name(given: Options, words: list[str]) -> str:
+    if given.has("wrap"):
+        return "wrap"
+    return os.path.basename(words[0]) if words else "sbatch"  # noqa: PTH119
+
+
+def _test_only(state: State, what: submission.Submission, environ: Mapping[str, str]) -> int:
+    try:
+        job, request = submission.prepare(state, what, environ)
+        moment, shares = forecast(state, job, request)
+    except Refused as refusal:
+        sys.stderr.write("".join(f"sbatch: {line}\n" for line in refusal.lines))
+        sys.stderr.write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
+        return 1
+    from hpc_kit.slurm.nodelist import fold
+
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))
+    cpus = sum(share.cpus for share in shares)
+    hosts = fold(share.node for share in shares)
+    text = f"to start at {stamp} using {cpus} processors on nodes {hosts} in partition {job.partition}"
+    with state.transaction():
+        print(f"sbatch: Job {state.next_job_id()} {text}", file=sys.stderr)
+    return 0
+
+
+def _wait(state: State, job_id: int) -> int:
+    """Until the job, or the whole array, is over: its highest exit code."""
+    while True:
+        jobs = state.jobs("job_id = ?1 OR array_job_id = ?1", (job_id,))
+        if not any(job.active for job in jobs):
+            return max((exit_status(job) for job in jobs), default=1)
+        state.close()
+        time.sleep(_WAIT_SECONDS)

@@ -1,0 +1,213 @@
+"""The command scancel."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded import job_ids, start
+from hpc_kit.embedded.arrays import split
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
+from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.state import State, now
+from hpc_kit.embedded.view import parse_states
+from hpc_kit.embedded.wake import poke
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.nodelist import expand
+from hpc_kit.slurm.values import SIGNALS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hpc_kit.embedded.records import Job
+
+OPTIONS = Table(
+    ("account", "A", REQUIRED), ("batch", "b", NONE), ("clusters", "M", REQUIRED), ("ctld", "", NONE), ("cron", "c", NONE),
+    ("full", "f", NONE), ("help", "", NONE), ("hurry", "H", NONE), ("interactive", "i", NONE), ("jobname", "n", REQUIRED, "name"),
+    ("me", "", NONE), ("nodelist", "w", REQUIRED), ("partition", "p", REQUIRED), ("qos", "q", REQUIRED),
+    ("quiet", "Q", NONE), ("reservation", "R", REQUIRED), ("sibling", "", REQUIRED), ("signal", "s", REQUIRED),
+    ("state", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED), ("verbose", "v", NONE),
+    ("version", "V", NONE), ("wckey", "", REQUIRED),
+)  # fmt: skip
+
+_FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reservation", "state", "user", "wckey")
+DONE = "Job/step already completing or completed"
+UNKNOWN = "Invalid job id specified"
+
+
+class Problem(Exception):
+    """An error that is printed as it stands."""
+
+
+class Target(NamedTuple):
+    """What one id asks to be ended or signalled; `job` None where nobody knows it."""
+
+    name: str
+    job: Job | None
+    step: str | None = None
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    try:
+        given, words = OPTIONS.parse(argv)
+        return _scancel({name: value or "" for name, value in given}, words, environ)
+    except Usage as error:
+        sys.stderr.write(f'scancel: {error}\nTry "scancel --help" for more information\n')
+    except Problem as error:
+        sys.stderr.write(f"{error}\n")
+    return 1
+
+
+def _scancel(options: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
+    if "version" in options:
+        print(f"slurm {VERSION}")
+        return 0
+    if options.keys() & {"help", "usage"}:
+        print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\nSee docs/embedded-slurm.md")
+        return 0
+    if not words and not options.keys() & {*_FILTERS, "ctld"}:
+        raise Problem("scancel: error: No job identification provided")
+    number = _signal(options)
+    state = State.open(environ)
+    targets = _targets(state, options, words)
+    problems = [problem for target in targets if (problem := _one(state, target, number, options))]
+    start.ensure(state)
+    # Whoever only wants a job gone does not mind that it is.
+    if number is not None or "verbose" in options:
+        sys.stderr.write("".join(problems) if "quiet" not in options else "")
+    return int(bool(problems) and number is not None)
+
+
+def _signal(options: dict[str, str]) -> int | None:
+    """The number of the signal to send; None: the job is to end."""
+    text = options.get("signal", "").upper().removeprefix("SIG")
+    if not text:
+        return None
+    number = int(text) if text.isdigit() else SIGNALS.get(text, 0)
+    if not 1 <= number <= signal.NSIG:
+        raise Problem(f"Unknown job signal: {options['signal']}")
+    plain = not options.keys() & {"batch", "full"}
+    return None if number == signal.SIGKILL and plain else number
+
+
+def _targets(state: State, options: dict[str, str], words: list[str]) -> list[Target]:
+    checks = _filters(options)
+    if not words:
+        jobs = [job for job in state.active_jobs() if not job.completing and all(check(job) for check in checks)]
+        return [Target(job.label, job) for job in jobs]
+    found = []
+    for word in words:
+        try:
+            wanted = job_ids.parse(word)
+        except ValueError as error:
+            raise Problem(f"scancel: error: Invalid job id {error}") from None
+        for each in wanted:
+            jobs = job_ids.find(state, each)
+            found += [Target(each.text, job, each.step) for job in jobs if all(check(job) for check in checks)]
+            found += [] if jobs else [Target(each.text, None)]
+    return found
+
+
+def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
+    checks: list[Callable[[Job], bool]] = []
+    for option, column in (("account", "account"), ("jobname", "name"), ("partition", "partition"), ("qos", "qos")):
+        if option in options:
+            words = set(options[option].split(","))
+            checks.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
+    user = str(os.getuid()) if "me" in options else options.get("user")
+    if user is not None:
+        if not user.isdigit() and user not in {each.pw_name for each in pwd.getpwall()}:
+            raise Problem(f"scancel: error: Invalid user name: {user}")
+        checks.append(lambda job: user in {job.user, str(job.uid)})
+    if "state" in options:
+        checks.append(_state_check(options["state"]))
+    if "nodelist" in options:
+        hosts = set(expand(options["nodelist"]))
+        checks.append(lambda job: bool(hosts & set(job.nodes)))
+    if "wckey" in options:
+        checks.append(lambda job: job.options.get("wckey") == options["wckey"])
+    if "reservation" in options:
+        checks.append(lambda _: False)
+    return checks
+
+
+def _state_check(text: str) -> Callable[[Job], bool]:
+    try:
+        states = parse_states(text)
+    except ValueError as error:
+        raise Problem(f"scancel: error: Invalid job state specified: {error}") from None
+    return lambda job: job.shown_state in states
+
+
+def _one(state: State, target: Target, number: int | None, options: dict[str, str]) -> str:
+    """Do it to one job or step; the complaint if it cannot be done."""
+    job = target.job
+    if "verbose" in options:
+        verb = "Signal" if number else "Terminating"
+        sys.stderr.write(f"scancel: {verb} {'step' if target.step else 'job'} {target.name}\n")
+    if "interactive" in options and job and not _confirmed(job):
+        return ""
+    try:
+        if job is None:
+            raise HpcKitError(UNKNOWN)
+        if target.step and target.step != "batch":
+            _step(state, job, target.step, number)
+        elif number is None:
+            cancel(state, job)
+        else:
+            whom = "full" if "full" in options else "batch" if "batch" in options or target.step else "steps"
+            _send(state, job, number, whom)
+    except HpcKitError as error:
+        return f"scancel: error: Kill job error on job id {target.name}: {error.what}\n"
+    return ""
+
+
+def cancel(state: State, job: Job) -> None:
+    """End a job, or those of an array's waiting tasks that are shown as one.
+
+    Raises:
+        HpcKitError: It is over.
+    """
+    over = {"state": "CANCELLED", "end_time": now(), "killed_by": os.getuid()}
+    with state.transaction():
+        current = state.job(job.job_id)
+        if current is None:
+            raise HpcKitError(UNKNOWN)
+        if current.array_waiting and job.array_task_id is not None:
+            current = split(state, current, job.array_task_id)
+        if not current.active or (current.completing and current.state != "PENDING"):
+            raise HpcKitError(DONE)
+        held = current.state == "RUNNING" or current.completing
+        state.update_job(current.job_id, completing=held, **over)
+        if held:
+            state.order(current.job_id, "cancel")
+    if held:
+        poke(state.directory, current.job_id)
+
+
+def _send(state: State, job: Job, number: int, whom: str) -> None:
+    with state.transaction():
+        current = state.job(job.job_id)
+        if current is None or current.state != "RUNNING":
+            raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
+        state.order(current.job_id, "signal", f"{number} {whom}")
+    poke(state.directory, job.job_id)
+
+
+def _step(state: State, job: Job, name: str, number: int | None) -> None:
+    with state.transaction():
+        steps = [step for step in state.steps(job.job_id) if str(step.step_id) == name and step.state == "RUNNING"]
+        if not steps:
+            raise HpcKitError(DONE if state.steps(job.job_id) else UNKNOWN)
+        state.order(job.job_id, "step", f"{name} " + ("cancel" if number is None else f"signal {number}"))
+    poke(state.directory, job.job_id)
+
+
+def _confirmed(job: Job) -> bool:
+    sys.stdout.write(f"Cancel job_id={job.label} name={job.name} partition={job.partition} [y/n]? ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() == "y"

@@ -1,0 +1,163 @@
+"""One look at the queue: which pending jobs start now, and why the others wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded import allocate, arrays, nodes
+from hpc_kit.embedded.dependencies import Verdict, outlook, ready_tasks
+from hpc_kit.embedded.request import Refused, Request, decode
+
+if TYPE_CHECKING:
+    from hpc_kit.embedded.allocate import Node, Share
+    from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.state import State
+
+DEPTH = 1000
+"""Pending jobs that one pass looks at; the rest comes when these are gone."""
+
+HELD = ("JobHeldUser", "JobHeldAdmin", "job_requeued_in_held_state")
+
+
+class Outcome(NamedTuple):
+    """The jobs that were given nodes, those that were cancelled, and when time alone changes something (0: never)."""
+
+    started: list[Job]
+    again: float
+
+
+class Pass:
+    """A pass over the queue, inside one transaction."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.again = 0.0
+        self.started: list[Job] = []
+        self.holding = state.jobs("state = 'RUNNING' OR completing")
+        self.totals = nodes.usable(state)
+        self.free = allocate.free_nodes(self.totals, self.holding)
+        # Whatever a job in front is waiting for is not given to one behind it.
+        self.kept: set[str] = set()
+
+    def run(self) -> Outcome:
+        """Start what can be started."""
+        first = f"priority DESC, job_id LIMIT {DEPTH}"
+        for job in self.state.jobs("state = 'PENDING' AND NOT completing", order=first):
+            reason = self._why_not_yet(job) or self._start(job)
+            if reason and reason != job.reason and self.state.job(job.job_id):
+                self.state.update_job(job.job_id, reason=reason)
+        return Outcome(self.started, self.again)
+
+    def _later(self, moment: float) -> None:
+        if moment and (not self.again or moment < self.again):
+            self.again = moment
+
+    def _why_not_yet(self, job: Job) -> str | None:
+        """What keeps a job from being looked at further; None: nothing does."""
+        if job.dependency and (reason := self._dependency(job)):
+            return reason
+        if job.priority == 0:
+            return job.reason if job.reason in HELD else "JobHeldUser"
+        if job.begin_time > self.now:
+            self._later(job.begin_time)
+            return "BeginTime"
+        if job.deadline:
+            self._later(job.deadline)
+            if job.deadline <= self.now:
+                self.state.update_job(job.job_id, state="DEADLINE", end_time=self.now, reason="DeadLine")
+                return "DeadLine"
+        if not job.eligible_time:
+            self.state.update_job(job.job_id, eligible_time=self.now)
+        return None
+
+    def _dependency(self, job: Job) -> str | None:
+        found = outlook(self.state, job, self.now)
+        self._later(found.again)
+        if found.verdict is Verdict.MET:
+            if not ready_tasks(self.state, job):
+                self.state.update_job(job.job_id, dependency="")
+            return None
+        if found.verdict is Verdict.OPEN:
+            return "Dependency"
+        if job.options.get("kill-on-invalid-dep", "").lower() == "yes":
+            changes = {"state": "CANCELLED", "end_time": self.now, "killed_by": job.uid, "dependency": ""}
+            self.state.update_job(job.job_id, **changes)
+        return "DependencyNeverSatisfied"
+
+    def _start(self, job: Job) -> str | None:
+        """Give nodes to a job, or to as many waiting tasks of an array as there is room for."""
+        request = decode(job.request)
+        partition = nodes.partition(self.state.settings, job.partition)
+        names = nodes.of_partition(self.state.settings, partition)
+        totals = [node for node in self.totals if node.name in names]
+        try:
+            never = allocate.impossible(request, nodes.in_partition(self.state.settings, partition))
+        except Refused:
+            never = "BadConstraints"
+        if never or nodes.over_limit(partition, job.time_limit):
+            return never or "PartitionTimeLimit"
+        if job.array_job_id is None or job.array_task_id is not None:
+            return self._place(job, request, totals)
+        return self._start_array(job, request, totals)
+
+    def _start_array(self, job: Job, request: Request, totals: list[Node]) -> str | None:
+        ready = ready_tasks(self.state, job)
+        running = sum(other.array_job_id == job.array_job_id for other in self.holding)
+        for index in arrays.indices_of(job.array_waiting):
+            if job.array_at_once and running >= job.array_at_once:
+                return "JobArrayTaskLimit"
+            if ready is not None and index not in ready:
+                continue
+            shares = self._fit(request, totals)
+            if shares is None:
+                return self._keep(request, totals)
+            task = arrays.split(self.state, job, index)
+            job = self.state.job(job.job_id) or job
+            self._begin(task, shares)
+            running += 1
+        return None if ready is None or not job.array_waiting else "Dependency"
+
+    def _place(self, job: Job, request: Request, totals: list[Node]) -> str | None:
+        shares = self._fit(request, totals)
+        if shares is None:
+            return self._keep(request, totals)
+        self._begin(job, shares)
+        return None
+
+    def _fit(self, request: Request, totals: list[Node]) -> list[Share] | None:
+        names = {node.name for node in totals} - self.kept
+        return allocate.allocate(request, [node for node in self.free if node.name in names], totals)
+
+    def _keep(self, request: Request, totals: list[Node]) -> str:
+        """Keep what a job could run on from those behind it."""
+        wanted = {node.name for node in totals if node.name not in request.exclude}
+        if len(request.nodelist) >= (request.max_nodes or request.min_nodes):
+            wanted &= set(request.nodelist)
+        behind = bool(wanted & self.kept)
+        self.kept |= wanted
+        return "Priority" if behind else "Resources"
+
+    def _begin(self, job: Job, shares: list[Share]) -> None:
+        changes: dict[str, object] = {
+            "state": "RUNNING",
+            "reason": "None",
+            "nodes": [share.node for share in shares],
+            "tasks": [share.tasks for share in shares],
+            "cpus": [share.cpus for share in shares],
+            "mem": [share.mem for share in shares],
+            "gpus": [list(share.gpus) for share in shares],
+            "start_time": self.now,
+            "end_time": 0.0,
+            "eligible_time": job.eligible_time or self.now,
+            "attempt": job.attempt + 1,
+            "supervisor": "",
+            "next_step": 0,
+            "exit_code": 0,
+            "derived_exit_code": 0,
+        }
+        self.state.update_job(job.job_id, **changes)
+        started = job._replace(**changes)  # type: ignore[arg-type]
+        self.started.append(started)
+        self.holding.append(started)
+        self.free = allocate.free_nodes(self.free, [started])

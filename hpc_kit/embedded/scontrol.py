@@ -1,0 +1,137 @@
+"""The command scontrol: its words are sorted out here, what they show and change is in modules of its own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import scontrol_change, scontrol_show, scontrol_update, start
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
+from hpc_kit.embedded.scontrol_change import Problem
+from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.state import State
+from hpc_kit.errors import HostlistError
+from hpc_kit.slurm.nodelist import expand, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPTIONS = Table(
+    ("all", "a", NONE), ("details", "d", NONE), ("federation", "", NONE), ("future", "F", NONE), ("help", "h", NONE),
+    ("hide", "", NONE), ("local", "", NONE), ("clusters", "M", REQUIRED, "cluster"), ("oneliner", "o", NONE),
+    ("quiet", "Q", NONE), ("sibling", "", NONE), ("uid", "u", REQUIRED), ("verbose", "v", NONE), ("version", "V", NONE),
+)  # fmt: skip
+
+COMMANDS = {
+    "hold": (1, 99), "uhold": (1, 99), "release": (1, 99), "requeue": (1, 99), "requeuehold": (1, 99), "top": (1, 1),
+    "update": (1, 99), "show": (1, 2), "ping": (0, 0), "version": (0, 0), "help": (0, 0), "wait_job": (1, 1),
+    "write": (2, 3), "listpids": (0, 1), "completing": (0, 0), "reconfigure": (0, 0),
+}  # fmt: skip
+"""The commands, with the fewest and the most words that may follow."""
+
+_LISTS = ("hostnames", "hostlist", "hostlistsorted")
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    try:
+        given, words = OPTIONS.parse(argv)
+        return _scontrol({name for name, _ in given}, words, environ)
+    except Usage as error:
+        sys.stderr.write(f'scontrol: {error}\nTry "scontrol --help" for more information\n')
+    except Problem as error:
+        sys.stderr.write(f"{error}\n" if str(error) else "")
+    return 1
+
+
+def _scontrol(flags: set[str], words: list[str], environ: Mapping[str, str]) -> int:
+    if flags & {"version", "help"} or not words:
+        print(f"slurm {VERSION}" if "version" in flags else _help())
+        return 0
+    typed, *rest = words
+    name = _command(typed, rest)
+    if name in {"version", "help"}:
+        print(f"slurm {VERSION}" if name == "version" else _help())
+    elif name == "reconfigure":
+        return 0
+    elif name == "show":
+        return _show(flags, rest, environ)
+    else:
+        return _act(name, rest, environ)
+    return 0
+
+
+def _command(typed: str, rest: list[str]) -> str:
+    low = typed.lower()
+    possible = [low] if low in COMMANDS else [name for name in COMMANDS if name.startswith(low)]
+    if not possible:
+        raise Problem(f"invalid keyword: {typed}")
+    fewest, most = COMMANDS[possible[0]]
+    if not fewest <= len(rest) <= most:
+        few = "few" if len(rest) < fewest else "many"
+        raise Problem(f"too {few} arguments for keyword:{typed}")
+    return possible[0]
+
+
+def _help() -> str:
+    return f"scontrol [<OPTION>] [<COMMAND>]\n    Valid <COMMAND> values are: {', '.join(sorted(COMMANDS))}"
+
+
+def _open(environ: Mapping[str, str]) -> State:
+    state = State.open(environ)
+    if start.needed(state):
+        start.ensure(state, wait=True)
+    return state
+
+
+def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
+    state = _open(environ)
+    if name == "update":
+        status = scontrol_update.update(state, words)
+    elif name in {"ping", "completing", "wait_job", "write", "listpids"}:
+        return scontrol_show.odds(state, name, words)
+    elif name == "top":
+        status = scontrol_change.put_first(state, words[0])
+    elif name in {"requeue", "requeuehold"}:
+        status = scontrol_change.requeue(state, words, held=name == "requeuehold")
+    else:
+        status = scontrol_change.hold_or_release(state, name, words)
+    start.ensure(state)
+    return status
+
+
+def _show(flags: set[str], words: list[str], environ: Mapping[str, str]) -> int:
+    # `show job=12` is `show job 12`.
+    entity, equals, value = words[0].partition("=")
+    rest = [value, *words[1:]] if equals else words[1:]
+    entity = entity.lower()
+    if entity in _LISTS:
+        _show_hosts(entity, rest[0] if rest else environ.get("SLURM_JOB_NODELIST", ""), given=bool(rest))
+        return 0
+    return scontrol_show.show(_open(environ), entity, rest[0] if rest else None, flags)
+
+
+def _show_hosts(entity: str, text: str, *, given: bool) -> None:
+    if not text and entity == "hostnames":
+        if not given:
+            raise Problem("scontrol: error: host list is empty")
+        return
+    if not text:
+        raise Problem("invalid encode argument")
+    try:
+        if text.startswith("/"):
+            with open(text) as file:  # noqa: PTH123
+                text = ",".join(file.read().replace("\n", ",").strip(",").split(","))
+        hosts = expand(text)
+    except (OSError, HostlistError) as error:
+        what = error.what if isinstance(error, HostlistError) else error
+        raise Problem(f"Invalid hostlist: {text} ({what})") from None
+    if entity == "hostnames":
+        print("\n".join(hosts))
+    else:
+        print(fold(sorted(hosts, key=_natural) if entity == "hostlistsorted" else hosts))
+
+
+def _natural(host: str) -> tuple[str, int]:
+    name = host.rstrip("0123456789")
+    return name, int(host[len(name) :] or -1)

@@ -1,0 +1,250 @@
+"""What scontrol shows: jobs, steps, nodes, partitions, the configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import job_ids, nodes, processes
+from hpc_kit.embedded.node_view import NodeView, node_views
+from hpc_kit.embedded.scontrol_change import Problem
+from hpc_kit.embedded.scontrol_job import job_text, step_text
+from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.state import now
+from hpc_kit.embedded.view import View, moment
+from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.units import UNLIMITED, format_time
+
+if TYPE_CHECKING:
+    from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.settings import Partition
+    from hpc_kit.embedded.state import State
+
+_ENTITIES = (
+    ("job", "jobs", "jobid"), ("node", "nodes", "nodename"), ("partition", "partitions", "partitionname"),
+    ("step", "steps", "stepid"), ("config",), ("daemons",), ("reservation", "reservations"), ("licenses",), ("topology",),
+)  # fmt: skip
+
+
+def show(state: State, entity: str, name: str | None, flags: set[str]) -> int:
+    """Print one entity, or all of a kind; the exit status."""
+    kinds = [names[0] for names in _ENTITIES if entity in names]
+    kinds = kinds or [names[0] for names in _ENTITIES if names[0].startswith(entity)]
+    if not kinds:
+        raise Problem(f"invalid entity:{entity} for keyword:show ")
+    kind = kinds[0]
+    oneliner = "oneliner" in flags
+    if kind == "job":
+        texts = _jobs(state, name, details="details" in flags)
+    elif kind == "step":
+        texts = _steps(state, name)
+    elif kind == "node":
+        texts = [_node_text(state, view) for view in _nodes(state, name)]
+    elif kind == "partition":
+        texts = [_partition_text(state, each) for each in _partitions(state, name)]
+    elif kind == "config":
+        print(_config(state))
+        return 0
+    else:
+        print(
+            {"reservation": "No reservations in the system", "daemons": "slurmctld "}.get(
+                kind, f"No {kind} in the system"
+            )
+        )
+        return 0
+    for text in texts:
+        print(" ".join(line.strip() for line in text.splitlines() if line.strip()) if oneliner else text)
+    return 0
+
+
+def odds(state: State, name: str, words: list[str]) -> int:
+    """The small commands: ping, completing, wait_job, write batch_script, listpids."""
+    if name == "ping":
+        print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
+    elif name == "completing":
+        for job in state.jobs("completing"):
+            print(
+                f"JobId={job.job_id} EndTime={moment(job.end_time)} CompletingTime=00:00:00 Nodes(COMPLETING)={fold(job.nodes)}"
+            )
+    elif name == "wait_job":
+        jobs = _find(state, words[0])
+        if jobs[0].state != "RUNNING":
+            raise Problem("scontrol: error: Job is not running")
+        print(f"scontrol: Nodes are ready for job {words[0]}", file=sys.stderr)
+    elif name == "write":
+        _write_script(state, words)
+    else:
+        _list_pids(state, words)
+    return 0
+
+
+def _write_script(state: State, words: list[str]) -> None:
+    if words[0].lower() not in {"batch_script", "batch"}:
+        raise Problem(f"invalid entity:{words[0]} for keyword:write ")
+    job = _find(state, words[1])[0]
+    script, _ = state.script(job.array_job_id or job.job_id)
+    if not script:
+        raise Problem("job script retrieval failed: Invalid job id specified")
+    target = words[2] if len(words) > 2 else f"slurm-{words[1]}.sh"
+    if target == "-":
+        sys.stdout.flush()
+        os.write(1, script)
+        return
+    with open(target, "wb") as file:  # noqa: PTH123
+        file.write(script)
+    print(f"batch script for job {words[1]} written to {target}")
+
+
+def _list_pids(state: State, words: list[str]) -> None:
+    print(f"{'PID':<8} {'JOBID':<8} {'STEPID':<8} {'LOCALID':<7} GLOBALID")
+    wanted = words[0].partition(".")[0] if words else None
+    for job in state.jobs("state = 'RUNNING'"):
+        if wanted in {None, str(job.job_id)}:
+            for process in processes.below([processes.pid_of(job.supervisor)]):
+                print(f"{process.pid:<8} {job.job_id:<8} {'-':<8} {'-':<7} -")
+
+
+def _known(state: State) -> tuple[str, tuple[float]]:
+    return "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?", (now() - state.settings.min_job_age,)
+
+
+def _find(state: State, name: str) -> list[Job]:
+    try:
+        jobs = job_ids.select(state, name, *_known(state))
+    except ValueError:
+        raise Problem("scontrol_print_job error: Invalid job id specified") from None
+    if not jobs and "_" in name:
+        raise Problem(f"Job {name} not found")
+    if not jobs:
+        raise Problem("slurm_load_jobs error: Invalid job id specified")
+    return jobs
+
+
+def _jobs(state: State, name: str | None, *, details: bool) -> list[str]:
+    jobs = _find(state, name) if name else state.jobs(*_known(state))
+    if not jobs:
+        return ["No jobs in the system"]
+    return [job_text(View(state, job, now()), details=details) for job in jobs]
+
+
+def _steps(state: State, name: str | None) -> list[str]:
+    job_name, _, step_name = (name or "").partition(".")
+    jobs = _find(state, job_name) if job_name else state.jobs("state = 'RUNNING'")
+    texts = [
+        step_text(View(state, job, now()), step)
+        for job in jobs
+        for step in state.steps(job.job_id)
+        if step.state == "RUNNING" and step_name in {"", "batch" if step.step_id < 0 else str(step.step_id)}
+    ]
+    if name and not texts:
+        raise Problem(f"Job step {name} not found")
+    return texts or ["No job steps in the system"]
+
+
+def _nodes(state: State, name: str | None) -> list[NodeView]:
+    views = node_views(state)
+    if name is None:
+        return views
+    wanted = nodes.expand_names(name)
+    found = [view for view in views if view.name in wanted]
+    if not found:
+        raise Problem(f"Node {name} not found")
+    return found
+
+
+def _node_text(state: State, view: NodeView) -> str:
+    settings, uname = state.settings, os.uname()
+    gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
+    booted = moment(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
+    partitions = ",".join(each.name for each in settings.partitions if view.name in nodes.of_partition(settings, each))
+    gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
+    used = f"cpu={view.cpus_used}" + (f",mem={view.mem_used}M" if view.mem_used else "") if view.cpus_used else ""
+    used += f",gres/gpu={view.gpus_used}" if view.gpus_used else ""
+    reason = f"   Reason={view.out.reason} [{view.out.user}@{moment(view.out.since)}]\n" if view.out else ""
+    return (
+        f"NodeName={view.name} Arch={uname.machine} CoresPerSocket=1 \n"
+        f"   CPUAlloc={view.cpus_used} CPUEfctv={settings.cpus} CPUTot={settings.cpus} CPULoad={os.getloadavg()[0]:.2f}\n"
+        f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={gpus}\n"
+        f"   NodeAddr={view.name} NodeHostName={view.name} Version={VERSION}\n"
+        f"   OS={uname.sysname} {uname.release} {uname.version} \n"
+        f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={_free_memory()} "
+        f"Sockets={settings.cpus} Boards=1\n"
+        f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
+        f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n   LastBusyTime={moment(now())}\n"
+        f"   CfgTRES=cpu={settings.cpus},mem={settings.memory_of_node}M,billing={settings.cpus}{gres}\n"
+        f"   AllocTRES={used}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
+        f"   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n{reason}"
+    )
+
+
+def _free_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
+
+
+def _partitions(state: State, name: str | None) -> list[Partition]:
+    found = [each for each in state.settings.partitions if name in {None, each.name}]
+    if not found:
+        raise Problem(f"Partition {name} not found")
+    return found
+
+
+def _partition_text(state: State, each: Partition) -> str:
+    settings = state.settings
+    names = nodes.of_partition(settings, each)
+    default = "NONE" if each.default_time is None else _limit(each.default_time)
+    cpus, count = settings.cpus * len(names), len(names)
+    gres = f",gres/gpu={settings.gpus * count}" if settings.gpus else ""
+    first = "YES" if each == settings.partitions[0] else "NO"
+    return (
+        f"PartitionName={each.name}\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n"
+        f"   AllocNodes=ALL Default={first} QoS=N/A\n"
+        f"   DefaultTime={default} DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO\n"
+        f"   MaxNodes=UNLIMITED MaxTime={_limit(each.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
+        f"   Nodes={fold(names)}\n"
+        "   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO\n"
+        "   OverTimeLimit=NONE PreemptMode=OFF\n"
+        f"   State=UP TotalCPUs={cpus} TotalNodes={count} SelectTypeParameters=NONE\n   JobDefaults=(null)\n"
+        "   DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
+        f"   TRES=cpu={cpus},mem={settings.memory_of_node * count}M,node={count},billing={cpus}{gres}\n"
+    )
+
+
+def _limit(seconds: int) -> str:
+    return "UNLIMITED" if seconds == UNLIMITED else format_time(seconds)
+
+
+def _config(state: State) -> str:
+    settings = state.settings
+    next_id = state.meta("next_job_id") or "1"
+    values = {
+        "AccountingStorageType": "accounting_storage/none",
+        "ClusterName": settings.cluster,
+        "EnforcePartLimits": "NO",
+        "FirstJobId": "1",
+        "GresTypes": "gpu" if settings.gpus else "(null)",
+        "JobFileAppend": "0",
+        "JobRequeue": str(int(settings.requeue)),
+        "KillOnBadExit": "0",
+        "KillWait": f"{settings.kill_wait:g} sec",
+        "MaxArraySize": str(settings.max_array_size),
+        "MinJobAge": f"{settings.min_job_age:g} sec",
+        "MpiDefault": "none",
+        "NEXT_JOB_ID": next_id,
+        "OverTimeLimit": "0 min",
+        "PreemptMode": "OFF",
+        "ProctrackType": "proctrack/linuxproc",
+        "SchedulerType": "sched/builtin",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU_MEMORY",
+        "SlurmctldHost[0]": os.uname().nodename,
+        "SlurmctldLogFile": str(state.directory / "controller.log"),
+        "SLURM_CONF": str(state.directory / "slurm.json"),
+        "SLURM_VERSION": VERSION,
+        "StateSaveLocation": str(state.directory),
+        "TaskPlugin": "task/none",
+    }
+    lines = [f"Configuration data as of {moment(now())}"]
+    lines += [f"{name:<23} = {value}" for name, value in values.items()]
+    return "\n".join([*lines, "", f"Slurmctld(primary) at {os.uname().nodename} is UP"])

@@ -1,0 +1,159 @@
+"""What the embedded Slurm is told about its machine: nodes, partitions, limits; all of it has a default."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STATE_VARIABLE = "HPC_KIT_SLURM_STATE"
+CONF_VARIABLE = "HPC_KIT_SLURM_CONF"
+CONF_NAME = "slurm.json"
+VERSION = "22.05.8"
+"""The Slurm whose behaviour this one has."""
+
+
+class Partition(NamedTuple):
+    """A partition; its times are in seconds, -1 for no limit, and None for `default_time` means `max_time`."""
+
+    name: str
+    max_time: int = -1
+    default_time: int | None = None
+    nodes: str | None = None
+
+
+class Settings(NamedTuple):
+    """The whole configuration.
+
+    Attributes:
+        nodes: The virtual nodes, as a node list.
+        cpus: CPUs of each, whatever the machine has.
+        memory: MiB of each; None for the machine's own.
+        gpus: GPUs of each, numbered from 0; `gpu_type` is their type, if they have one.
+        partitions: The first one is the default.
+        max_array_size: No array index reaches it.
+        kill_wait: Seconds between SIGTERM and SIGKILL.
+        min_job_age: Seconds that squeue and scontrol still know a finished job.
+        max_jobs: Finished jobs that sacct still knows.
+        requeue: Whether jobs may be requeued that do not say (Slurm's JobRequeue).
+        minute: Seconds that a minute of a time limit, and of a signal ahead of it, really lasts. For tests.
+        cluster: Slurm's ClusterName.
+        state: State directory; None for the one that the environment names.
+    """
+
+    nodes: str = "127.0.0.[1-4]"
+    cpus: int = 8
+    memory: int | None = None
+    gpus: int = 0
+    gpu_type: str | None = None
+    partitions: tuple[Partition, ...] = (Partition("local"),)
+    max_array_size: int = 1001
+    kill_wait: float = 30
+    min_job_age: float = 300
+    max_jobs: int = 10_000
+    requeue: bool = True
+    minute: float = 60
+    cluster: str = "embedded"
+    state: str | None = None
+
+    @property
+    def memory_of_node(self) -> int:
+        """MiB of each node."""
+        if self.memory is not None:
+            return int(self.memory)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Where the queue is kept: HPC_KIT_SLURM_STATE, or the user's own state directory."""
+    if named := environ.get(STATE_VARIABLE):
+        return Path(named)
+    base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "~", ".local", "state")  # noqa: PTH118
+    return Path(base, "hpc_kit", "slurm").expanduser()
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """The settings in force: the file that HPC_KIT_SLURM_CONF names, else the state directory's own, else defaults.
+
+    Raises:
+        SpecError: The file is unreadable, or holds what is no setting.
+    """
+    named = environ.get(CONF_VARIABLE)
+    path = Path(named) if named else state_directory(environ) / CONF_NAME
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        if named:
+            raise _bad(path, "there is no such file") from None
+        return Settings()
+    except OSError as error:
+        raise _bad(path, error.strerror or str(error)) from error
+    return decode(text, path)
+
+
+def decode(text: str, path: Path) -> Settings:
+    """Settings from JSON, every name and type checked."""
+    import json
+
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise _bad(path, f"no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise _bad(path, "no JSON object")
+    values: dict[str, object] = {}
+    for name, value in found.items():
+        if name not in Settings._fields:
+            raise _bad(path, f"no setting is called {name!r}")
+        if name == "partitions":
+            value = _partitions(path, value)
+        elif not _fits(value, Settings._field_defaults[name], name):
+            raise _bad(path, f"{name} = {value!r}")
+        values[name] = value
+    return Settings(**values)  # type: ignore[arg-type]  # checked above, name by name
+
+
+def encode(settings: Settings) -> str:
+    """JSON of the settings that differ from the defaults."""
+    import json
+
+    values = {name: value for name, value in settings._asdict().items() if value != Settings._field_defaults[name]}
+    if "partitions" in values:
+        values["partitions"] = [each._asdict() for each in settings.partitions]
+    return json.dumps(values, indent=1) + "\n"
+
+
+def _partitions(path: Path, value: object) -> tuple[Partition, ...]:
+    """Names alone, or objects with a partition's own fields."""
+    found: list[Partition] = []
+    for each in value if isinstance(value, list) else []:
+        fields = {"name": each} if isinstance(each, str) else each
+        if not isinstance(fields, dict) or not fields.get("name") or not fields.keys() <= set(Partition._fields):
+            raise _bad(path, f"partitions: {each!r}")
+        found.append(Partition(**fields))
+    if not found:
+        raise _bad(path, f"partitions = {value!r}")
+    return tuple(found)
+
+
+def _fits(value: object, default: object, name: str) -> bool:
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    if isinstance(default, str) or name in {"gpu_type", "state"}:
+        return isinstance(value, str) or (default is None and value is None)
+    if name == "memory" and value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _bad(path: Path, found: str) -> SpecError:
+    return SpecError(
+        "the embedded Slurm's configuration cannot be used",
+        found=f"{path}: {found}",
+        remedy=f"a JSON object with some of {', '.join(Settings._fields)}; or unset {CONF_VARIABLE}",
+    )

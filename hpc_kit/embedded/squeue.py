@@ -1,0 +1,205 @@
+"""The command squeue."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import columns, start
+from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Given, Table, Usage
+from hpc_kit.embedded.job_ids import select
+from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME, SORT_KEYS
+from hpc_kit.embedded.state import State, now
+from hpc_kit.embedded.view import STATES, View, parse_states
+from hpc_kit.slurm.nodelist import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hpc_kit.embedded.records import Job
+
+DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
+_ACTIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING"})
+
+OPTIONS = Table(
+    ("accounts", "A", REQUIRED), ("all", "a", NONE), ("array", "r", NONE), ("array-unique", "", NONE),
+    ("Format", "O", REQUIRED), ("format", "o", REQUIRED), ("federation", "", NONE), ("help", "", NONE),
+    ("hide", "", NONE), ("iterate", "i", REQUIRED), ("jobs", "j", OPTIONAL), ("local", "", NONE), ("long", "l", NONE),
+    ("licenses", "L", REQUIRED), ("clusters", "M", REQUIRED, "cluster"), ("me", "", NONE), ("name", "n", REQUIRED),
+    ("noconvert", "", NONE), ("nodelist", "w", REQUIRED, "node nodes"), ("noheader", "h", NONE),
+    ("partitions", "p", REQUIRED), ("priority", "P", NONE), ("qos", "q", REQUIRED), ("reservation", "R", REQUIRED),
+    ("sibling", "", NONE, "sib"), ("sort", "S", REQUIRED), ("start", "", NONE), ("steps", "s", OPTIONAL),
+    ("states", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED, "users"), ("verbose", "v", NONE),
+    ("version", "V", NONE), ("json", "", NONE),
+)  # fmt: skip
+VARIABLES = {
+    "SQUEUE_ACCOUNT": "accounts", "SQUEUE_FORMAT": "format", "SQUEUE_FORMAT2": "Format", "SQUEUE_NAMES": "name",
+    "SQUEUE_PARTITION": "partitions", "SQUEUE_QOS": "qos", "SQUEUE_SORT": "sort", "SQUEUE_STATES": "states",
+    "SQUEUE_USERS": "user", "SQUEUE_ARRAY": "array",
+}  # fmt: skip
+"""Variables that stand for options where the command line has none."""
+
+
+class Problem(Exception):
+    """An error that is printed as it stands."""
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    try:
+        given, words = OPTIONS.parse(argv)
+        return _squeue(given, words, environ)
+    except Usage as error:
+        sys.stderr.write(f'squeue: {error}\nTry "squeue --help" for more information\n')
+    except Problem as error:
+        sys.stderr.write(f"{error}\n")
+    return 1
+
+
+def _squeue(given: list[Given], words: list[str], environ: Mapping[str, str]) -> int:
+    options = {name: value or "" for name, value in given}
+    if "version" in options:
+        print(f"slurm {VERSION}")
+        return 0
+    if "help" in options or "usage" in options:
+        print("Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; see docs/embedded-slurm.md")
+        return 0
+    for key in ("jobs", "steps"):
+        if key in options and not options[key] and words:
+            options[key] = words.pop(0)
+    if words:
+        raise Problem(f"squeue: error: Unrecognized option: {words[0]}")
+    _from_environment(options, environ)
+    state = State.open(environ)
+    if start.needed(state):
+        start.ensure(state, wait=True)
+    while True:
+        _show(state, options)
+        if "iterate" not in options:
+            return 0
+        state.close()
+        print(flush=True)
+        time.sleep(max(1, int(options["iterate"])))
+
+
+def _from_environment(options: dict[str, str], environ: Mapping[str, str]) -> None:
+    chosen = {"format", "Format", "long", "start", "steps"} & options.keys()
+    for variable, name in VARIABLES.items():
+        if variable in environ and name not in options and not (chosen and name in {"format", "Format"}):
+            options[name] = environ[variable]
+
+
+def _show(state: State, options: dict[str, str]) -> None:
+    moment = now()
+    jobs = _jobs(state, options, moment)
+    views = [View(state, job, moment) for job in jobs]
+    if "array" in options:
+        views = [View(state, job, moment) for view in views for job in view.tasks_apart()]
+    if "json" in options:
+        from hpc_kit.embedded.as_json import print_jobs
+
+        print_jobs(views)
+    elif "steps" in options:
+        from hpc_kit.embedded.squeue_steps import print_steps
+
+        print_steps(views, options)
+    else:
+        _print(sort(views, options.get("sort") or ("S" if "start" in options else "P,t,-p")), options)
+
+
+def _print(views: list[View], options: dict[str, str]) -> None:
+    if "Format" in options:
+        layout, fields = columns.parse_long(options["Format"]), BY_NAME
+    else:
+        fallback = LONG if "long" in options else START if "start" in options else DEFAULT
+        layout, fields = columns.parse_percent(options.get("format") or fallback), BY_LETTER
+    for column in layout.columns:
+        if column.key not in fields:
+            raise Problem(f"squeue: error: Invalid job format specification: {column.key}")
+    shown = [(column, fields[column.key]) for column in layout.columns]
+    if "noheader" not in options:
+        if "long" in options:
+            print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        print(layout.prefix + "".join(column.fit(field.heading) for column, field in shown))
+    for view in views:
+        print(layout.prefix + "".join(column.fit(field.value(view)) for column, field in shown))
+
+
+def sort(views: list[View], keys: str) -> list[View]:
+    """Sort by letters, the first of them the most important: `P,t,-p`."""
+    views = sorted(views, key=SORT_KEYS["i"])
+    for key in reversed(keys.split(",")):
+        letter = key.strip().lstrip("+-")
+        if letter not in BY_LETTER:
+            raise Problem(f"squeue: error: Invalid sort specification: {letter}")
+        views.sort(key=SORT_KEYS.get(letter, BY_LETTER[letter].value), reverse=key.strip().startswith("-"))
+    return views
+
+
+def _jobs(state: State, options: dict[str, str], moment: float) -> list[Job]:
+    known = "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?"
+    since = (moment - state.settings.min_job_age,)
+    states = _states(options.get("states", ""))
+    if options.get("jobs"):
+        try:
+            jobs = select(state, options["jobs"], known, since)
+        except ValueError as error:
+            raise Problem(f"squeue: error: Invalid job id: {error}") from None
+        if not jobs and "," not in options["jobs"]:
+            raise Problem("slurm_load_jobs error: Invalid job id specified")
+    elif states <= _ACTIVE:
+        jobs = state.active_jobs()
+    else:
+        jobs = state.jobs(known, since)
+    wanted = _filters(options)
+    return [job for job in jobs if job.shown_state in states and all(check(job) for check in wanted)]
+
+
+def _states(text: str) -> frozenset[str]:
+    if not text:
+        return _ACTIVE
+    try:
+        return parse_states(text)
+    except ValueError as error:
+        raise Problem(
+            f"squeue: error: Invalid job state specified: {error}\n"
+            f"squeue: error: Valid job states include: {','.join(STATES)}\n"
+        ) from None
+
+
+def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
+    """The conditions of the options, one each."""
+    found: list[Callable[[Job], bool]] = []
+    users = set(options["user"].split(",")) if "user" in options else set()
+    for user in users:
+        if not user.isdigit() and not _is_user(user):
+            raise Problem(f"squeue: error: Invalid user: {user}\n")
+    if "me" in options:
+        users.add(str(os.geteuid()))
+    if users:
+        found.append(lambda job: job.user in users or str(job.uid) in users)
+    columns_of = {"name": "name", "partitions": "partition", "accounts": "account", "qos": "qos"}
+    for option, column in columns_of.items():
+        if option in options:
+            words = set(options[option].split(","))
+            found.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
+    if "nodelist" in options:
+        hosts = set(expand(options["nodelist"]))
+        found.append(lambda job: bool(hosts & set(job.nodes)))
+    if options.keys() & {"reservation", "licenses"}:
+        found.append(lambda _: False)
+    return found
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True

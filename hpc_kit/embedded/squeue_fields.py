@@ -1,0 +1,129 @@
+"""The columns of squeue: those of -o by letter, those of -O by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded import exit_codes
+from hpc_kit.embedded.submission import TOP_PRIORITY
+from hpc_kit.embedded.view import View, clock, moment, null
+from hpc_kit.slurm.nodelist import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Field(NamedTuple):
+    """A column: its heading, its letter or empty, its long names, and its value."""
+
+    heading: str
+    letter: str
+    names: str
+    value: Callable[[View], str]
+
+
+def _option(name: str, otherwise: str = "(null)") -> Callable[[View], str]:
+    return lambda view: view.job.options.get(name) or otherwise
+
+
+def _nice(view: View) -> str:
+    return view.job.options.get("nice") or ("100" if "nice" in view.job.options else "0")
+
+
+FIELDS = (
+    Field("ACCOUNT", "a", "account", lambda view: null(view.job.account)),
+    Field("JOBID", "A", "jobid", lambda view: str(view.job.job_id)),
+    Field("TRES_PER_NODE", "b", "gres tres-per-node", lambda view: view.gres),
+    Field("EXEC_HOST", "B", "batchhost", lambda view: view.job.nodes[0] if view.job.nodes else "n/a"),
+    Field("MIN_CPUS", "c", "mincpus", lambda view: str(max(1, view.request.min_cpus))),
+    Field("CPUS", "C", "numcpus", lambda view: str(view.cpu_count)),
+    Field("MIN_TMP_DISK", "d", "mintmpdisk", lambda _: "0"),
+    Field("NODES", "D", "numnodes", lambda view: str(view.node_count)),
+    Field("TASKS", "", "numtasks", lambda view: str(view.task_count)),
+    Field("END_TIME", "e", "endtime", lambda view: moment(view.end)),
+    Field("DEPENDENCY", "E", "dependency", lambda view: null(view.dependency)),
+    Field("FEATURES", "f", "feature", _option("constraint")),
+    Field("ARRAY_JOB_ID", "F", "arrayjobid", lambda view: str(view.job.array_job_id or view.job.job_id)),
+    Field("GROUP", "g", "groupname", lambda view: view.job.group),
+    Field("GROUP", "G", "groupid", lambda view: str(view.job.gid)),
+    Field("OVER_SUBSCRIBE", "h", "oversubscribe shared", lambda view: "NO" if view.request.exclusive else "OK"),
+    Field("SOCKETS_PER_NODE", "H", "sockets", lambda _: "*"),
+    Field("JOBID", "i", "jobarrayid", lambda view: view.label),
+    Field("CORES_PER_SOCKET", "I", "cores", lambda _: "*"),
+    Field("NAME", "j", "name", lambda view: view.job.name),
+    Field("THREADS_PER_CORE", "J", "threads", lambda _: "*"),
+    Field("COMMENT", "k", "comment", lambda view: null(view.job.comment)),
+    Field("ARRAY_TASK_ID", "K", "arraytaskid", lambda view: view.array_task),
+    Field("TIME_LIMIT", "l", "timelimit", lambda view: view.time_limit),
+    Field("TIME_LEFT", "L", "timeleft", lambda view: view.time_left),
+    Field("MIN_MEMORY", "m", "minmemory", lambda view: view.memory[1]),
+    Field("TIME", "M", "timeused", lambda view: clock(view.elapsed)),
+    Field("REQ_NODES", "n", "reqnodes", lambda view: fold(view.request.nodelist)),
+    Field("NODELIST", "N", "nodelist", lambda view: view.nodelist),
+    Field("COMMAND", "o", "command", lambda view: null(" ".join([view.job.command, *view.job.arguments]).strip())),
+    Field("CONTIGUOUS", "O", "contiguous", lambda view: str(int(view.request.contiguous))),
+    Field("PRIORITY", "p", "priority", lambda view: f"{view.job.priority / (2**32 - 1):.14f}"),
+    Field("PARTITION", "P", "partition", lambda view: view.job.partition),
+    Field("QOS", "q", "qos", lambda view: null(view.job.qos)),
+    Field("PRIORITY", "Q", "prioritylong", lambda view: str(view.job.priority)),
+    Field("REASON", "r", "reason", lambda view: view.job.reason),
+    Field("NODELIST(REASON)", "R", "reasonlist", lambda view: view.place),
+    Field("", "s", "selectjobinfo", lambda _: ""),
+    Field("START_TIME", "S", "starttime", lambda view: moment(view.start)),
+    Field("ST", "t", "statecompact", lambda view: view.short_state),
+    Field("STATE", "T", "state", lambda view: view.shown_state),
+    Field("UID", "U", "userid", lambda view: str(view.job.uid)),
+    Field("USER", "u", "username", lambda view: view.job.user),
+    Field("RESERVATION", "v", "reservation", lambda _: "(null)"),
+    Field("SUBMIT_TIME", "V", "submittime", lambda view: moment(view.job.submit_time)),
+    Field("WCKEY", "w", "wckey", _option("wckey")),
+    Field("LICENSES", "W", "licenses", _option("licenses")),
+    Field("EXC_NODES", "x", "", lambda view: fold(view.request.exclude)),
+    Field("CORE_SPEC", "X", "corespec", lambda _: "N/A"),
+    Field("NICE", "y", "nice", _nice),
+    Field("SCHEDNODES", "Y", "schednodes", lambda _: "(null)"),
+    Field("S:C:T", "z", "sct", lambda _: "*:*:*"),
+    Field("WORK_DIR", "Z", "workdir", lambda view: view.job.work_dir),
+    Field("CLUSTER", "", "cluster", lambda view: view.job.cluster),
+    Field(
+        "PENDING_TIME",
+        "",
+        "pendingtime",
+        lambda view: str(int((view.job.start_time or view.now) - view.job.submit_time)),
+    ),
+    Field("ELIGIBLE_TIME", "", "eligibletime", lambda view: moment(view.job.eligible_time)),
+    Field("ACCRUE_TIME", "", "accruetime", lambda view: moment(view.job.eligible_time)),
+    Field("BATCH_FLAG", "", "batchflag", lambda view: str(int(view.job.batch))),
+    Field("CPUS_PER_TASK", "", "cpuspertask cpus-per-task", lambda view: str(view.request.cpus_per_task)),
+    Field("DERIVED_EC", "", "derivedec", lambda view: exit_codes.shown(view.job.derived_exit_code)),
+    Field("EXIT_CODE", "", "exit_code", lambda view: str(view.job.exit_code)),
+    Field("MAX_NODES", "", "maxnodes", lambda view: str(view.request.max_nodes)),
+    Field("NTASKS_PER_NODE", "", "ntpernode", lambda view: str(view.request.tasks_per_node or "N/A")),
+    Field("REQUEUE", "", "requeue", lambda view: str(int(view.job.requeue))),
+    Field("RESTART_COUNT", "", "restartcnt", lambda view: str(view.job.restart_count)),
+    Field("STDERR", "", "stderr", lambda view: view.logs.stderr),
+    Field("STDIN", "", "stdin", lambda view: view.logs.stdin),
+    Field("STDOUT", "", "stdout", lambda view: view.logs.stdout),
+    Field("TRES_ALLOC", "", "tres tres-alloc", lambda view: view.tres),
+    Field(
+        "TRES_PER_JOB", "", "tres-per-job", lambda view: f"gres:gpu:{view.request.gpus}" if view.request.gpus else "N/A"
+    ),
+    Field("DEADLINE", "", "deadline", lambda view: moment(view.job.deadline)),
+)
+
+BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
+BY_NAME = {name: field for field in FIELDS for name in field.names.split()}
+SORT_KEYS = {
+    "i": lambda view: (view.job.array_job_id or view.job.job_id, view.job.array_task_id or 0),
+    "A": lambda view: view.job.job_id,
+    "p": lambda view: view.job.priority,
+    "Q": lambda view: view.job.priority,
+    "M": lambda view: view.elapsed,
+    "S": lambda view: view.start,
+    "V": lambda view: view.job.submit_time,
+    "e": lambda view: view.end,
+    "D": lambda view: view.node_count,
+    "C": lambda view: view.cpu_count,
+    "l": lambda view: view.job.time_limit if view.job.time_limit >= 0 else TOP_PRIORITY,
+}
+"""Columns that are sorted by number; all others by text."""

@@ -1,0 +1,220 @@
+"""The command srun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import processes, srun_job, srun_launch, srun_multi, srun_step, submission
+from hpc_kit.embedded.filenames import Names
+from hpc_kit.embedded.memory import OUT_OF_MEMORY
+from hpc_kit.embedded.records import Step
+from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.srun_end import Manner
+from hpc_kit.embedded.srun_files import Place, Plumbing
+from hpc_kit.embedded.srun_options import read
+from hpc_kit.embedded.srun_request import step_request
+from hpc_kit.embedded.srun_run import Run
+from hpc_kit.embedded.srun_talk import Talk, write
+from hpc_kit.embedded.srun_tasks import start
+from hpc_kit.embedded.state import State, now
+from hpc_kit.slurm.units import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpc_kit.embedded.srun_environ import Launch
+    from hpc_kit.embedded.srun_job import Home
+    from hpc_kit.embedded.srun_options import Asked
+    from hpc_kit.embedded.srun_orders import Inbox
+    from hpc_kit.embedded.srun_request import StepRequest
+
+KILL_WAIT_SECONDS = 3.0
+"""The longest that --kill-on-bad-exit waits between SIGTERM and SIGKILL: a broken step should not keep its nodes."""
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    try:
+        return _srun(argv, environ)
+    except Refused as refusal:
+        sys.stderr.write(refusal.said_by("srun", srun_job.NO_ALLOCATION))
+        return _error_status(environ) if refusal.status == 1 else refusal.status
+    except srun_job.Interrupted:
+        return _error_status(environ)
+
+
+def _error_status(environ: Mapping[str, str]) -> int:
+    """What a script has asked srun to end with when srun itself is at fault."""
+    named = environ.get("SLURM_EXIT_ERROR", "")
+    return int(named) if named.isdecimal() and int(named) else 1
+
+
+def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
+    asked = read(argv, environ)
+    if (answer := _answer(asked)) is not None:
+        print(answer)
+        return 0
+    commands = _commands(asked)
+    talk = Talk(asked.verbosity)
+    state = State.open(environ)
+    if asked.has("test-only"):
+        return srun_job.test_only(state, asked, environ)
+    home = srun_job.find(state, asked, environ, talk)
+    try:
+        return _Srun(state, asked, environ, talk, home).run(commands, argv)
+    except BaseException:
+        if home.own:
+            submission.complete_allocation(state, home.job.job_id, 1 << 8)
+        raise
+
+
+def _answer(asked: Asked) -> str | None:
+    """What is only to be printed."""
+    if asked.has("version"):
+        return f"slurm {VERSION}"
+    if asked.has("help") or asked.has("usage"):
+        from hpc_kit.embedded.srun_help import usage
+
+        return usage()
+    if asked.get("mpi") == "list":
+        return "MPI plugin types are...\n\tnone"
+    if asked.get("mpi", "none") not in {"none", "openmpi"}:
+        plugin = asked.get("mpi")
+        raise Refused(
+            f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
+            f"error: cannot find mpi plugin for mpi/{plugin}",
+            f"error: MPI: Cannot create context for mpi/{plugin}",
+            "error: MPI: Unable to load any plugin",
+            f"error: Invalid MPI type '{plugin}', --mpi=list for acceptable types",
+        )
+    return None
+
+
+def _commands(asked: Asked) -> list[tuple[str, ...]]:
+    """The program of every task, or one for all of them."""
+    if ":" in asked.command:
+        raise Refused("error: steps of several components are not supported by the embedded Slurm")
+    if asked.has("multi-prog"):
+        if not asked.command:
+            raise Refused("error: configuration file not specified")
+        return srun_multi.read(asked.command[0], asked.number("ntasks"))
+    if not asked.command and not asked.has("test-only"):
+        raise Refused("fatal: No command given to execute.")
+    return [asked.command]
+
+
+class _Srun:
+    """One step of one job."""
+
+    def __init__(self, state: State, asked: Asked, environ: Mapping[str, str], talk: Talk, home: Home) -> None:
+        self.state = state
+        self.asked = asked
+        self.environ = environ
+        self.talk = talk
+        self.home = home
+        self.folder = os.path.join(os.getcwd(), asked.get("chdir"))  # noqa: PTH109, PTH118
+
+    def run(self, commands: Sequence[tuple[str, ...]], argv: Sequence[str]) -> int:
+        """From the request to the exit status."""
+        if self.asked.has("multi-prog") and not self.asked.has("ntasks"):
+            self.asked = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands))})
+        request = step_request(self.asked, self.environ, self.home.job, allocated=self.home.own)
+        self.talk.notes(request.notes)
+        processes.adopt_orphans()
+        step, inbox = self._create(request, argv)
+        launch = srun_launch.step_launch(self.asked, request, self.home, self.environ)
+        try:
+            return self._run_step(step, inbox, launch, commands)
+        except BaseException:
+            self.state.update_step(step, state="FAILED", exit_code=1 << 8, end_time=now())
+            raise
+        finally:
+            inbox.close()
+
+    def _create(self, request: StepRequest, argv: Sequence[str]) -> tuple[Step, Inbox]:
+        job = self.home.job
+        draft = Step(
+            job.job_id, 0, job.attempt, srun_launch.step_name(self.asked), [],
+            srun=processes.identity(os.getpid()), overlap=request.overlap, submit_line=" ".join(["srun", *argv]),
+        )  # fmt: skip
+        patience = float(self.asked.get("immediate") or 1) if self.asked.has("immediate") else None
+        try:
+            return srun_step.create(self.state, job, request, draft, self.talk, patience=patience)
+        except Refused as refused:
+            denied = [f"error: Unable to create step for job {job.job_id}: {refused.denied}"] if refused.denied else []
+            raise Refused(*refused.lines, *denied) from None
+
+    def _run_step(self, step: Step, inbox: Inbox, launch: Launch, commands: Sequence[tuple[str, ...]]) -> int:
+        plumbing = self._plumbing(step)
+        self._script("prolog", commands[0])
+        run = Run(step, inbox, self._manner(), self.talk)
+        self.state.close()
+        umask = int(self.environ.get("SLURM_UMASK") or oct(launch.umask), 8)
+        for task in srun_launch.tasks(self.state, self.home, step, self.asked, launch, commands, self.environ):
+            try:
+                streams = plumbing.connect(Place(task.number, step.nodes[task.node], task.node))
+            except OSError as error:
+                write(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
+                run.failed(task)
+                continue
+            run.started(start(task, streams, self.folder, umask), task)
+            plumbing.started()
+        run.wait(plumbing)
+        self._book(step, run)
+        self._script("epilog", commands[0])
+        return run.report.exit_code
+
+    def _plumbing(self, step: Step) -> Plumbing:
+        job = self.home.job
+        names = Names(
+            job_id=job.job_id,
+            job_name=self.environ.get("SLURM_JOB_NAME", job.name),
+            user=job.user,
+            node=step.nodes[0],
+            step_id=step.step_id,
+            array_job_id=job.array_job_id,
+            array_task_id=job.array_task_id,
+        )
+        return Plumbing(self.asked, names, sum(map(len, step.tasks)), self.folder)
+
+    def _manner(self) -> Manner:
+        kill_wait = self.state.settings.kill_wait
+        limit = parse_time(self.asked.get("time")) if self.asked.get("time") and not self.home.own else -1
+        return Manner(
+            kill_bad_exit=self.asked.get("kill-on-bad-exit", "0") != "0",
+            kill_wait=min(kill_wait, KILL_WAIT_SECONDS),
+            job_kill_wait=kill_wait,
+            max_wait=self.asked.number("wait") or 0,
+            time_limit=limit / 60 * self.state.settings.minute if limit > 0 else None,
+            pass_interrupt=self.asked.has("disable-status"),
+            quit_on_interrupt=self.asked.has("quit-on-interrupt"),
+            reduce=self.environ.get("SLURM_SRUN_REDUCE_TASK_EXIT_MSG", "0") not in {"", "0"},
+        )
+
+    def _book(self, step: Step, run: Run) -> None:
+        status = run.report.status or 0
+        ending = "TIMEOUT" if run.ending.timed_out else _state(status)
+        self.state.update_step(step, state=ending, exit_code=status, end_time=now())
+        if self.home.own:
+            submission.complete_allocation(self.state, self.home.job.job_id, status)
+
+    def _script(self, name: str, command: Sequence[str]) -> None:
+        """--prolog and --epilog run here, beside srun."""
+        path = self.asked.get(name)
+        if not path or path.lower() == "none":
+            return
+        status = os.waitstatus_to_exitcode(os.waitpid(os.spawnv(os.P_NOWAIT, path, [path, *command]), 0)[1])  # noqa: S606
+        if status:
+            self.talk.error(f"srun {name} failed {'rc =' if name == 'prolog' else 'status='} {status}.")
+
+
+def _state(status: int) -> str:
+    """How sacct shows a step that ended so."""
+    if status == OUT_OF_MEMORY:
+        return "OUT_OF_MEMORY"
+    if os.WIFSIGNALED(status):
+        return "CANCELLED"
+    return "FAILED" if status else "COMPLETED"

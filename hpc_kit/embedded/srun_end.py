@@ -1,0 +1,126 @@
+"""The end of a step by order: of its options, its job's supervisor, or whoever presses Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded import processes
+
+if TYPE_CHECKING:
+    from hpc_kit.embedded.records import Step
+    from hpc_kit.embedded.srun_clocks import Clocks
+    from hpc_kit.embedded.srun_talk import Talk
+
+_ABORT_SECONDS = 2
+"""What srun waits longer than KillWait."""
+
+_AGAIN_SECONDS = 0.1
+
+
+class Manner(NamedTuple):
+    """How a step is run.
+
+    Attributes:
+        kill_bad_exit: End the step as soon as a task ends badly, `kill_wait` seconds after SIGTERM by force.
+        job_kill_wait: The cluster's KillWait, which srun talks of.
+        max_wait: Seconds from the first task's end to the step's, 0 for any number.
+        time_limit: Seconds until the step is cancelled, None without a limit of its own.
+        pass_interrupt: The first SIGINT goes to the tasks (-X); with `quit_on_interrupt` it ends the step.
+        reduce: Ends of tasks that are alike are told once.
+    """
+
+    kill_bad_exit: bool = False
+    kill_wait: float = 3.0
+    job_kill_wait: float = 30.0
+    max_wait: int = 0
+    time_limit: float | None = None
+    pass_interrupt: bool = False
+    quit_on_interrupt: bool = False
+    reduce: bool = False
+
+
+class Ending:
+    """How one step is ended before its time.
+
+    Attributes:
+        cancelled: It was ended by somebody's order; `timed_out`: by its own time limit.
+        killing: Its processes get SIGKILL from us.
+        name: The step as users know it: `12.0`.
+    """
+
+    def __init__(self, step: Step, manner: Manner, talk: Talk, clocks: Clocks) -> None:
+        self.cancelled = False
+        self.timed_out = False
+        self.killing = False
+        self.name = f"{step.job_id}.{step.step_id}"
+        self._node = step.nodes[0]
+        self._manner = manner
+        self._talk = talk
+        self._clocks = clocks
+        self._announced = False
+
+    def terminate(self) -> None:
+        """--kill-on-bad-exit: they are asked first."""
+        self.say_terminating()
+        self._announce()
+        self._ask(self._manner.kill_wait)
+
+    def say_terminating(self) -> None:
+        """The line with which srun asks for a step's end."""
+        self._talk.info(f"launch/slurm: _step_signal: Terminating StepId={self.name}")
+
+    def abort(self) -> None:
+        """End it by force."""
+        self._cancel("")
+        self.kill()
+
+    def time_out(self) -> None:
+        """Its own time limit is over."""
+        self.timed_out = True
+        self._announce("TIME LIMIT")
+        self._ask(self._manner.job_kill_wait)
+
+    def cancel(self, why: str) -> None:
+        """End it as the job's supervisor has it."""
+        self._cancel(why)
+        self._ask(self._manner.job_kill_wait)
+
+    def deliver(self, number: int) -> None:
+        """A signal for every process of the step."""
+        if number in {signal.SIGTERM, signal.SIGKILL}:
+            self._announce()
+        processes.kill(self._processes(), number)
+
+    def kill(self) -> None:
+        """SIGKILL, until nothing is left."""
+        self.killing = True
+        if left := self._processes():
+            processes.kill(left, signal.SIGKILL)
+            self._clocks.set("again", _AGAIN_SECONDS, self.kill)
+
+    def _ask(self, kill_wait: float) -> None:
+        processes.terminate(self._processes())
+        self._clocks.set("kill", kill_wait, self.kill)
+
+    def _cancel(self, why: str) -> None:
+        if not self.cancelled:
+            self.cancelled = True
+            seconds = round(self._manner.job_kill_wait) + _ABORT_SECONDS
+            self._talk.info(f"Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
+        self._announce(why)
+
+    def _announce(self, why: str = "") -> None:
+        """Say it once, as slurmstepd does."""
+        if not self._announced:
+            self._announced = True
+            self._talk.cancelled(self.name, self._node, why)
+
+    def _processes(self) -> list[int]:
+        """All of the step: srun adopts the orphans of its tasks, so that without a child there is nothing."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return []
+        return [process.pid for process in processes.below([os.getpid()])]

@@ -1,0 +1,147 @@
+"""The job that a step belongs to: the one that srun is called in, or an allocation of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded import submission
+from hpc_kit.embedded.forecast import forecast
+from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.srun_talk import write
+from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.options import SRUN, Given, Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.srun_options import Asked
+    from hpc_kit.embedded.srun_talk import Talk
+    from hpc_kit.embedded.state import State
+
+_QUEUED_SECONDS = 0.5
+_LOOK_SECONDS = 0.03
+_NOT_OF_A_JOB = frozenset({"jobid", "kill-on-bad-exit", "wait"})
+NO_ALLOCATION = "Unable to allocate resources"
+OVER = "Job/step already completing or completed"
+
+
+class Interrupted(Exception):
+    """A signal came while srun had nothing but to wait."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Home(NamedTuple):
+    """Where a step runs: its job, and whether srun has made it."""
+
+    job: Job
+    own: bool
+
+
+def find(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk) -> Home:
+    """The running job that the environment or --jobid names, else a new allocation.
+
+    Raises:
+        Refused: There is no such job, or no allocation to be had.
+        Interrupted: While it was waited for.
+    """
+    if not asked.has("jobid"):
+        return Home(_allocate(state, asked, environ, talk), own=True)
+    job_id = int(asked.get("jobid"))
+    job = state.job(job_id)
+    advice = f"Check SLURM_JOB_ID environment variable. Expired or invalid job {job_id}"
+    if job is None:
+        raise Refused(f"error: Unable to confirm allocation for job {job_id}: Invalid job id specified", advice)
+    if job.state == "PENDING":
+        raise Refused(f"error: Unable to confirm allocation for job {job_id}: Job is pending execution", advice)
+    if job.state != "RUNNING":
+        raise Refused(f"error: Slurm job {job_id} has expired", advice)
+    if asked.has("begin"):
+        talk.error("--begin is ignored because nodes are already allocated.")
+    return Home(job, own=False)
+
+
+def _allocate(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk) -> Job:
+    if asked.has("relative"):
+        raise Refused("fatal: --relative option invalid for job allocation request")
+    job_id = submission.submit_allocation(state, _for_a_job(asked), asked.command, environ)
+    try:
+        with catching():
+            job = _wait(state, job_id, asked, talk)
+    except Interrupted:
+        submission.complete_allocation(state, job_id, 1 << 8)
+        talk.info(f"Job allocation {job_id} has been revoked")
+        raise
+    return job
+
+
+def _for_a_job(asked: Asked) -> Options:
+    """The options in force, as the submission of a job reads them."""
+    given = [Given(SRUN[name], value, 0) for name, value in asked.values.items() if name not in _NOT_OF_A_JOB]
+    return Options(tuple(given))
+
+
+def test_only(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
+    """`--test-only`: when an allocation would begin, and where."""
+    options = submission.in_force(_for_a_job(asked))
+    try:
+        job, request = submission.prepare(state, submission.Submission(options, "srun"), environ)
+        moment, shares = forecast(state, job, request)
+    except Refused as refusal:
+        write("".join(f"srun: {line}\n" for line in refusal.lines))
+        write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
+        return 1
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))
+    cpus, hosts = sum(share.cpus for share in shares), fold(share.node for share in shares)
+    with state.transaction():
+        job_id = state.next_job_id()
+    text = f"to start at {stamp} using {cpus} processors on nodes {hosts} in partition {job.partition}"
+    write(f"srun: Job {job_id} {text}\n")
+    return 0
+
+
+def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
+    """Until the allocation is granted, or will never be."""
+    began = time.monotonic()
+    queued = False
+    patience = float(asked.get("immediate") or 1) if asked.has("immediate") else None
+    while True:
+        job = state.job(job_id)
+        if job is not None and job.state == "RUNNING":
+            break
+        if job is None or job.state != "PENDING":
+            talk.info("Job has been cancelled")
+            raise Refused(denied=OVER)
+        waited = time.monotonic() - began
+        if patience is not None and waited > patience:
+            submission.complete_allocation(state, job_id, 1 << 8)
+            raise Refused(denied="Requested nodes are busy")
+        if not queued and waited > _QUEUED_SECONDS:
+            queued = True
+            talk.info(f"job {job_id} queued and waiting for resources")
+        time.sleep(_LOOK_SECONDS)
+    if queued:
+        talk.info(f"job {job_id} has been allocated resources")
+    return job
+
+
+@contextlib.contextmanager
+def catching() -> Iterator[None]:
+    """Signals become `Interrupted` while srun only waits."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, _: object) -> None:
+    raise Interrupted(number)

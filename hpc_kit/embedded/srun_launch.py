@@ -1,0 +1,140 @@
+"""What the tasks of a step are started with: their programs, variables and GPUs; no process is touched here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded.settings import STATE_VARIABLE
+from hpc_kit.embedded.srun_environ import Launch, step_environ, task_environ
+from hpc_kit.embedded.srun_gpus import binding, visible
+from hpc_kit.embedded.srun_tasks import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hpc_kit.embedded.records import Step
+    from hpc_kit.embedded.srun_job import Home
+    from hpc_kit.embedded.srun_options import Asked
+    from hpc_kit.embedded.srun_request import StepRequest
+    from hpc_kit.embedded.state import State
+
+_FIRST_PORT = 32768
+_LISTED = ("map_cpu:", "mask_cpu:", "map_ldom:", "mask_ldom:")
+
+
+def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
+    """The environment of srun as --export lets it through; SLURM's own variables always pass.
+
+    A variable that srun has stays as it is under ALL, whatever value stands behind it there: as with Slurm.
+    """
+    if export is None:
+        return dict(environ)
+    found: dict[str, str] = {}
+    everything = False
+    for word in quoted_words(export):
+        name, equals, value = word.partition("=")
+        everything = everything or word.upper() == "ALL"
+        if word.upper() == "NONE":
+            break
+        if equals:
+            found[name] = value
+        elif name in environ:
+            found[name] = environ[name]
+    return found | {name: value for name, value in environ.items() if everything or name.startswith("SLURM")}
+
+
+def quoted_words(text: str) -> Iterator[str]:
+    """The parts between commas; a quoted part may hold commas, and loses its quotes."""
+    word, quote = "", ""
+    for letter in text:
+        if letter == "," and not quote:
+            yield word
+            word = ""
+        elif letter in {quote, "'", '"'} and quote in {"", letter}:
+            quote = "" if quote else letter
+        else:
+            word += letter
+    yield word
+
+
+def step_launch(asked: Asked, request: StepRequest, home: Home, environ: Mapping[str, str]) -> Launch:
+    """What the step's variables tell of this srun."""
+    shown = {name: asked.get(name) for name in ("cpus-per-task", "threads-per-core", "dependency") if asked.get(name)}
+    shown |= {name: "" for name in ("overcommit", "label") if asked.has(name)}
+    if request.tasks_per_node:
+        shown["ntasks-per-node"] = str(request.tasks_per_node)
+    if request.distribution.plane_size:
+        shown["plane"] = str(request.distribution.plane_size)
+    umask = os.umask(0o022)
+    os.umask(umask)
+    return Launch(
+        distribution=request.shown,
+        options=shown,
+        job_name=_job_name(asked, home, environ),
+        address=_address(home, environ),
+        port=_FIRST_PORT + os.getpid() % 28000,
+        allocated=home.own,
+        umask=umask,
+        nice=os.getpriority(os.PRIO_PROCESS, 0),
+        cwd=os.getcwd(),  # noqa: PTH109
+        host=os.uname().nodename,
+        bind=_binding(asked),
+        tres_bind=binding(asked),
+        preserve=asked.has("preserve-env"),
+    )
+
+
+def step_name(asked: Asked) -> str:
+    """The step's name: of the command line, else the program's."""
+    if "job-name" in asked.typed:
+        return asked.get("job-name")
+    return asked.command[0].rpartition("/")[2]
+
+
+def _job_name(asked: Asked, home: Home, environ: Mapping[str, str]) -> str | None:
+    if "job-name" in asked.typed:
+        return asked.get("job-name")
+    if home.own:
+        return home.job.name
+    return None if "SLURM_JOB_NAME" in environ else step_name(asked)
+
+
+def _address(home: Home, environ: Mapping[str, str]) -> str:
+    """Where this srun runs: its node, if that is named by an address."""
+    node = environ.get("SLURMD_NODENAME", "")
+    return node if node in home.job.nodes and node.replace(".", "").isdecimal() else "127.0.0.1"
+
+
+def _binding(asked: Asked) -> tuple[str, str, str] | None:
+    """--cpu-bind in its three parts; some other options imply one."""
+    text = asked.get("cpu-bind")
+    if not text:
+        threads = asked.has("threads-per-core") or asked.get("hint") == "nomultithread"
+        return ("quiet", "threads", "") if threads else None
+    words = text.split(",")
+    loud = [word for word in words if word in {"v", "verbose"}]
+    rest = ",".join(word for word in words if word not in {"v", "verbose", "q", "quiet"})
+    listed = next((kind for kind in _LISTED if rest.startswith(kind)), "")
+    return (
+        "verbose" if loud else "quiet",
+        listed or rest.replace("no", "none") if rest == "no" else listed or rest,
+        (rest[len(listed) :] if listed else ""),
+    )
+
+
+def tasks(
+    state: State, home: Home, step: Step, asked: Asked, launch: Launch, commands: Sequence[tuple[str, ...]],
+    environ: Mapping[str, str],
+) -> Iterator[Task]:  # fmt: skip
+    """Every task of the step, node by node; `commands` has one for each task, or one for all."""
+    own = {**environ}
+    own.setdefault("SRUN_DEBUG", str(3 + asked.verbosity))
+    shared = step_environ(home.job, step, launch, exported(own, asked.values.get("export")))
+    shared[STATE_VARIABLE] = str(state.directory)
+    bind = binding(asked)
+    for node, numbers in enumerate(step.tasks):
+        devices = step.gpus[node] if step.gpus else []
+        for local, number in enumerate(numbers):
+            found = task_environ(shared, step, state.settings, (node, local), visible(devices, bind, local))
+            yield Task(number, node, local, commands[number % len(commands)], found)

@@ -1,0 +1,70 @@
+"""The controller is there when it is needed: whoever brings it work starts it, by a fork of its own process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import processes, wake
+
+if TYPE_CHECKING:
+    from hpc_kit.embedded.state import State
+
+LOCK = "controller.lock"
+LOG = "controller.log"
+META = "controller"
+_PATIENCE = 10.0
+
+
+def ensure(state: State, *, wait: bool = False) -> None:
+    """See to it that a controller looks at the queue; `wait`: until it has put things in order after a crash."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        lock = take_lock(state)
+        if lock is not None:
+            _fork_controller(state, lock)
+            os.close(lock)
+        elif processes.alive(state.meta(META) or ""):
+            # It registers before it reads the queue, and takes its name away in the transaction that finds it empty.
+            if wake.poke(state.directory, wake.CONTROLLER) or not wait:
+                return
+        if lock is not None and not wait:
+            return
+        time.sleep(0.003)
+
+
+def needed(state: State) -> bool:
+    """Whether jobs that are not over have no controller."""
+    some = state.execute("SELECT 1 FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing LIMIT 1").fetchone()
+    return some is not None and not processes.alive(state.meta(META) or "")
+
+
+def take_lock(state: State) -> int | None:
+    """The right to be the controller, None while somebody has it."""
+    lock = os.open(state.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _fork_controller(state: State, lock: int) -> None:
+    """Forked twice, so that it is nobody's child; the lock lives as long as it does."""
+    state.close()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        if os.fork() == 0:
+            from hpc_kit.embedded.controller import main
+
+            processes.detach(str(state.directory / LOG))
+            processes.close_files(keep={lock})
+            main(state, lock)
+    finally:
+        os._exit(0)

@@ -1,0 +1,246 @@
+"""A job enters the queue: what slurmctld does with a request before it has an id."""
+
+from __future__ import annotations
+
+import os
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded import allocate, arrays, dependencies, exports, nodes, processes, start, wake
+from hpc_kit.embedded.owner import whoami
+from hpc_kit.embedded.records import Job
+from hpc_kit.embedded.request import Refused, Request, encode, read_request
+from hpc_kit.embedded.state import now
+from hpc_kit.embedded.support import SBATCH_SUPPORT, Support
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm import units, values
+from hpc_kit.slurm.instants import parse_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpc_kit.embedded.settings import Partition
+    from hpc_kit.embedded.state import State
+    from hpc_kit.slurm.options import Options
+
+TOP_PRIORITY = 4294901760
+"""Slurm's basic priorities count down from here."""
+
+_OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
+
+
+class Submission(NamedTuple):
+    """What is submitted: the options in force, and what they are about."""
+
+    options: dict[str, str]
+    name: str
+    command: str = ""
+    arguments: tuple[str, ...] = ()
+    script: bytes | None = None
+    holder: str = ""
+    submit_line: str = ""
+
+
+def in_force(*groups: Options) -> dict[str, str]:
+    """The options by long name, of several given the later; a flag's value is empty."""
+    found: dict[str, str] = {}
+    for options in groups:
+        for each in options.given:
+            found[each.option.name] = each.value or ""
+            found.pop(_OPPOSITES.get(each.option.name, ""), None)
+    return found
+
+
+def check_supported(options: Mapping[str, str], cluster: str) -> None:
+    """Refuse what cannot be honoured here, by name.
+
+    Raises:
+        Refused: The first such option.
+    """
+    for name, value in options.items():
+        row = SBATCH_SUPPORT.get(name)
+        if row and row.support is Support.REFUSED:
+            if name == "reservation":
+                raise Refused(denied="Requested reservation is invalid")
+            raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
+        if name == "clusters" and value not in {cluster, "all"}:
+            raise Refused(f"error: No cluster '{value}' known by database.")
+        if name in {"uid", "gid"} and value not in whoami().names(name):
+            raise Refused(denied="Access/permission denied")
+
+
+def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
+    """Enter a job and see to it that somebody looks at it.
+
+    Raises:
+        Refused: Slurm would not take it.
+    """
+    job, _ = prepare(state, what, environ)
+    with state.transaction():
+        if job.dependency and dependencies.unknown_task(state, job.dependency):
+            raise Refused(denied="Job dependency problem")
+        job_id = state.next_job_id()
+        array = job_id if job.array_spec else None
+        priority = _priority(what.options, job_id)
+        job = job._replace(job_id=job_id, array_job_id=array, priority=priority)
+        state.add_job(job)
+        if what.script is not None:
+            state.add_script(job_id, what.script, exports.encode(exports.chosen(what.options, environ)))
+    start.ensure(state)
+    return job
+
+
+def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple[Job, Request]:
+    """Work out and check everything about a job but its id."""
+    options = what.options
+    check_supported(options, state.settings.cluster)
+    request = read_request(options, environ)
+    partition, reason = _choose_partition(state, options, request)
+    time_limit = _time_limit(options, partition)
+    if nodes.over_limit(partition, time_limit):
+        reason = reason or "PartitionTimeLimit"
+    spec, at_once = _array(options, state.settings.max_array_size)
+    owner = whoami()
+    folder = environ.get("PWD", "")
+    here = folder if folder and _same(folder) else _here()
+    job = Job(
+        job_id=0,
+        name=what.name,
+        user=owner.user,
+        uid=owner.uid,
+        group=owner.group,
+        gid=owner.gid,
+        partition=partition.name,
+        array_spec=spec,
+        array_waiting=spec,
+        array_at_once=at_once,
+        account=options.get("account", ""),
+        qos=options.get("qos", ""),
+        comment=options.get("comment", ""),
+        cluster=state.settings.cluster,
+        reason=reason or "None",
+        options=dict(options),
+        request=encode(request),
+        command=what.command,
+        arguments=list(what.arguments),
+        submit_line=what.submit_line,
+        submit_dir=here,
+        submit_host=os.uname().nodename,
+        work_dir=os.path.normpath(os.path.join(here, options.get("chdir", ""))),  # noqa: PTH118
+        batch=what.script is not None,
+        holder=what.holder,
+        dependency=_dependency(options),
+        deadline=_instant(options, "deadline"),
+        umask=_umask(environ),
+        begin_time=_instant(options, "begin"),
+        submit_time=now(),
+        time_limit=time_limit,
+        requeue=_requeue(options, default=state.settings.requeue),
+    )
+    return job, request
+
+
+def submit_allocation(state: State, options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
+
+    Raises:
+        Refused: Slurm would not take it.
+    """
+    chosen = in_force(options)
+    name = chosen.get("job-name") or environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
+    what = Submission(chosen, name, argv[0] if argv else "", tuple(argv[1:]), holder=processes.identity(os.getpid()))
+    return submit(state, what, environ).job_id
+
+
+def complete_allocation(state: State, job_id: int, status: int) -> None:
+    """End such an allocation with the wait status of its step."""
+    state.order(job_id, "complete", str(status))
+    wake.poke(state.directory, job_id)
+
+
+def _choose_partition(state: State, options: Mapping[str, str], request: Request) -> tuple[Partition, str | None]:
+    """The first partition of those named that the job fits into, and why it can never run there, if so."""
+    settings = state.settings
+    wanted = (options.get("partition") or settings.partitions[0].name).split(",")
+    found = [nodes.partition(settings, name) for name in wanted]
+    refusal: Refused | None = None
+    for each in found:
+        try:
+            reason = allocate.impossible(request, nodes.in_partition(state.settings, each))
+        except Refused as error:
+            refusal = refusal or error
+            continue
+        if not reason or each is found[-1]:
+            return each, reason
+    raise refusal or Refused(denied="Invalid partition name specified")
+
+
+def _time_limit(options: Mapping[str, str], partition: Partition) -> int:
+    if options.get("time"):
+        seconds = units.parse_time(options["time"])
+        if seconds:  # zero means the partition's own limit
+            return seconds if seconds < 0 else -(-seconds // 60) * 60
+    return partition.max_time if partition.default_time is None else partition.default_time
+
+
+def _array(options: Mapping[str, str], max_array_size: int) -> tuple[str, int]:
+    text = options.get("array")
+    if not text:
+        return "", 0
+    try:
+        # Slurm takes a limit of 0 for none.
+        spec = values.parse_array(text.removesuffix("%0"), max_array_size)
+    except HpcKitError:
+        raise Refused(denied="Invalid job array specification") from None
+    return arrays.fold_indices(spec.indices), spec.at_once or 0
+
+
+def _dependency(options: Mapping[str, str]) -> str:
+    text = options.get("dependency", "")
+    try:
+        if text:
+            values.parse_dependency(text)
+    except HpcKitError:
+        raise Refused(denied="Job dependency problem") from None
+    return text
+
+
+def _instant(options: Mapping[str, str], name: str) -> float:
+    return parse_instant(options[name]).timestamp() if options.get(name) else 0.0
+
+
+def _priority(options: Mapping[str, str], job_id: int) -> int:
+    if "hold" in options:
+        return 0
+    if options.get("priority", "").isdigit():
+        return int(options["priority"])
+    nice = options.get("nice")
+    return TOP_PRIORITY - job_id - (100 if nice == "" else int(nice or 0))
+
+
+def _requeue(options: Mapping[str, str], *, default: bool) -> bool:
+    return "requeue" in options or ("no-requeue" not in options and default)
+
+
+def _umask(environ: Mapping[str, str]) -> int:
+    try:
+        return int(environ["SLURM_UMASK"], 8)
+    except (KeyError, ValueError):
+        own = os.umask(0o022)
+        os.umask(own)
+        return own
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return "/"
+
+
+def _same(folder: str) -> bool:
+    """Whether a name that may go through links means the current folder."""
+    try:
+        return os.path.samefile(folder, ".")  # noqa: PTH121
+    except OSError:
+        return False

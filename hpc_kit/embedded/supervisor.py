@@ -1,0 +1,246 @@
+"""A job's supervisor: runs its script, keeps its time limit, passes signals on, and leaves nothing of it behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, wake
+from hpc_kit.embedded.journal import log
+from hpc_kit.embedded.records import BATCH_STEP, Step
+from hpc_kit.embedded.state import now
+
+if TYPE_CHECKING:
+    from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.state import Order, State
+
+_LOOK_SECONDS = 2.0
+_ENDING_SECONDS = 0.03
+_GRACE_SECONDS = 1.0
+"""Between the order to an srun to kill its tasks, and its own end by force."""
+
+
+class Supervisor:
+    """The process that owns one running job."""
+
+    def __init__(self, state: State, job: Job) -> None:
+        self.state = state
+        self.job = job
+        self._sleeper = wake.Sleeper(state.directory, job.job_id)
+        self._ending = False
+        self._kill_at = 0.0
+        self._force_at = 0.0
+        self._pid = 0
+        self._stderr = -1
+        self._status: int | None = None
+        self._warned = False
+        self._oom = memory.OomCounter()
+
+    def run(self) -> None:
+        """See the job through to its end."""
+        processes.adopt_orphans()
+        if not self._register():
+            return
+        if self.job.batch and not self._ending:
+            self._launch()
+        while not self._look():
+            self.state.close()
+            self._sleeper.sleep(self._how_long())
+        self._book_end()
+
+    def _register(self) -> bool:
+        """Enter as the job's supervisor; False if this start of the job is no longer wanted."""
+        with self.state.transaction():
+            job = self.state.job(self.job.job_id)
+            if job is None or job.attempt != self.job.attempt or job.supervisor:
+                return False
+            self.state.update_job(job.job_id, supervisor=processes.identity(os.getpid()))
+        self.job = job
+        if job.state != "RUNNING":  # cancelled before it could begin
+            self._status, self._ending = 0, True
+        return True
+
+    def _launch(self) -> None:
+        job = self.job
+        step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], cpus=job.cpus[:1], start_time=now())
+        try:
+            self._pid, self._stderr = batch.launch(self.state, job)
+        except OSError as error:
+            log(f"error: JobId={job.label} could not be started: {error}")
+            self._status = batch.LAUNCH_FAILED
+        with self.state.transaction():
+            files = batch.logs(job)
+            changes = {"std_in": files.stdin, "std_out": files.stdout, "std_err": files.stderr}
+            self.state.update_job(job.job_id, **changes)
+            self.state.add_step(step)
+
+    def _look(self) -> bool:
+        """Do what is to be done now; True when the job is over and nothing of it is left."""
+        self._status = processes.reap().get(self._pid, self._status)
+        job = self.state.job(self.job.job_id) if self.state.exists() else None
+        if job is None or job.attempt != self.job.attempt:
+            self._abandon()
+        self.job = job
+        for order in self.state.take_orders(job.job_id):
+            self._obey(order)
+        if not job.batch and self._status is None and not processes.alive(job.holder):
+            self._status = signal.SIGKILL
+        if self._status is None and not self._ending:
+            self._watch_clock()
+        if self._status is not None and not self._ending:
+            self._wind_up()
+        return self._ending and self._is_over()
+
+    def _watch_clock(self) -> None:
+        minute = self.state.settings.minute
+        end = deadlines.end_of_time(self.job, minute)
+        warning = deadlines.warning(self.job, minute)
+        if end and now() >= end:
+            with self.state.transaction():
+                over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
+                self.state.update_job(self.job.job_id, **over)
+            self._end("TIME LIMIT")
+        elif warning and not self._warned and now() >= warning.moment:
+            self._warned = True
+            whom = "batch" if warning.batch_shell else "steps"
+            self._deliver(signal.SIGCONT, whom)
+            self._deliver(warning.number, whom)
+
+    def _how_long(self) -> float:
+        """Seconds until there may be something to do, if nobody calls before."""
+        if self._ending:
+            return _ENDING_SECONDS
+        minute = self.state.settings.minute
+        end = deadlines.end_of_time(self.job, minute)
+        warning = None if self._warned else deadlines.warning(self.job, minute)
+        moments = [moment for moment in (end, warning.moment if warning else 0.0) if moment]
+        return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
+
+    def _obey(self, order: Order) -> None:
+        words = order.value.split()
+        if order.kind == "cancel":
+            self._end(order.value)
+        elif order.kind == "signal":
+            self._deliver(int(words[0]), words[1])
+        elif order.kind == "step":
+            for step in tree.running_steps(self.state, self.job):
+                if step.step_id == int(words[0]):
+                    self._tell(step, " ".join(words[1:]))
+        elif order.kind == "complete":
+            self._status = int(order.value)
+
+    def _deliver(self, number: int, whom: str) -> None:
+        """A signal to the steps, to the batch shell alone, or (full) to the shell and what it started."""
+        if whom == "batch" and self._pid and self._status is None:
+            processes.kill([self._pid], number)
+        elif whom == "full":
+            processes.kill(tree.outside_steps(self.state, self.job), number)
+        elif whom == "steps":
+            for step in tree.running_steps(self.state, self.job):
+                self._tell(step, f"signal {number}")
+
+    def _tell(self, step: Step, order: str) -> None:
+        """Pass an order to a step's srun; where that does not listen, do it without."""
+        from hpc_kit.embedded.srun_orders import send
+
+        if not send(self.state.directory, step.job_id, step.step_id, order):
+            word, _, value = order.partition(" ")
+            number = int(value) if word == "signal" else signal.SIGKILL if word == "kill" else signal.SIGTERM
+            processes.kill(tree.of_step(step), number)
+
+    def _end(self, why: str) -> None:
+        """Ask everything to end, and say so in the log; KillWait later it is no question any more."""
+        if self._ending:
+            return
+        self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
+        if self._stderr >= 0 and self._status is None:
+            cause = f" DUE TO {why}" if why else ""
+            cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+            batch.say(self._stderr, f"*** JOB {self.job.job_id} ON {self.job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
+        for step in tree.running_steps(self.state, self.job):
+            self._tell(step, f"cancel {why}".rstrip())
+        processes.terminate(tree.outside_steps(self.state, self.job))
+
+    def _wind_up(self) -> None:
+        """The script is over: what it left behind is killed, steps that still run are asked first."""
+        state, reason = self._verdict()
+        with self.state.transaction():
+            self.state.update_job(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
+        self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
+        for step in tree.running_steps(self.state, self.job):
+            self._tell(step, "cancel")
+        processes.kill(tree.outside_steps(self.state, self.job), signal.SIGKILL)
+
+    def _verdict(self) -> tuple[str, str]:
+        """The state that the script's end means for the job, and the reason with it."""
+        status = self._status or 0
+        if status == 0:
+            return "COMPLETED", "None"
+        ends = [step.exit_code for step in self.state.steps(self.job.job_id)]
+        if memory.looks_killed(status, ends) and self._oom.rose():
+            self._status = memory.OUT_OF_MEMORY
+            return "OUT_OF_MEMORY", "OutOfMemory"
+        return "FAILED", "NonZeroExitCode" if os.WIFEXITED(status) else "JobLaunchFailure"
+
+    def _is_over(self) -> bool:
+        if self._kill_at and now() >= self._kill_at:
+            self._kill()
+        if self._pid and self._status is None:
+            return False
+        return not tree.all_of(self.state, self.job)
+
+    def _kill(self) -> None:
+        """First by way of the steps' own sruns, which book it, then with force."""
+        if not self._force_at:
+            self._force_at = now() + _GRACE_SECONDS
+            for step in tree.running_steps(self.state, self.job):
+                self._tell(step, "kill")
+            processes.kill(tree.outside_steps(self.state, self.job), signal.SIGKILL)
+        elif now() >= self._force_at:
+            processes.kill(tree.all_of(self.state, self.job), signal.SIGKILL)
+
+    def _abandon(self) -> NoReturn:
+        """The directory, or the job's record, is gone: the job goes too."""
+        for _ in range(100):
+            left = [process.pid for process in processes.below([os.getpid()])]
+            processes.kill(left, signal.SIGKILL)
+            processes.reap()
+            if not left:
+                break
+            time.sleep(_ENDING_SECONDS)
+        os._exit(0)
+
+    def _book_end(self) -> None:
+        status = self._status or 0
+        with self.state.transaction():
+            job = self.state.job(self.job.job_id) or self.job
+            for step in self.state.steps(job.job_id):
+                if step.step_id == BATCH_STEP:
+                    self.state.update_step(step, exit_code=status, end_time=now(), state=_step_state(status))
+                elif step.state == "RUNNING":
+                    self.state.update_step(step, exit_code=signal.SIGKILL, end_time=now(), state="CANCELLED")
+            derived = max((step.exit_code for step in self.state.steps(job.job_id) if step.step_id >= 0), default=0)
+            if job.state == "PENDING":
+                recover.requeue(self.state, job)
+            else:
+                self.state.update_job(job.job_id, completing=False, exit_code=status, derived_exit_code=derived)
+        shutil.rmtree(batch.script_path(self.state, job).parent, ignore_errors=True)
+        self._sleeper.close()
+        start.ensure(self.state)
+
+
+def _step_state(status: int) -> str:
+    if status == memory.OUT_OF_MEMORY:
+        return "OUT_OF_MEMORY"
+    if os.WIFSIGNALED(status) or status == batch.LAUNCH_FAILED:
+        return "CANCELLED"
+    return "FAILED" if status else "COMPLETED"
+
+
+def main(state: State, job: Job) -> None:
+    """Supervise a job that was given nodes."""
+    Supervisor(state, job).run()

@@ -1,0 +1,61 @@
+"""The processes of one job, as its supervisor sees them: all that it started, wherever it hid."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import processes, start
+from hpc_kit.embedded.settings import STATE_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hpc_kit.embedded.records import Job, Step
+    from hpc_kit.embedded.state import State
+
+
+def running_steps(state: State, job: Job) -> list[Step]:
+    """The steps that run, without the batch script."""
+    return [step for step in state.steps(job.job_id) if step.state == "RUNNING" and step.step_id >= 0]
+
+
+def all_of(state: State, job: Job) -> list[int]:
+    """Every living process that the job has started."""
+    spare = _daemons(state)
+    if job.batch:
+        return _pids([os.getpid()], spare)
+    # The tasks of an srun without a script are no children of this process; their environment tells whose they are.
+    roots = [pid for pid in processes.marked(marks(state, job)) if pid not in spare]
+    return [process.pid for process in processes.below(roots, without=spare, inclusive=True)]
+
+
+def outside_steps(state: State, job: Job) -> list[int]:
+    """The batch shell and what it started, without the sruns of running steps and their tasks."""
+    if not job.batch:
+        return []
+    sruns = {processes.pid_of(step.srun) for step in running_steps(state, job) if processes.alive(step.srun)}
+    return _pids([os.getpid()], _daemons(state) | sruns)
+
+
+def of_step(step: Step) -> list[int]:
+    """An srun and its tasks."""
+    if not processes.alive(step.srun):
+        return []
+    return [process.pid for process in processes.below([processes.pid_of(step.srun)], inclusive=True)]
+
+
+def marks(state: State, job: Job) -> set[bytes]:
+    """What stands in the environment of every process of a job, and of no other."""
+    return {f"SLURM_JOB_ID={job.job_id}".encode(), f"{STATE_VARIABLE}={state.directory}".encode()}
+
+
+def _pids(roots: Collection[int], without: Collection[int]) -> list[int]:
+    return [process.pid for process in processes.below(roots, without=without)]
+
+
+def _daemons(state: State) -> set[int]:
+    """The controller and other jobs' supervisors: a command inside this job may have been the one to start them."""
+    names = [job.supervisor for job in state.jobs("state = 'RUNNING' OR completing")]
+    names.append(state.meta(start.META) or "")
+    return {processes.pid_of(name) for name in names if processes.alive(name)} - {os.getpid()}

@@ -1,0 +1,33 @@
+"""In the job: who this process is, how the ranks meet, and how a failing rank ends.
+
+Importing it costs a few milliseconds: torch is imported by the names that need it, when they are first called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["Group", "World", "distributed", "resolve", "write_summary"]
+
+if TYPE_CHECKING:
+    from hpc_kit.runtime.launchers import resolve as resolve
+    from hpc_kit.runtime.process_group import Group as Group
+    from hpc_kit.runtime.process_group import distributed as distributed
+    from hpc_kit.runtime.summary import write_summary as write_summary
+    from hpc_kit.runtime.world import World as World
+
+_HOME = {
+    "Group": "process_group",
+    "World": "world",
+    "distributed": "process_group",
+    "resolve": "launchers",
+    "write_summary": "summary",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'hpc_kit.runtime' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"hpc_kit.runtime.{_HOME[name]}"), name)

@@ -1,0 +1,68 @@
+"""Torch's own names, for libraries that read the environment."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hpc_kit.runtime import devices, ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpc_kit.runtime.rendezvous import Meeting
+    from hpc_kit.runtime.world import World
+
+
+def for_libraries(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
+    """What `init_process_group("env://")` and others read; what somebody has chosen already stays.
+
+    NCCL finds its interfaces itself; gloo takes the one that the host's name means, which is often the wrong one.
+    """
+    exports = of_world(meeting.world) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
+    if meeting.interface and not environ.get("GLOO_SOCKET_IFNAME"):
+        exports["GLOO_SOCKET_IFNAME"] = meeting.interface
+    threads = devices.threads(environ, meeting.world.local_world_size or 1)
+    if threads:
+        exports["OMP_NUM_THREADS"] = str(threads)
+    return exports
+
+
+def of_world(world: World) -> dict[str, str]:
+    """The numbers of a world under torch's names; those that are not known are left out."""
+    values = {
+        "RANK": world.rank,
+        "WORLD_SIZE": world.world_size,
+        "LOCAL_RANK": world.local_rank,
+        "LOCAL_WORLD_SIZE": world.local_world_size,
+        "GROUP_RANK": world.node_rank,
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def for_command(world: World, environ: Mapping[str, str]) -> dict[str, str]:
+    """The same for a command in place of this process, which meets the others by itself at the first port."""
+    exports = of_world(world)
+    if world.world_size == 1:
+        port = world.master_port or ports.candidates(f"process {os.getpid()}")[0]
+        exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    elif world.master_addr is not None:
+        exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}
+    threads = devices.threads(environ, world.local_world_size or 1)
+    return exports | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+
+
+@contextmanager
+def exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """`os.environ` with these variables, and as before at the end."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,135 @@
+"""How a rank fails: it leaves its name if it is the first, and then ends at once.
+
+Ranks that fall because another has gone wait a moment before they claim to be first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from hpc_kit.errors import HpcKitError, RendezvousError
+from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+_VICTIM_WAITS = 1.0
+_LAST_WORDS = 5.0
+"""Seconds that exit handlers may take in a rank that has failed."""
+
+_INTERRUPTED = 130
+
+_PEER_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "socket timeout",
+    "remote process exited",
+    "ncclremoteerror",
+    "ncclsystemerror",
+    "timed out waiting",
+    "wait timeout after",
+    "recvvalue failed",
+    "failed to recv",
+    "socketstartconnect",
+)
+"""What gloo, NCCL and the store say on the ranks that a failing one leaves behind."""
+
+_PEER_LOST_TYPES = {"DistNetworkError", "DistStoreError"}
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code with which the interpreter ends when nobody catches `error`."""
+    if isinstance(error, SystemExit):
+        if error.code is None:
+            return 0
+        return error.code & 0xFF if isinstance(error.code, int) else 1
+    if isinstance(error, HpcKitError):
+        return error.exit_status
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def is_victim(error: BaseException | None) -> bool:
+    """Whether this rank fell because it lost another one."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        text = str(error).lower()
+        if any(sign in text for sign in _PEER_LOST) or type(error).__name__ in _PEER_LOST_TYPES:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def claim(error: BaseException, rank: int) -> None:
+    """Leave this rank's name in the run folder as the first that failed, unless another was earlier."""
+    folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
+    if not folder or code == 0:
+        return
+    run = Path(folder)
+    if is_victim(error) or (isinstance(error, RendezvousError) and rank):
+        deadline = time.monotonic() + _VICTIM_WAITS
+        while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
+            time.sleep(0.02)
+    claim_first_failure(run, rank, host(), code)
+
+
+def host() -> str:
+    """This node's name, Slurm's where it is known."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+@contextmanager
+def claimed(rank: int) -> Iterator[None]:
+    """Claim for whatever is raised inside, before anything is taken down."""
+    try:
+        yield
+    except BaseException as error:
+        claim(error, rank)
+        raise
+
+
+@contextmanager
+def fast_exit() -> Iterator[None]:
+    """An exception that nobody catches ends the process at once: taking down a broken group may wait for ever.
+
+    The hook stays when the block is left by an exception.
+    """
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, HpcKitError):
+            sys.stderr.write(f"hpc-kit: {error}\n")
+        else:
+            previous(kind, error, traceback)
+        exit_now(exit_code(error))
+
+    sys.excepthook = hook
+    yield
+    sys.excepthook = previous
+
+
+def exit_now(code: int) -> NoReturn:
+    """End this process without waiting for threads or for a process group; exit handlers get a few seconds."""
+
+    def give_up() -> None:
+        time.sleep(_LAST_WORDS)
+        os._exit(code)
+
+    threading.Thread(target=give_up, daemon=True).start()
+    with suppress(BaseException):
+        # Not sys.exit: the interpreter would first wait for all threads, then take the group down.
+        atexit._run_exitfuncs()  # noqa: SLF001
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,44 @@
+"""What torch's plain variables say beside a launcher: the same, or the process belongs to nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import ContradictoryEnvironment
+from hpc_kit.runtime.variables import number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpc_kit.runtime.world import World
+
+PLAIN = {"RANK": "rank", "WORLD_SIZE": "world_size", "LOCAL_RANK": "local_rank", "LOCAL_WORLD_SIZE": "local_world_size"}
+"""Torch's names, which a job script or a library may have set before."""
+
+
+def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
+    """Those of RANK, WORLD_SIZE, ... that are set, all saying what `world` says.
+
+    Raises:
+        ContradictoryEnvironment: One says something else.
+    """
+    said = {name: value for name in PLAIN if (value := number(environ, name)) is not None}
+    wrong = [name for name, value in said.items() if value != (getattr(world, PLAIN[name]) or 0)]
+    if wrong:
+        raise ContradictoryEnvironment(
+            "two launchers claim this process",
+            found=f"{world.name} says {_phrase(world, wrong)}\n"
+            f"the environment says {', '.join(f'{name} = {said[name]}' for name in said)}, set before the step began",
+            remedy=f"unset {' '.join(said)} before srun, if they are left over;\n"
+            "or, where the step runs a launcher of its own: --ntasks-per-node=1 and torchrun,\n"
+            "or HPC_KIT_LAUNCHER=env to believe the environment",
+        )
+    return tuple(f"{name} = {value}" for name, value in said.items())
+
+
+def _phrase(world: World, wrong: list[str]) -> str:
+    variables = [world.sources[PLAIN[name]] for name in wrong]
+    text = f"rank {world.rank} of {world.world_size}"
+    if any(name.startswith("LOCAL") for name in wrong):
+        text += f", local rank {world.local_rank} of {world.local_world_size}"
+    return f"{text} ({', '.join(variables)})"

@@ -1,0 +1,69 @@
+"""Variables beside a launcher's own: of another scope, of another launch, or saying the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpc_kit.runtime.world import World
+
+_LOOKS_LIKE_MPI = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
+_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
+_STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+_TORCHRUN = ("TORCHELASTIC_RUN_ID", "ROLE_RANK")
+_WIDER = {"SLURM_JOB_NODELIST": "SLURM_STEP_NODELIST", "SLURM_JOB_NUM_NODES": "SLURM_STEP_NUM_NODES"}
+_STALE = {"SLURM_NTASKS": "SLURM_STEP_NUM_TASKS", "SLURM_TASKS_PER_NODE": "SLURM_STEP_TASKS_PER_NODE"}
+
+
+def of_step(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What a task of a step leaves aside."""
+    notes = [
+        f"{job} = {environ[job]} (the job's, wider than this step)"
+        for job, step in _WIDER.items()
+        if environ.get(job) and environ.get(step) and environ[job] != environ[step]
+    ]
+    notes += [
+        f"{name} = {environ[name]} (not this step's: {step} = {environ[step]})"
+        for name, step in _STALE.items()
+        if environ.get(name) and environ.get(step) and environ[name] != environ[step]
+    ]
+    host, node = environ.get("HOSTNAME"), environ.get("SLURMD_NODENAME")
+    if host and node and host.split(".")[0] != node.split(".")[0]:
+        notes.append(f"HOSTNAME = {host} (the batch host's)")
+    notes += _listed(environ, _TORCHRUN, "left by a torchrun outside of this step")
+    return (*notes, *looks_like_mpi(environ))
+
+
+def of_agent(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What a worker of torchrun leaves aside: the variables of its agent."""
+    return _listed(environ, (*_STEP, *_MPI), "the agent's") + looks_like_mpi(environ)
+
+
+def of_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What a process of mpirun leaves aside: the batch shell's or the daemon's variables."""
+    return _listed(environ, _STEP, "of the shell or daemon that started this process")
+
+
+def of_single(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What a process on its own leaves aside."""
+    return _listed(environ, (*_STEP, "PMIX_RANK", "PMI_RANK", *_TORCHRUN, "LOCAL_RANK"), "no launch of this process")
+
+
+def pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """PMI's rank and size beside a step: those that say the same, and those that another launch has left behind."""
+    facts = {"PMI_RANK": world.rank, "PMI_SIZE": world.world_size, "PMIX_RANK": world.rank}
+    agrees = tuple(f"{name} = {value}" for name, value in facts.items() if environ.get(name) == str(value))
+    others = tuple(name for name, value in facts.items() if environ.get(name, str(value)) != str(value))
+    return agrees, _listed(environ, others, "left by another launch")
+
+
+def looks_like_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The names that a recent Slurm puts into every job, so that an mpirun would find it."""
+    found = [name for name in _LOOKS_LIKE_MPI if environ.get(name)]
+    return (f"{', '.join(found)} (set in every job by Slurm; no sign of MPI)",) if found else ()
+
+
+def _listed(environ: Mapping[str, str], names: tuple[str, ...], why: str) -> tuple[str, ...]:
+    return tuple(f"{name} = {environ[name]} ({why})" for name in names if environ.get(name))

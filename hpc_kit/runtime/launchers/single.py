@@ -1,0 +1,54 @@
+"""No launcher: one process, alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.runtime.launchers import leftovers, slurm
+from hpc_kit.runtime.variables import number
+from hpc_kit.runtime.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORGOTTEN = "put srun in front of the command"
+
+
+def single(environ: Mapping[str, str]) -> World:
+    """The world of one process, with a warning where it stands in a job that has room for more."""
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    why = f"no launcher started this process: {_why(environ)}" if job else "no launcher started this process"
+    here = environ.get("SLURMD_NODENAME") or None
+    return World(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        node_rank=0,
+        nnodes=1,
+        master_addr=here,
+        launcher="single",
+        name=f"one process in job {job}, outside of any step" if job else "one process",
+        key="single",
+        sources=dict.fromkeys(("local_rank", "world_size", "local_world_size", "node_rank", "nnodes"), "one process")
+        | {
+            "rank": why,
+            "master_addr": "SLURMD_NODENAME, this node" if here else "this machine",
+            "master_port": "any free",
+        },
+        warnings=_forgotten_srun(environ) if job else (),
+        left=leftovers.of_single(environ),
+    )
+
+
+def _why(environ: Mapping[str, str]) -> str:
+    return slurm.why_no_step(environ) or "no srun step"
+
+
+def _forgotten_srun(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The warning for a shell of a job with several tasks or nodes."""
+    for name, unit in (("SLURM_NTASKS", "tasks"), ("SLURM_NPROCS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")):
+        count = number(environ, name)
+        if count is not None and count > 1:
+            return (f"this job has {count} {unit} ({name}), and this is one process outside of any step: {FORGOTTEN}",)
+    return ()

@@ -1,0 +1,91 @@
+"""Torchrun: a worker of its agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
+from hpc_kit.runtime.launchers import leftovers, slurm
+from hpc_kit.runtime.launchers.plain import PLAIN_SOURCES
+from hpc_kit.runtime.variables import counts_of, master_port, needed, number
+from hpc_kit.runtime.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_EVIDENCE = ("RANK", "WORLD_SIZE")
+
+
+def from_torchrun(environ: Mapping[str, str]) -> World | None:
+    """The world of a worker that torchrun started, or None: TORCHELASTIC_RUN_ID beside a rank is the evidence.
+
+    Raises:
+        IncompleteEnvironment: A variable of torchrun is missing or is no number.
+        ContradictoryEnvironment: The numbers do not fit together, or a later srun step has inherited them.
+    """
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
+    if not run or not any(environ.get(name) for name in _EVIDENCE):
+        return None
+    beside = "TORCHELASTIC_RUN_ID"
+    rank, world_size = needed(environ, "RANK", beside=beside), needed(environ, "WORLD_SIZE", beside=beside)
+    agents = number(environ, "GROUP_WORLD_SIZE")
+    if not environ.get("MASTER_ADDR") or master_port(environ) is None:
+        raise IncompleteEnvironment(
+            "torchrun's address is not set",
+            found=f"TORCHELASTIC_RUN_ID = {run}, RANK = {rank}, but not both of MASTER_ADDR and MASTER_PORT",
+            remedy="start the program with torchrun; or unset TORCHELASTIC_RUN_ID, if it is left over",
+        )
+    restart = environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+    warnings = _beside_step(environ, rank, world_size, agents)
+    return World(
+        rank=rank,
+        world_size=world_size,
+        local_rank=needed(environ, "LOCAL_RANK", beside=beside),
+        local_world_size=needed(environ, "LOCAL_WORLD_SIZE", beside=beside),
+        node_rank=needed(environ, "GROUP_RANK", beside=beside),
+        nnodes=agents,
+        master_addr=environ["MASTER_ADDR"],
+        master_port=master_port(environ),
+        launcher="torchrun",
+        name=f"the torchrun run {run}" + (f", restart {restart}" if restart != "0" else ""),
+        key=f"run {run}, restart {restart}, {environ['MASTER_ADDR']}:{environ['MASTER_PORT']}",
+        sources=dict(PLAIN_SOURCES),
+        warnings=warnings,
+        left=leftovers.of_agent(environ),
+    ).checked()
+
+
+def _beside_step(environ: Mapping[str, str], rank: int, world_size: int, agents: int | None) -> tuple[str, ...]:
+    """A warning where agents of the step are missing; an error where the step is newer than torchrun's variables."""
+    if agents is None:
+        return ()
+    if slurm.why_no_step(environ) is not None:
+        _refuse_more_agents_than_nodes(environ, agents)
+        return ()
+    tasks = needed(environ, "SLURM_STEP_NUM_TASKS", beside="TORCHELASTIC_RUN_ID")
+    # Steps of one task, one for each agent, are a common way to start torchrun.
+    if tasks in {1, agents}:
+        return ()
+    several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
+    if 1 < agents < tasks and not several_a_node:
+        return (f"{agents} agents make this world, and the step has {tasks} tasks (GROUP_WORLD_SIZE)",)
+    raise ContradictoryEnvironment(
+        "two launchers claim this process",
+        found=f"the srun step has {tasks} tasks (SLURM_STEP_NUM_TASKS), this one is {environ.get('SLURM_PROCID')}\n"
+        f"torchrun says rank {rank} of {world_size}, from {agents} agents (RANK, WORLD_SIZE, GROUP_WORLD_SIZE)",
+        remedy=f"torchrun --nnodes={tasks} with one task a node, where the step's tasks are its agents;\n"
+        "or, where torchrun's variables are left over: unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID before srun",
+    )
+
+
+def _refuse_more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> None:
+    """In a batch shell: sbatch, called by a worker of torchrun, hands that torchrun's variables on to the new job."""
+    nodes = number(environ, "SLURM_JOB_NUM_NODES")
+    if nodes is not None and agents > nodes:
+        raise ContradictoryEnvironment(
+            "torchrun's variables are of another job",
+            found=f"GROUP_WORLD_SIZE = {agents} agents (TORCHELASTIC_RUN_ID = {environ['TORCHELASTIC_RUN_ID']})\n"
+            f"SLURM_JOB_NUM_NODES = {nodes} (job {environ.get('SLURM_JOB_ID')})",
+            remedy="sbatch --export=NONE, where one job submits another;\n"
+            "or unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID in the batch script",
+        )

@@ -1,0 +1,29 @@
+"""The runtime's words in a log: warnings, once a job."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_kit.runtime.launchers.single import FORGOTTEN
+
+if TYPE_CHECKING:
+    from hpc_kit.runtime.world import World
+
+
+def warn(world: World) -> None:
+    """Write the warnings of a world; rank 0 speaks for all."""
+    if world.is_main:
+        for warning in world.warnings:
+            sys.stderr.write(f"hpc-kit: warning: {warning}\n")
+            if warning.endswith(FORGOTTEN):
+                sys.stderr.write(f"  do     {with_srun(sys.orig_argv)}\n")
+        sys.stderr.flush()
+
+
+def with_srun(argv: list[str]) -> str:
+    """A command line with srun in front; the interpreter by the name that people type."""
+    interpreter, *rest = argv or ["python"]
+    return shlex.join(["srun", Path(interpreter).name, *rest])

@@ -1,0 +1,85 @@
+"""Run somebody's program in this process, as `python PROGRAM` or `python -m MODULE` would."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HARMLESS = {"-u"}
+"""Options of the interpreter that change nothing once it runs."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and its arguments."""
+
+    kind: str
+    """file, module, or command: no Python of this interpreter."""
+    name: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> Program:
+        """The words after `python -m hpc_kit.runtime`: PROGRAM.py ARGS, -m MODULE ARGS, or any command.
+
+        Raises:
+            SpecError: There is none, or its file is missing.
+        """
+        words = _without_own_python(words)
+        if words[:1] == ["-m"] and len(words) > 1:
+            return cls("module", words[1], tuple(words[2:]))
+        if not words or words[0] == "-m":
+            raise SpecError("no program is named", remedy="python -m hpc_kit.runtime PROGRAM.py, or -m MODULE")
+        name, *arguments = words
+        path = Path(name)
+        is_python = path.suffix in {".py", ".pyz"} or (path / "__main__.py").is_file()
+        # What is no program by itself was meant for the interpreter, as torchrun and python take it.
+        if is_python or (path.is_file() and not os.access(path, os.X_OK)):
+            if not path.exists():
+                raise SpecError(f"there is no {name}", found=f"in {Path.cwd()}", remedy="the path of the program")
+            return cls("file", name, tuple(arguments))
+        return cls("command", name, tuple(arguments))
+
+    def run(self) -> None:
+        """Run it as `__main__`; what it raises comes through."""
+        sys.argv = [self.name, *self.arguments]
+        if self.kind == "module":
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(self.name).resolve().parent)
+            runpy.run_path(self.name, run_name="__main__")
+
+    def replace_this_process(self) -> None:
+        """Run a command in place of this process.
+
+        Raises:
+            SpecError: There is no such command.
+        """
+        try:
+            os.execvp(self.name, [self.name, *self.arguments])  # noqa: S606
+        except OSError as error:
+            raise SpecError(
+                f"cannot run {self.name}", found=error.strerror, remedy="the path of a program, or a command on PATH"
+            ) from error
+
+
+def _without_own_python(words: Sequence[str]) -> list[str]:
+    """The words without a `python` that is this very one: its program runs here, where its failures are seen."""
+    interpreter, *rest = words or [""]
+    found = shutil.which(interpreter) if Path(interpreter).name.startswith("python") else None
+    if found is None or Path(found).absolute().parent != Path(sys.executable).absolute().parent:
+        return list(words)
+    while rest and rest[0] in _HARMLESS:
+        rest = rest[1:]
+    return rest if rest and (rest[0] == "-m" or not rest[0].startswith("-")) else list(words)

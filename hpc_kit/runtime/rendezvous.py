@@ -1,0 +1,121 @@
+"""How the ranks meet: rank 0 opens a store, all others find it, every rank signs, and rank 0 leaves last."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpc_kit.runtime import addresses, roster, route, store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch._C._distributed_c10d import Store, TCPStore
+
+    from hpc_kit.runtime.world import World
+
+DEFAULT_TIMEOUT = 300.0
+"""Seconds: nodes of a big job start within minutes of one another."""
+
+_LEAVING = 60.0
+"""Seconds that rank 0 waits at its end, so that no other rank loses the store before it has finished."""
+
+_LAUNCHERS_WITH_STORE = {"torchrun", "env"}
+
+_occasions = itertools.count()
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The ranks of a launch, met."""
+
+    world: World
+    """Complete: no number is None."""
+    host: str
+    port: int
+    server: TCPStore
+    prefix: str
+    """Before all keys of this meeting."""
+    is_owner: bool
+    """Whether the store lives in this process."""
+    interface: str | None
+    """The network interface that leads to the other nodes."""
+    keys: int
+    """How many keys the store held when all had met."""
+
+    def part(self, name: str) -> Store:
+        """A part of the store, for one purpose."""
+        return _part(self.server, f"{self.prefix}/{name}")
+
+    def leave(self) -> None:
+        """Say goodbye; rank 0, in whose process the store lives, waits for the others where they need it."""
+        goodbye = self.part("goodbye")
+        if not self.is_owner:
+            # Rank 0 may have gone long ago, where the program had no use for the store.
+            if addresses.answers(self.host, self.port):
+                roster.say_goodbye(goodbye, self.world)
+        elif self.server.num_keys() > self.keys + roster.goodbye_keys(goodbye):
+            roster.wait_for_goodbyes(goodbye, self.world, patience=_LEAVING)
+
+
+def meet(
+    world: World,
+    *,
+    timeout: float | None = None,
+    environ: Mapping[str, str] | None = None,
+    occasion: int | None = None,
+) -> Meeting:
+    """Meet all ranks of `world`.
+
+    Args:
+        world: Who this process is.
+        timeout: Seconds to wait for the others; 300 by default.
+        environ: Where this node's name and torchrun's variables stand; `os.environ` by default.
+        occasion: Which meeting of these processes this is; counted by default.
+
+    Raises:
+        RendezvousError: Not all came in time; it names those that did not.
+        ContradictoryEnvironment: Two processes say that they are the same rank.
+    """
+    environ = os.environ if environ is None else environ
+    timeout = DEFAULT_TIMEOUT if timeout is None else timeout
+    until = time.monotonic() + timeout
+    occasion = next(_occasions) if occasion is None else occasion
+    here = environ.get("SLURMD_NODENAME") or socket.gethostname()
+    is_owner = world.rank == 0 and world.launcher not in _LAUNCHERS_WITH_STORE
+    with ExitStack() as until_all_have_come:
+        if world.launcher in _LAUNCHERS_WITH_STORE:
+            opened = store.of_launcher(world, environ, timeout)
+        elif is_owner:
+            opened = store.open_as_owner(world, timeout)
+            until_all_have_come.enter_context(store.announced(opened, world, store.token(world, occasion)))
+        else:
+            opened = store.find(world, store.token(world, occasion), timeout, here)
+        prefix = f"hpc_kit/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
+        notes = _part(opened.store, f"{prefix}/roster")
+        route.tell(notes, world, master=opened.host, here=here)
+        roster.sign(notes, world, roster.Entry(here, os.getpid()))
+        roster.wait_for_all(notes, world, until, timeout)
+    whole = roster.completed(notes, world)
+    return Meeting(
+        world=whole,
+        host=opened.host,
+        port=opened.port,
+        server=opened.store,
+        prefix=prefix,
+        is_owner=is_owner,
+        interface=route.interface(notes, whole, master=opened.host),
+        keys=opened.store.num_keys(),
+    )
+
+
+def _part(server: TCPStore, prefix: str) -> Store:
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    part: Store = PrefixStore(prefix, server)
+    return part

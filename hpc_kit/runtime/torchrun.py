@@ -1,0 +1,126 @@
+"""`python -m hpc_kit.runtime.torchrun --nproc-per-node=N PROGRAM.py ARGS`: torchrun, at home in a Slurm step.
+
+One task a node runs this; it is torchrun with all of its options. The step says how many nodes there are, which one
+this is and where they meet; the agent in which the store lives leaves last, so that no other one loses it at the end;
+each worker runs under `hpc_kit.runtime`; and a failure is told in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
+from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
+from hpc_kit.runtime import failure, notice, rendezvous
+from hpc_kit.runtime.launchers import resolve
+from hpc_kit.runtime.process_group import seconds_of
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from hpc_kit.runtime.rendezvous import Meeting
+    from hpc_kit.runtime.world import World
+
+_ONE_NODE = {"1", "1:1"}
+_KILLED = 128
+
+
+def main(words: list[str]) -> int:
+    """Run the agent of this node; its exit code is that of the worker that failed first here."""
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        options = torchrun.parse_args(words)  # type: ignore[no-untyped-call]
+        world = agents(resolve(os.environ), options.nnodes)
+        notice.warn(world)
+        meeting = rendezvous.meet(world, timeout=seconds_of(None, os.environ))
+        _prepare(meeting, options)
+        torchrun.run(options)  # type: ignore[no-untyped-call]
+    except HpcKitError as error:
+        sys.stderr.write(f"hpc-kit: {error}\n")
+        return error.exit_status
+    except ChildFailedError as error:
+        return _told(error)
+    except SignalException as stop:
+        return _KILLED + stop.sigval
+    meeting.leave()
+    return 0
+
+
+def agents(world: World, nnodes: str) -> World:
+    """`world` as that of the agents, one a node.
+
+    Raises:
+        ContradictoryEnvironment: Several tasks run on a node, or --nnodes says something else than the step.
+    """
+    if world.local_world_size != 1:
+        raise ContradictoryEnvironment(
+            f"torchrun would be started {world.local_world_size} times on this node",
+            found=f"{world.name} has {world.world_size} tasks on {world.nnodes} nodes; torchrun starts ranks itself",
+            remedy="srun --ntasks-per-node=1, with torchrun --nproc-per-node=N",
+        )
+    if nnodes not in {*_ONE_NODE, str(world.world_size), f"{world.world_size}:{world.world_size}"}:
+        raise ContradictoryEnvironment(
+            f"--nnodes={nnodes} does not fit {world.name}",
+            found=f"{world.world_size} tasks, one agent each ({world.sources.get('world_size')})",
+            remedy=f"--nnodes={world.world_size}; or srun --nodes={nnodes} --ntasks-per-node=1",
+        )
+    return world
+
+
+def _prepare(meeting: Meeting, options: Namespace) -> None:
+    """Fill in torchrun's options, and what the workers find in their environment."""
+    world = meeting.world
+    options.rdzv_backend, options.rdzv_endpoint, options.standalone = "static", "", False
+    options.nnodes, options.node_rank = str(world.world_size), world.rank
+    options.master_addr, options.master_port = meeting.host, meeting.port
+    if options.rdzv_id == "none":
+        options.rdzv_id = os.environ.get("SLURM_JOB_ID", "alone")
+    if not options.run_path:
+        own_words = ["-m"] if options.module else []
+        options.training_script_args = [*own_words, options.training_script, *options.training_script_args]
+        options.training_script, options.module, options.no_python = "hpc_kit.runtime", True, False
+    if meeting.interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", meeting.interface)
+    # What torchrun would set itself, with a banner.
+    os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
+    if "LOGLEVEL" not in os.environ:
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+
+
+def _threads(nproc_per_node: str) -> int:
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SRUN_CPUS_PER_TASK") or ""
+    if not (cpus.isdigit() and nproc_per_node.isdigit() and int(nproc_per_node)):
+        return 1
+    return max(1, int(cpus) // int(nproc_per_node))
+
+
+def _told(error: ChildFailedError) -> int:
+    """Say which worker of this node failed first, and leave its name, which one that was killed cannot do itself."""
+    rank, worker = error.get_first_failure()
+    code = worker.exitcode if worker.exitcode >= 0 else _KILLED - worker.exitcode
+    how = f"with exit code {code}" if worker.exitcode >= 0 else f"by {signal.Signals(-worker.exitcode).name}"
+    more = ""
+    if run := os.environ.get(RUN_VARIABLE):
+        claim_first_failure(Path(run), rank, failure.host(), code)
+        first = read_first_failure(Path(run))
+        more = f": {rank_log(rank)} tells why"
+        if first is not None and first.rank not in error.failures:
+            more = f" after rank {first.rank} on {first.host}"
+    sys.stderr.write(f"hpc-kit: rank {rank} ended {how}{more}\n")
+    return code
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    if code:
+        failure.exit_now(code)

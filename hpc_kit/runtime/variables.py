@@ -1,0 +1,99 @@
+"""Reading numbers and lists from environment variables, with errors that name the variable and its value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import HostlistError, IncompleteEnvironment
+from hpc_kit.slurm import nodelist
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_DIGITS = 18
+_LAST_PORT = 65_535
+
+
+def number(environ: Mapping[str, str], name: str) -> int | None:
+    """A count or an index; None where the variable is not set or empty.
+
+    Raises:
+        IncompleteEnvironment: It is set to something else than a number from 0 up.
+    """
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise IncompleteEnvironment(
+            f"{name} is not a number from 0 up",
+            found=f"{name} = {environ[name]!r}",
+            remedy=f"unset {name}, or let the launcher (srun, torchrun) set it",
+        )
+    return int(text)
+
+
+def needed(environ: Mapping[str, str], name: str, *, beside: str) -> int:
+    """A number that `beside`, the variables that are there, cannot do without.
+
+    Raises:
+        IncompleteEnvironment: It is not set, or not a number.
+    """
+    value = number(environ, name)
+    if value is None:
+        raise IncompleteEnvironment(
+            f"{name} is not set",
+            found=f"{shown(environ, *beside.split())}, but no {name}",
+            remedy=f"start the program with srun or torchrun, which set {name} too;\n"
+            f"or unset {beside}, if they are left over",
+        )
+    return value
+
+
+def shown(environ: Mapping[str, str], *names: str) -> str:
+    """`NAME = value, NAME = value` of those that are set."""
+    return ", ".join(f"{name} = {environ[name]}" for name in names if environ.get(name, ""))
+
+
+def master_port(environ: Mapping[str, str]) -> int | None:
+    """MASTER_PORT, where somebody has set it.
+
+    Raises:
+        IncompleteEnvironment: It is no port.
+    """
+    port = number(environ, "MASTER_PORT")
+    if port is not None and not 0 < port <= _LAST_PORT:
+        raise IncompleteEnvironment(
+            "MASTER_PORT is no port", found=f"MASTER_PORT = {port}", remedy="unset MASTER_PORT; or a number below 32768"
+        )
+    return port
+
+
+def hosts_of(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The hosts of a node list variable; none where it is not set.
+
+    Raises:
+        IncompleteEnvironment: It is malformed.
+    """
+    try:
+        return tuple(nodelist.expand(environ.get(name, "").strip()))
+    except HostlistError as error:
+        raise _malformed(name, "a node list", error) from error
+
+
+def counts_of(environ: Mapping[str, str], name: str) -> tuple[int, ...]:
+    """The counts of a tasks-per-node variable, `2(x3),1`; none where it is not set.
+
+    Raises:
+        IncompleteEnvironment: It is malformed.
+    """
+    text = environ.get(name, "").strip()
+    try:
+        return tuple(nodelist.expand_tasks_per_node(text)) if text else ()
+    except HostlistError as error:
+        raise _malformed(name, "a list of counts", error) from error
+
+
+def _malformed(name: str, kind: str, error: HostlistError) -> IncompleteEnvironment:
+    return IncompleteEnvironment(
+        f"{name} is not {kind}: {error.what}", found=error.found, remedy=f"unset {name}, or let srun set it"
+    )

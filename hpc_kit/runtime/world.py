@@ -1,0 +1,88 @@
+"""Who this process is: one frozen value, from one launcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import ContradictoryEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One process among those that were launched together.
+
+    ================  ===========================================  ==================  ==========================
+    here              Slurm step                                   torchrun            Open MPI
+    ================  ===========================================  ==================  ==========================
+    rank              SLURM_PROCID                                 RANK                OMPI_COMM_WORLD_RANK
+    world_size        SLURM_STEP_NUM_TASKS                         WORLD_SIZE          OMPI_COMM_WORLD_SIZE
+    local_rank        SLURM_LOCALID                                LOCAL_RANK          OMPI_COMM_WORLD_LOCAL_RANK
+    local_world_size  SLURM_STEP_TASKS_PER_NODE at SLURM_NODEID    LOCAL_WORLD_SIZE    OMPI_COMM_WORLD_LOCAL_SIZE
+    node_rank         SLURM_NODEID                                 GROUP_RANK          none
+    nnodes            SLURM_STEP_NUM_NODES                         GROUP_WORLD_SIZE    none
+    master_addr       first of SLURM_STEP_NODELIST                 MASTER_ADDR         MASTER_ADDR
+    ================  ===========================================  ==================  ==========================
+
+    None is what this launcher's variables do not tell; `hpc_kit.distributed()` asks the other ranks.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int | None
+    local_world_size: int | None
+    node_rank: int | None
+    nnodes: int | None
+    master_addr: str | None = None
+    """Host of rank 0."""
+    master_port: int | None = None
+    launcher: str
+    """slurm, torchrun, mpi, env (RANK and WORLD_SIZE set by hand or by a launcher we do not know) or single."""
+    name: str
+    """The launch, in words: `the srun step 1234.0`."""
+    key: str = ""
+    """What all ranks of this launch share, and no other launch has: port and token come from it."""
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Where each value comes from."""
+    warnings: tuple[str, ...] = ()
+    agrees: tuple[str, ...] = ()
+    """Other variables that say the same."""
+    left: tuple[str, ...] = ()
+    """Variables that say something else of something else, and why they do not count."""
+    hosts: tuple[str, ...] = ()
+    """The launch's nodes, where they are known."""
+    tasks_per_node: tuple[int, ...] = ()
+    """Ranks on each of `hosts`."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes and speaks for all."""
+        return self.rank == 0
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size} in {self.name}"
+
+    def checked(self) -> World:
+        """This world, or an error that names both variables where a rank lies outside its size.
+
+        Raises:
+            ContradictoryEnvironment: A rank is not below its size.
+        """
+        pairs = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes"))
+        for index_name, size_name in (*pairs, ("local_world_size", "world_size"), ("nnodes", "world_size")):
+            index, size = getattr(self, index_name), getattr(self, size_name)
+            fits = index is None or size is None or index < size + (not index_name.endswith("rank"))
+            if not fits or size == 0:
+                raise ContradictoryEnvironment(
+                    f"{index_name} {index} does not fit {size_name} {size}: {self.name}",
+                    found=f"{self._told(index_name)}\n{self._told(size_name)}",
+                    remedy="start the program with srun or torchrun, which set all of them together;\n"
+                    "or unset those that an earlier launch has left behind",
+                )
+        return self
+
+    def _told(self, name: str) -> str:
+        return f"{name} = {getattr(self, name)} from {self.sources.get(name, 'no variable')}"

@@ -1,0 +1,98 @@
+"""Reads a launch line: which launcher starts which, with what options, down to the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from hpc_kit.script import launchers
+from hpc_kit.script.shell.values import Text
+from hpc_kit.script.stages import (
+    AGENTS,
+    CONTAINERS,
+    MPIRUN,
+    PYTHON,
+    SHELLS,
+    WRAPPERS,
+    Code,
+    Parsed,
+    Stage,
+    starts_something,
+)
+
+
+def read_launch(words: Sequence[Text]) -> Parsed:
+    """The stages of a command's words."""
+    stages: list[Stage] = []
+    gives: list[tuple[str, Text]] = []
+    rest = list(words)
+    while rest:
+        name = PurePath(rest[0].text).name
+        if name == "srun":
+            stage, rest = launchers.srun(rest)
+            gives += launchers.exported(stage)
+        elif name in MPIRUN:
+            stage, rest, given = launchers.mpirun(rest)
+            gives += given
+        elif name == "env":
+            stage, rest, given = _env(rest)
+            gives += given
+        elif name in WRAPPERS:
+            stage, rest = _wrapper(rest, *WRAPPERS[name])
+        elif name in CONTAINERS:
+            stage, rest = _to_known(rest)
+        elif name in AGENTS or name == "torchrun":
+            stage, rest = launchers.agent(name, rest)
+        elif PYTHON.match(name):
+            stage, rest = launchers.python(rest)
+        elif name in SHELLS:
+            stage, code = _shell(rest)
+            return Parsed((*stages, stage), tuple(gives), code)
+        else:
+            stage, rest = Stage("program", tuple(rest), {}), []
+        stages.append(stage)
+    return Parsed(tuple(stages), tuple(gives))
+
+
+def _env(words: list[Text]) -> tuple[Stage, list[Text], list[tuple[str, Text]]]:
+    gives, index = list[tuple[str, Text]](), 1
+    while index < len(words):
+        text = words[index].text
+        if text in {"-u", "-C", "-S"}:
+            index += 1
+        elif match := re.match(r"([A-Za-z_]\w*)=", text):
+            gives.append((match[1], words[index].part(match.end(), len(text))))
+        elif not text.startswith("-"):
+            break
+        index += 1
+    return Stage("wrapper", tuple(words), {}), words[index:], gives
+
+
+def _wrapper(words: list[Text], valued: str, positional: int) -> tuple[Stage, list[Text]]:
+    index = 1
+    while index < len(words) and words[index].text.startswith("-"):
+        text = words[index].text
+        index += 2 if len(text) == 2 and text[1] in valued else 1
+    return Stage("wrapper", tuple(words), {}), words[index + positional :]
+
+
+def _to_known(words: list[Text]) -> tuple[Stage, list[Text]]:
+    """A container or environment tool: its program is the first that is known as one."""
+    for index in range(1, len(words)):
+        if starts_something(words[index]):
+            return Stage("wrapper", tuple(words), {}), words[index:]
+    return Stage("program", tuple(words), {}), []
+
+
+def _shell(words: list[Text]) -> tuple[Stage, Code | None]:
+    index = 1
+    while index < len(words):
+        text = words[index].text
+        if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", text) and index + 1 < len(words):
+            code = Code(words[index + 1], tuple(words[index + 3 :]))
+            return Stage("shell", tuple(words), {"code": words[index + 1]}), code
+        if not text.startswith(("-", "+")):
+            return Stage("shell", tuple(words), {"file": words[index]}), None
+        index += 2 if text in {"-o", "+o", "-O", "--rcfile", "--init-file"} else 1
+    return Stage("shell", tuple(words), {}), None

@@ -1,0 +1,230 @@
+"""Reads any sbatch script, ours or hand-written, without running it: directives, commands, launch lines, variables."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import PurePath
+from typing import NamedTuple
+
+from hpc_kit.script.directive_lines import Placed, Problem, Read, read_all
+from hpc_kit.script.geometry import UNKNOWN, Geometry, job_geometry, step_geometry
+from hpc_kit.script.launch import read_launch
+from hpc_kit.script.shell.grammar import Parsed, parse
+from hpc_kit.script.shell.trace import Assigned, Step, Trace, seed
+from hpc_kit.script.shell.values import Environment
+from hpc_kit.script.stages import AGENTS, HELPERS, MULTIPLIERS, Stage
+from hpc_kit.slurm.directives import Directives
+
+SHELLS = {"bash", "sh", "dash", "ksh", "zsh"}
+
+
+class Launch(NamedTuple):
+    """One command line of the script, as the programs that start one another.
+
+    `step` is the batch script's own command; `line` and `column` are those of the last program, which may stand
+    elsewhere (in a variable, in the code of a `bash -c`).
+    """
+
+    stages: tuple[Stage, ...]
+    step: Step
+    inner: Step
+
+    def stage(self, *kinds: str) -> Stage | None:
+        """The first stage of one of these kinds."""
+        return next((stage for stage in self.stages if stage.kind in kinds), None)
+
+    @property
+    def program(self) -> Stage:
+        """What is started in the end."""
+        return self.stages[-1]
+
+    @property
+    def multiplier(self) -> Stage | None:
+        """The srun or mpirun that starts it on the nodes."""
+        return self.stage(*MULTIPLIERS)
+
+    @property
+    def agent(self) -> Stage | None:
+        """The torchrun, accelerate or deepspeed in it."""
+        return self.stage(*AGENTS)
+
+    @property
+    def trains(self) -> bool:
+        """It does the job's work: a Python program, or whatever srun starts that is no mere helper."""
+        program = self.program
+        if program.kind == "wrapper" or program.name in HELPERS:
+            return False
+        if self.agent is not None:
+            return True
+        if program.kind == "python" and program.options.get("module", program.words[0]).text in {"pip", "venv"}:
+            return False
+        if self.multiplier is not None:
+            return program.kind != "srun" and program.words[-1].text not in {"--version", "-V", "--help"}
+        return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
+
+
+class Script:
+    """A batch script that was read.
+
+    Args:
+        text: Its text.
+        name: How messages call it.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text = text
+        self.name = name
+        self.lines = text.replace("\r\n", "\n").split("\n")
+
+    @cached_property
+    def interpreter(self) -> str | None:
+        """The interpreter's name, without folder; None where the first line names none."""
+        words = self.lines[0].removeprefix("#!").split() if self.lines[0].startswith("#!") else []
+        if words and PurePath(words[0]).name == "env":
+            words = [word for word in words[1:] if not word.startswith("-")]
+        return PurePath(words[0]).name if words else None
+
+    @property
+    def is_shell(self) -> bool:
+        """It is shell, as far as is known."""
+        return self.interpreter is None or self.interpreter in SHELLS
+
+    @cached_property
+    def _read(self) -> Read:
+        return read_all(self.lines)
+
+    @property
+    def directives(self) -> Directives:
+        """Its #SBATCH lines."""
+        return self._read.directives
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Directives that Slurm would not take."""
+        return self._read.problems
+
+    @property
+    def given(self) -> tuple[Placed, ...]:
+        """Each option of the directives, in order."""
+        return self._read.options
+
+    @property
+    def heterogeneous(self) -> bool:
+        """A `#SBATCH hetjob` parts it: there is no one number of nodes."""
+        return len(self.directives.components()) > 1
+
+    @cached_property
+    def options(self) -> dict[str, str]:
+        """The last value of each option; the empty string for one without."""
+        return {each.name: each.value for each in self.given}
+
+    def line_of(self, *names: str) -> int | None:
+        """The line that gives one of these options (the last one, which counts)."""
+        return next((each.line for each in reversed(self.given) if each.name in names), None)
+
+    def place_of(self, name: str) -> tuple[int, int]:
+        """Line and column of the last directive that gives an option."""
+        return next(((each.line, each.column) for each in reversed(self.given) if each.name == name), (0, 0))
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """How many nodes and tasks it asks for."""
+        return UNKNOWN if self.heterogeneous else job_geometry(self.options)
+
+    def geometry_of(self, launch: Launch) -> Geometry:
+        """How many nodes and tasks a launch line gets."""
+        return step_geometry(self.geometry, launch.multiplier)
+
+    @cached_property
+    def _parsed(self) -> Parsed:
+        return parse("\n".join(self.lines) if self.is_shell else "")
+
+    @property
+    def comments(self) -> frozenset[int]:
+        """Lines with a comment of the shell; text of here-documents and quotes is none."""
+        return self._parsed.comments
+
+    @cached_property
+    def _trace(self) -> tuple[Trace, tuple[Launch, ...]]:
+        launches: list[Launch] = []
+        trace = Trace(
+            Environment(seed(self.geometry.variables(), 1)),
+            errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
+            nested=lambda trace, step: _nested(trace, step, launches),
+        )
+        trace.block(self._parsed.block)
+        return trace, tuple(launches)
+
+    @property
+    def steps(self) -> list[Step]:
+        """Every command, in order; those in the code of a `bash -c` too."""
+        return self._trace[0].steps
+
+    @property
+    def assigned(self) -> list[Assigned]:
+        """Every variable that is given a value, in order."""
+        return self._trace[0].assigned
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Every command that starts a program, as a launch line."""
+        return self._trace[1]
+
+    @property
+    def sources_others(self) -> bool:
+        """It reads other files of shell in, beside the usual set-up of an environment: what they set is not known."""
+        usual = re.compile(r"(activate|conda\.sh|bashrc|bash_profile|profile|modules?\.sh|lmod.*|init/bash)\Z")
+        return any(
+            step.name in {".", "source"} and len(step.words) > 1 and not usual.search(step.words[1].text)
+            for step in self.steps
+            if not step.task
+        )
+
+    @property
+    def unread(self) -> str | None:
+        """What of it could not be read."""
+        if not self.is_shell:
+            return f"the shell's rules: it is for {self.interpreter}"
+        trouble = self._parsed.trouble
+        return f"what follows line {trouble.line}: {trouble.what}" if trouble else None
+
+
+def read_script(text: str, name: str = "script") -> Script:
+    """Read a batch script; nothing of it is run, and nothing in it is an error here.
+
+    Args:
+        text: The script.
+        name: How messages call it.
+    """
+    return Script(text, name)
+
+
+_BUILTINS = frozenset({
+    ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",
+    "enable", "eval", "exit", "export", "false", "fc", "fg", "getopts", "hash", "help", "history", "jobs", "kill",
+    "let", "local", "logout", "mapfile", "module", "popd", "printf", "pushd", "pwd", "read", "readarray",
+    "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test", "times", "trap", "true", "type",
+    "typeset", "ulimit", "umask", "unalias", "unset", "wait",
+})  # fmt: skip
+
+
+def _nested(
+    trace: Trace, step: Step, launches: list[Launch], outer: tuple[Stage, ...] = (), root: Step | None = None
+) -> None:
+    """Note a command as a launch line; go through the code that it starts, too."""
+    if step.name in _BUILTINS or step.name.startswith(("$(", "`")):
+        return
+    parsed = read_launch(step.words)
+    stages = outer + parsed.stages
+    task = any(stage.kind in MULTIPLIERS for stage in stages)
+    for name, value in parsed.gives:
+        trace.assign(name, value, task=trace.environment.task)
+    if parsed.code is None or parsed.code.text.opaque:
+        launches.append(Launch(stages, root or step, step))
+        return
+
+    def inner(trace: Trace, inside: Step) -> None:
+        _nested(trace, inside, launches, stages, root or step)
+
+    trace.code(parsed.code.text, trace.environment.child(parsed.code.arguments, task=task), step.place, inner)

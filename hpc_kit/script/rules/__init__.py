@@ -1,0 +1,25 @@
+"""Checks of a batch script: each with a code, a test that it finds its fault, and one that it leaves others alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpc_kit.script.rules import ending, form, launch, options, rendezvous, secrets, signals
+from hpc_kit.script.rules.base import Evidence as Evidence
+from hpc_kit.script.rules.base import Finding as Finding
+from hpc_kit.script.rules.base import Rule as Rule
+from hpc_kit.script.rules.base import Subject as Subject
+
+RULES: tuple[Rule, ...] = tuple(
+    sorted(
+        (*form.RULES, *options.RULES, *launch.RULES, *rendezvous.RULES, *ending.RULES, *signals.RULES, *secrets.RULES),
+        key=lambda rule: rule.code,
+    )
+)
+"""All rules, by code."""
+
+
+def check(subject: Subject, rules: Iterable[Rule] = RULES) -> list[Finding]:
+    """What the rules find, in the order of the script."""
+    found = [finding for rule in rules for finding in rule.findings(subject)]
+    return sorted(found, key=lambda finding: (finding.line, finding.column, finding.code))

@@ -1,0 +1,148 @@
+"""Rules of options: those that exclude one another, that are said twice, counts that do not fit, log folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
+
+EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
+    (frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}), "error"),
+    (frozenset({"core-spec", "thread-spec"}), "error"),
+    (frozenset({"ntasks-per-gpu", "gpus-per-task"}), "error"),
+    (frozenset({"ntasks-per-gpu", "gpus-per-socket"}), "error"),
+    (frozenset({"ntasks-per-gpu", "ntasks-per-node"}), "error"),
+    (frozenset({"bb", "bbf"}), "error"),
+    (frozenset({"requeue", "no-requeue"}), "error"),
+    (frozenset({"exclusive", "oversubscribe"}), "warning"),
+    (frozenset({"cpus-per-gpu", "cpus-per-task"}), "warning"),
+)
+"""Options of which one at most makes sense; `error`: sbatch refuses both, or takes one in silence."""
+
+_REPEATABLE = frozenset({"verbose", "quiet"})
+
+
+@rule("KIT111")
+def exclusive_options(subject: Subject) -> Iterator[Fault]:
+    """Options that exclude one another.
+
+    --mem, --mem-per-cpu and --mem-per-gpu are three ways to ask for memory, and sbatch refuses two of them; the same
+    holds for --ntasks-per-gpu with --gpus-per-task or --ntasks-per-node. --gpus-per-node and --gres=gpu ask for GPUs
+    twice. Of --requeue and --no-requeue the later one counts, in silence.
+
+    Mend: keep one.
+    Documented: sbatch(1), at each of these options.
+    """
+    script = subject.script
+    if script.heterogeneous:
+        return
+    groups = [(group & script.options.keys(), severity) for group, severity in EXCLUSIVE]
+    if "gpus-per-node" in script.options and re.match(r"(gres[:/])?gpu\b", script.options.get("gres", "")):
+        groups.append((frozenset({"gpus-per-node", "gres"}), "error"))
+    for group, severity in groups:
+        if len(group) > 1:
+            places = sorted((each.line, each.column, each.name) for each in script.given if each.name in group)
+            names = " and ".join(f"--{name}" for name in dict.fromkeys(name for _, _, name in places))
+            line, column, _ = places[-1]
+            remedy = f"keep one of {names.replace(' and ', ', ')}"
+            lines = tuple(place[0] for place in places)
+            yield Fault(line, column, f"{names} exclude one another", remedy, lines, severity)
+
+
+@rule("KIT112", "warning")
+def repeated_options(subject: Subject) -> Iterator[Fault]:
+    """An option that is given twice, with two values.
+
+    The last one counts, in silence; the other is a trap for whoever edits the file next.
+
+    Mend: keep one.
+    Documented: sbatch(1), DESCRIPTION.
+    """
+    script = subject.script
+    if script.heterogeneous:
+        return
+    for name in dict.fromkeys(each.name for each in script.given):
+        places = [each for each in script.given if each.name == name]
+        if len({each.value for each in places}) > 1 and name not in _REPEATABLE:
+            last, before = places[-1], places[-2]
+            what = f"--{name} is given twice: {last.value or 'the last'} counts, {before.value or 'the other'} does not"
+            yield Fault(last.line, last.column, what, "keep one of the two", (before.line,))
+
+
+@rule("KIT113")
+def log_folders(subject: Subject) -> Iterator[Fault]:
+    """The folder of a log file does not exist.
+
+    Slurm makes no folders for --output and --error. It takes the job, the job ends within a second (before 23.02
+    without a word, seen as FAILED 0:53), and no file tells why. `mkdir` in the script itself comes too late.
+
+    Mend: make the folder before sbatch runs: `mkdir -p logs && sbatch FILE`.
+    Documented: sbatch(1), --output and "filename pattern".
+    """
+    script = subject.script
+    if subject.is_folder is None or script.heterogeneous:
+        return
+    start = script.options.get("chdir", "")
+    for each in script.given:
+        folder = _folder(each.value, script.options.get("job-name")) if each.name in {"output", "error"} else None
+        if folder is None or "$" in folder or folder.startswith("~"):
+            continue
+        path = str(PurePath(start) / folder)
+        if "%" in folder:
+            what = f"no folder has this name before the job runs: {folder}"
+            yield Fault(each.line, each.column, what, "name a folder without %j, %A, %a; keep those for the file")
+        elif not subject.is_folder(path):
+            # Another machine's file systems are not seen from here.
+            elsewhere = path.startswith("/") and not subject.is_folder("/" + PurePath(path).parts[1])
+            yield Fault(
+                each.line,
+                each.column,
+                f"the log folder does not exist: {path}",
+                f"mkdir -p {path}, before sbatch runs",
+                severity="warning" if elsewhere else None,
+            )
+
+
+def _folder(value: str, job_name: str | None) -> str | None:
+    """The folder of a log file, with what is known of Slurm's patterns put in; None: the current one."""
+    folder = str(PurePath(value).parent)
+    if "/" not in value or folder == ".":
+        return None
+    known = folder if job_name is None else re.sub(r"(?<!%)((?:%%)*)%x", lambda match: match[1] + job_name, folder)
+    return None if re.search(r"(?<!%)(?:%%)*%[uxN]", known) else known.replace("%%", "%") if "%%" in known else known
+
+
+@rule("KIT201")
+def task_counts(subject: Subject) -> Iterator[Fault]:
+    """--ntasks is not nodes x tasks a node.
+
+    Where all three are given, --ntasks counts and --ntasks-per-node becomes an upper bound. More tasks than fit make
+    sbatch ask for more nodes or refuse; fewer leave some nodes with fewer ranks than the others.
+
+    Mend: leave one of the three out, or make them agree.
+    Documented: sbatch(1), --ntasks-per-node.
+    """
+    script = subject.script
+    counts = [script.options.get(name, "") for name in ("nodes", "ntasks", "ntasks-per-node")]
+    if script.heterogeneous or not all(count.isdigit() for count in counts):
+        return
+    nodes, ntasks, per_node = map(int, counts)
+    if ntasks != nodes * per_node:
+        last = max(
+            (each for each in script.given if each.name in {"nodes", "ntasks", "ntasks-per-node"}),
+            key=lambda each: each.line,
+        )
+        yield Fault(
+            last.line,
+            last.column,
+            f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}",
+            f"--ntasks={nodes * per_node}, or leave --ntasks out",
+            (script.line_of("nodes"), script.line_of("ntasks"), script.line_of("ntasks-per-node")),
+            # As many as an uneven split needs: 7 tasks on 2 nodes of 4.
+            "warning" if -(-ntasks // nodes) == per_node else "error",
+        )
+
+
+RULES: tuple[Rule, ...] = (exclusive_options, repeated_options, log_folders, task_counts)

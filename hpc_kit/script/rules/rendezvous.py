@@ -1,0 +1,127 @@
+"""Rules of meeting and of devices: address, port, GPUs, secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.script.reader import Script
+from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.shell.values import Text
+
+EPHEMERAL = (32768, 60999)
+"""Ports that Linux hands out by itself (net.ipv4.ip_local_port_range)."""
+
+_LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)\Z")
+_ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
+_PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
+
+
+@rule("KIT301")
+def loopback_master(subject: Subject) -> Iterator[Fault]:
+    """MASTER_ADDR is this host itself, and the job has several nodes.
+
+    On each node, localhost is that node: the ranks of the other nodes wait for a rank 0 that never comes, or each node
+    becomes a world of its own.
+
+    Mend: the first node's name: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
+    """
+    script = subject.script
+    wide = [launch for launch in script.launches if script.geometry_of(launch).several_nodes]
+    if not script.geometry.several_nodes or not wide:
+        return
+    remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    places = [each.value for each in script.assigned if each.name == "MASTER_ADDR" and each.value.known]
+    for launch in wide:
+        option = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent else None
+        if option is not None and option.known and "standalone" not in (launch.agent.options if launch.agent else ()):
+            places.append(option)
+    for text in places:
+        host = re.sub(r"(?<=[^:]):\d+\Z", "", text.text)
+        if _LOOPBACK.match(host):
+            nodes = script.geometry.least_nodes
+            what = f"{host} is another machine on each of the {nodes} nodes"
+            yield Fault(text.line, text.column, what, remedy, (script.line_of("nodes"),))
+
+
+@rule("KIT302", "warning")
+def fixed_port(subject: Subject) -> Iterator[Fault]:
+    """The rendezvous port is fixed.
+
+    Two jobs on one node, or a job and the rest of the one before it, take the same port: "address already in use", or
+    the ranks of one join the other. 29500 is what everybody uses.
+
+    Mend: a port from the job id, below 32768: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
+    Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
+    """
+    if "exclusive" in subject.script.options:
+        return
+    for text, port in _ports(subject.script):
+        if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
+            what = f"port {port} is fixed: two jobs on a node meet there"
+            yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+
+
+@rule("KIT303", "warning")
+def ephemeral_port(subject: Subject) -> Iterator[Fault]:
+    """The rendezvous port lies where Linux takes ports for outgoing connections.
+
+    From 32768 to 60999 the kernel gives ports to whoever connects somewhere: now and then yours is taken when rank 0
+    wants it, and the job fails to start.
+
+    Mend: a port from the job id, below 32768: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
+    Documented: ip(7), ip_local_port_range.
+    """
+    for text, port in _ports(subject.script):
+        if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
+            what = f"port {port} is one that Linux hands out by itself ({EPHEMERAL[0]}-{EPHEMERAL[1]})"
+            yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+
+
+def _ports(script: Script) -> Iterator[tuple[Text, int]]:
+    """Ports that are written as numbers."""
+    texts = [each.value for each in script.assigned if each.name == "MASTER_PORT"]
+    for launch in script.launches:
+        if launch.agent is not None and "standalone" not in launch.agent.options:
+            texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
+    for text in texts:
+        port = text.text.rpartition(":")[2]
+        # Port 0 asks the system for a free one.
+        if port.isdigit() and 0 < int(port) < 65536:
+            yield text.part(len(text.text) - len(port), len(text.text)), int(port)
+
+
+@rule("KIT311", "warning")
+def visible_devices(subject: Subject) -> Iterator[Fault]:
+    """CUDA_VISIBLE_DEVICES is written by hand.
+
+    Slurm sets it to the GPUs that the job, or the task, was given. Other numbers name GPUs that may be another job's,
+    or none at all where cgroups hide them; with one GPU a task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task
+    but the first without any.
+
+    Mend: remove the line; ask for GPUs with --gpus-per-task or --gpus-per-node, and let the program take device
+    `local_rank % torch.cuda.device_count()`.
+    Documented: slurm.schedmd.com/gres.html.
+    """
+    script = subject.script
+    for each in script.assigned:
+        if each.name not in {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}:
+            continue
+        text = each.value.text
+        # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
+        if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
+            continue
+        bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
+        certain = each.task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
+        yield Fault(
+            each.value.line,
+            each.value.column,
+            f"{each.name} is Slurm's to set; {text} may be none of this job's GPUs",
+            "remove it; device = local rank, counted among the visible ones",
+            (script.line_of("gpus-per-task", "gpus-per-node", "gres", "gpus"),),
+            "error" if certain else None,
+        )
+
+
+RULES: tuple[Rule, ...] = (loopback_master, fixed_port, ephemeral_port, visible_devices)

@@ -1,0 +1,66 @@
+"""The tree of a shell text: statements, `&&`/`||` chains, pipelines, simple and compound commands."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hpc_kit.script.shell.lexer import HereDocument
+from hpc_kit.script.shell.words import Assignment, Word
+
+
+class Redirect(NamedTuple):
+    """`2>&1`, `<file`, `<<EOF`: the target is a word, or a here-document."""
+
+    operator: str
+    target: Word | HereDocument
+
+
+class Simple(NamedTuple):
+    """`NAME=value program word ... >file`."""
+
+    assignments: tuple[Assignment, ...]
+    words: tuple[Word, ...]
+    redirects: tuple[Redirect, ...]
+    line: int
+    column: int
+
+
+class Compound(NamedTuple):
+    """`if`, `for`, `while`, `until`, `case`, `select`, `group`, `subshell`, `function`, `test` or `arithmetic`.
+
+    `bodies` are its blocks with their parts in it: `condition`, `then`, `else`, `body`.
+    """
+
+    kind: str
+    bodies: tuple[tuple[str, Block], ...]
+    redirects: tuple[Redirect, ...]
+    line: int
+    name: str = ""
+
+
+Command = Simple | Compound
+
+
+class Pipeline(NamedTuple):
+    """Commands with `|` between them."""
+
+    commands: tuple[Command, ...]
+    negated: bool
+
+
+class Chain(NamedTuple):
+    """Pipelines with `&&` or `||` between them."""
+
+    pipelines: tuple[Pipeline, ...]
+    operators: tuple[str, ...]
+
+
+class Statement(NamedTuple):
+    """A chain up to its `;`, `&` or line end."""
+
+    chain: Chain
+    background: bool
+    line: int
+
+
+Block = tuple[Statement, ...]

@@ -1,0 +1,110 @@
+"""How one cluster's Slurm is reached: the environment of its commands, who runs them, how often they may be asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpc_kit.slurm.commands import Completed, JobStatus, Runner
+    from hpc_kit.spec.cluster import Cluster
+
+SYSTEM_PAUSE = 10.0
+"""Seconds between two questions to a real Slurm: its controller serves the whole site."""
+
+EMBEDDED_PAUSE = 0.2
+
+MAX_ARRAY_SIZE = 1001
+"""Slurm's own default, where `scontrol show config` does not tell."""
+
+_CONFIG_SECONDS = 30.0
+
+
+class Access(NamedTuple):
+    """One Slurm, as this process reaches it."""
+
+    environ: Mapping[str, str]
+    embedded: bool
+    runner: Runner = commands.run
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two questions."""
+        return EMBEDDED_PAUSE if self.embedded else SYSTEM_PAUSE
+
+    def ask(self, argv: Sequence[str], *, timeout: float | None = commands.QUERY_SECONDS) -> Completed:
+        """Run one of its commands."""
+        return self.runner(argv, timeout=timeout, environ=self.environ)
+
+    def query(self, ids: Iterable[str]) -> dict[str, JobStatus]:
+        """The state of jobs by id; see `commands.query`."""
+        return commands.query(self.runner, ids, self.environ)
+
+    def require(self, cluster_name: str) -> None:
+        """Refuse to go on where there is no sbatch.
+
+        Raises:
+            SlurmUnavailable: There is none on PATH.
+        """
+        if shutil.which("sbatch", path=self.environ.get("PATH", os.defpath)) is None:
+            raise SlurmUnavailable(
+                f"there is no Slurm here, and cluster {cluster_name} is a real one",
+                found="no sbatch on PATH",
+                remedy="run this on a login node of that cluster, or add --cluster local for the embedded Slurm",
+            )
+
+    def max_array_size(self) -> int:
+        """The index that no element of an array may reach (MaxArraySize)."""
+        try:
+            answer = self.ask(["scontrol", "show", "config"], timeout=_CONFIG_SECONDS)
+        except SlurmUnavailable:
+            return MAX_ARRAY_SIZE
+        match = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+        return int(match[1]) if match else MAX_ARRAY_SIZE
+
+
+def access_of(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Access:
+    """The Slurm of a cluster: the one on PATH, or the embedded one with the settings of the cluster's file.
+
+    Raises:
+        SlurmUnavailable: The cluster is a real one, and there is no sbatch here.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    if cluster.slurm == "embedded":
+        return Access(embedded_environ(cluster, environ), embedded=True)
+    access = Access(environ, embedded=False)
+    access.require(cluster.name)
+    return access
+
+
+def embedded_environ(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which the embedded Slurm's commands are found, set up as the cluster file says."""
+    from hpc_kit import embedded
+    from hpc_kit.embedded.settings import Partition, Settings
+
+    wanted, node = cluster.embedded, cluster.node
+    defaults = Settings()
+    settings = Settings(
+        nodes=wanted.nodes,
+        cpus=node.cpus or defaults.cpus,
+        memory=_mib(node.mem),
+        gpus=node.gpus or 0,
+        gpu_type=node.gpu,
+        partitions=tuple(Partition(name) for name in wanted.partitions),
+        max_array_size=wanted.max_array_size,
+        kill_wait=wanted.kill_wait,
+    )
+    return embedded.environment(settings, environ)
+
+
+def _mib(size: str | int | None) -> int | None:
+    from hpc_kit.slurm.units import parse_memory
+
+    return None if size is None else parse_memory(str(size))

@@ -1,0 +1,283 @@
+"""submitit's executor with our script: pickled functions, one result a rank, arrays too."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+from submitit.core.utils import DelayedSubmission, JobPaths
+from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
+
+from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
+from hpc_kit.script.render import render_resolved
+from hpc_kit.slurm.units import UNLIMITED, parse_time
+from hpc_kit.spec import files
+from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.submit.access import access_of
+from hpc_kit.submit.job import FunctionJob
+from hpc_kit.submit.parameters import Extras, parameters
+from hpc_kit.submit.submission import Submission, send
+
+__all__ = ["Executor", "PartlySubmitted"]
+
+SIGNAL_DELAY = 90
+"""Seconds before the time limit at which submitit's signal comes, where the limit leaves room for them."""
+
+ENDLESS_MINUTES = 10 * 365 * 24 * 60
+
+
+class PartlySubmitted(SubmitRefused):
+    """Sbatch took the first arrays of several, and refused the next; `jobs` are those that are in the queue."""
+
+    def __init__(self, error: HpcKitError, jobs: list[FunctionJob[Any]], total: int) -> None:
+        ids = ", ".join(dict.fromkeys(job.job_id.partition("_")[0] for job in jobs))
+        super().__init__(
+            f"only the first {len(jobs)} of {total} are submitted: {error.what}",
+            found=error.found,
+            remedy=f"those go on as job {ids}; to end them: scancel {ids}\n{error.remedy or ''}".rstrip(),
+        )
+        self.jobs = jobs
+
+
+class Executor(SlurmExecutor):
+    """submitit's `SlurmExecutor`, with the script of a job file: its resources, template, environment.
+
+    `submit`, `map_array`, `submit_array`, `batch()` and `update_parameters` are submitit's, and so is its protocol for
+    checkpoints: a callable with a `checkpoint` method is requeued when it is preempted or out of time.
+
+    Args:
+        job: Name or path of a job file, or a job: all but its command counts.
+        folder: Where pickles, results and logs go; all nodes must see it. `%j` in it stands for the job's id.
+        cluster: Name or path of a cluster file, or a cluster (default: what fits this machine).
+        set: Values over those of the files, by dotted key: {"resources.nodes": 2}.
+        root: The user's project (default: the current folder).
+        max_num_timeout: How often a checkpointable callable may run out of time before it is given up.
+        max_pickle_size_gb: Most that one submission may pickle.
+        python: Words that start Python in the job, such as `apptainer exec image.sif python`.
+
+    Raises:
+        SpecError: A file is missing or says something that cannot be.
+    """
+
+    job_class = FunctionJob
+
+    def __init__(
+        self,
+        job: str | Job,
+        folder: str | Path,
+        cluster: str | Cluster | None = None,
+        *,
+        set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
+        root: Path | None = None,
+        max_num_timeout: int = 3,
+        max_pickle_size_gb: float = 1.0,
+        python: str | None = None,
+    ) -> None:
+        super().__init__(folder, max_num_timeout, max_pickle_size_gb, python or "python")
+        self.root = (root or Path.cwd()).absolute()
+        self._job = job
+        found: dict[str, object] = {}
+        if cluster is None:
+            cluster, found = default_cluster(self.root, os.environ)
+        self._cluster = cluster
+        self._settings = {**found, **(set or {})}
+        self._extras = Extras()
+        self._array: str | None = None
+        self._check_folder()
+        self._resolve()
+
+    @classmethod
+    def name(cls) -> str:
+        """The name that submitit's protocol has for it in the job."""
+        return "slurm"
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Always there: where the machine has no Slurm, the embedded one serves."""
+        return 1
+
+    def _check_folder(self) -> None:
+        if "\\" in str(self.folder):
+            raise SpecError(
+                "a backslash in the executor's folder",
+                found=str(self.folder),
+                remedy="a folder without it: Slurm would no longer put the job's id into the names of the logs",
+            )
+
+    def _internal_update_parameters(self, **kwargs: Any) -> None:
+        """Take submitit's names, sbatch's, or either with `slurm_` before it.
+
+        Raises:
+            UnknownParameter: There is no such name; near ones are named.
+            SpecError: It has no meaning here, or a value cannot be.
+        """
+        new = parameters(kwargs)
+        before = self._settings, self._extras
+        self._settings = {**self._settings, **new.settings}
+        try:
+            self._extras = self._extras.updated(new.extras)
+            self._resolve()
+        except SpecError:
+            self._settings, self._extras = before
+            raise
+        self.parameters.update(kwargs)
+
+    def _resolve(self) -> Resolved:
+        """The job as it would be submitted now: the file's, with submitit's command, logs and signal."""
+        loaded = files.load(self._job, self._cluster, set=self._settings, root=self.root)
+        job = loaded.job
+        if job.launch.launcher != "srun":
+            raise SpecError(
+                f"job {job.name} is started by {job.launch.launcher}",
+                found="an Executor's functions are started by srun, one a rank",
+                remedy="a job with launcher = 'srun', or set={'launch.launcher': 'srun', 'launch.nproc_per_node': 1}",
+            )
+        job = structs.replace(job, command=tuple(shlex.split(self._submitit_command_str)))
+        resolved = resolve(structs.replace(loaded, job=job), root=self.root)
+        return structs.replace(resolved, job=self._with_protocol(resolved.job))
+
+    def _with_protocol(self, job: Job) -> Job:
+        """What submitit's side in the job relies on: names of logs, the signal, the mark of who submitted."""
+        output, error = (str(path) for path in (JobPaths(self.folder).stdout, JobPaths(self.folder).stderr))
+        # Only these four are submitit's; any other percent sign in the folder is part of its name.
+        output, error = (re.sub(r"%(?![jtAa])", "%%", text) for text in (output, error))
+        if self._array is not None:
+            output, error = (text.replace("%j", "%A_%a") for text in (output, error))
+        separate = not self._extras.stderr_to_stdout
+        return structs.replace(
+            job,
+            env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
+            launch=structs.replace(job.launch, output=output, error=error if separate else None),
+            resources=structs.replace(
+                job.resources,
+                array=self._array,
+                output=output.replace("%t", "0"),
+                error=error.replace("%t", "0") if separate else None,
+                open_mode="append",
+                signal=f"{SlurmJobEnvironment.USR_SIG}@{self._signal_delay(_seconds(job.resources.time))}",
+            ),
+        )
+
+    def _signal_delay(self, limit: int | None) -> int:
+        """Seconds; a quarter of a short limit: Slurm may be a minute early, and would stop the job at its start."""
+        if self._extras.signal_delay_s is not None:
+            return self._extras.signal_delay_s
+        return SIGNAL_DELAY if limit is None or limit == UNLIMITED else min(SIGNAL_DELAY, limit // 4)
+
+    @property
+    def _submitit_command_str(self) -> str:
+        return f"{self.python} -u -m submitit.core._submit {shlex.quote(str(self.folder))}"
+
+    def _num_tasks(self) -> int:
+        return self._resolve().ntasks
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002 - submitit's hook
+        resolved = self._resolve()
+        own = structs.replace(resolved.job, command=tuple(shlex.split(command)))
+        return render_resolved(structs.replace(resolved, job=own), root=self.root)
+
+    def _submit_command(self, command: str) -> FunctionJob[Any]:
+        """Render, hand to sbatch, record; submitit's own would leave the environment of a surrounding job in."""
+        uid = uuid.uuid4().hex
+        resolved = self._resolve()
+        text = self._make_submission_file_text(command, uid)
+        JobPaths.get_first_id_independent_folder(self.folder).mkdir(parents=True, exist_ok=True)
+        done = send(resolved, root=self.root, text=text, command_line=sys.argv, allow_ids=True)
+        job = self._handle(done, done.job_id, resolved)
+        job.paths.folder.mkdir(parents=True, exist_ok=True)
+        job.paths.submission_file.write_text(text)
+        self._write_job_id(done.job_id, uid)
+        return job
+
+    def _handle(self, done: Submission, job_id: str, resolved: Resolved) -> FunctionJob[Any]:
+        job: FunctionJob[Any] = self.job_class(folder=self.folder, job_id=job_id, tasks=range(resolved.ntasks))
+        job.attach(done.run.with_name(job_id), done.access, resolved.cluster)
+        return job
+
+    def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[Any]:
+        """Submit one function, or several as arrays: as many as MaxArraySize asks for."""
+        submissions = list(delayed_submissions)
+        if len(submissions) == 1:
+            return self._process(submissions, None)
+        size = max(1, access_of(self._resolve().cluster).max_array_size())
+        chunks = [submissions[start : start + size] for start in range(0, len(submissions), size)]
+        share = max(1, self._extras.array_parallelism // len(chunks))
+        jobs: list[FunctionJob[Any]] = []
+        for chunk in chunks:
+            throttle = f"%{share}" if share < len(chunk) else ""
+            try:
+                jobs += self._process(chunk, f"0-{len(chunk) - 1}{throttle}")
+            except HpcKitError as error:
+                if not jobs:
+                    raise
+                raise PartlySubmitted(error, jobs, len(submissions)) from error
+        return jobs
+
+    def _process(self, submissions: list[DelayedSubmission], array: str | None) -> list[FunctionJob[Any]]:
+        """Pickle, submit, and give each pickle the name under which its task looks for it."""
+        self._array = array
+        pickles: list[Path] = []
+        try:
+            pickles = self._pickled(submissions)
+            self._throttle()
+            self._last_job_submitted = time.time()
+            job = self._submit_command(self._submitit_command_str)
+            jobs = [job] if array is None else self._elements(job, len(submissions))
+            for each, pickle in zip(jobs, pickles, strict=True):
+                each.paths.move_temporary_file(pickle, "submitted_pickle")
+        except BaseException:
+            for pickle in pickles:
+                pickle.unlink(missing_ok=True)
+            raise
+        finally:
+            self._array = None
+        return jobs
+
+    def _elements(self, job: FunctionJob[Any], count: int) -> list[FunctionJob[Any]]:
+        resolved = self._resolve()
+        run = job.run.folder
+        done = Submission(job.job_id, run, job.access)
+        return [self._handle(done, f"{job.job_id}_{index}", resolved) for index in range(count)]
+
+    def _pickled(self, submissions: list[DelayedSubmission]) -> list[Path]:
+        folder = JobPaths.get_first_id_independent_folder(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        minutes = self._timeout_minutes()
+        pickles: list[Path] = []
+        for delayed in submissions:
+            pickles.append(folder / f"{uuid.uuid4().hex}.pkl")
+            delayed.set_timeout(minutes, self.max_num_timeout)
+            delayed.dump(pickles[-1])
+            size = pickles[-1].stat().st_size / 1024**3
+            if size * len(submissions) > self.max_pickle_size_gb:
+                for pickle in pickles:
+                    pickle.unlink()
+                raise SpecError(
+                    "the function and its arguments are too large to be pickled",
+                    found=f"{len(submissions)} x {size:.2f} GB; max_pickle_size_gb = {self.max_pickle_size_gb:g}",
+                    remedy="pass the path of the data instead of the data, or raise max_pickle_size_gb",
+                )
+        return pickles
+
+    def _timeout_minutes(self) -> int:
+        """What submitit's protocol takes for the time limit.
+
+        Without a known limit 0: each signal then counts as one of the `max_num_timeout`, and no job requeues for ever.
+        """
+        limit = _seconds(self._resolve().job.resources.time)
+        return 0 if limit is None else ENDLESS_MINUTES if limit == UNLIMITED else limit // 60
+
+
+def _seconds(limit: str | int | None) -> int | None:
+    return None if limit is None else parse_time(str(limit))

@@ -1,0 +1,161 @@
+"""Handing a script to sbatch: once, with its answer understood, and never a second time because the first was lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import AnswerNo, SlurmUnavailable
+from hpc_kit.slurm.commands import Completed, clean_environ
+from hpc_kit.submit.refusals import LOST, own_words, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpc_kit.spec.resolve import Resolved
+    from hpc_kit.submit.access import Access
+
+SBATCH_SECONDS = 300.0
+"""Sbatch itself tries for minutes to reach a busy controller."""
+
+INTERRUPTED_SECONDS = 10.0
+
+_IDS = (
+    re.compile(r"^Submitted batch job (\d+)", re.MULTILINE),
+    re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE),
+    re.compile(r"\bjob (\d+)"),
+)
+
+
+class AnswerLost(SlurmUnavailable):
+    """Sbatch gave no answer; the job may be in the queue."""
+
+
+class SubmitInterrupted(KeyboardInterrupt):
+    """Ctrl-C while sbatch was at work: the job is in the queue, its record is written.
+
+    Args:
+        job_id: Its id.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id} is submitted and goes on; to end it: scancel {job_id}")
+        self.job_id = job_id
+
+
+def hand_over(
+    resolved: Resolved, script: Path, access: Access, cwd: Path, meanwhile: Callable[[], object]
+) -> tuple[str, bool]:
+    """Give a script to sbatch.
+
+    Args:
+        resolved: The job, for the words of an error.
+        script: The file; nothing else ever has its path.
+        access: The Slurm.
+        cwd: Where sbatch runs, and so where the job does unless it says otherwise.
+        meanwhile: What to import while sbatch is at work.
+
+    Returns:
+        The job's id, and whether Ctrl-C came meanwhile.
+
+    Raises:
+        SubmitRefused: Sbatch took no job.
+        AnswerLost: It cannot be known whether it took the job.
+        SlurmUnavailable: It could not be asked.
+    """
+    process = _start(["sbatch", str(script)], access, cwd)
+    interrupted = False
+    try:
+        with suppress(ImportError):
+            meanwhile()
+        out, err = process.communicate(timeout=SBATCH_SECONDS)
+    except subprocess.TimeoutExpired:
+        out, err = _kill(process)
+    except KeyboardInterrupt:
+        # sbatch has its own session, so it goes on, and takes well under a second.
+        interrupted = True
+        out, err = _finish(process)
+    except BaseException:
+        _kill(process)
+        raise
+    answer = Completed(("sbatch", str(script)), process.returncode, out, err)
+    job_id = _id_of(answer)
+    if job_id is None and (answer.returncode <= 0 or LOST.search(own_words(answer))):
+        job_id = _find(script, access)
+        if job_id is None:
+            raise _lost(answer, resolved, script)
+    if job_id is None:
+        raise refusal(resolved, access, answer)
+    return job_id, interrupted
+
+
+def _start(argv: list[str], access: Access, cwd: Path) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=clean_environ(access.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SlurmUnavailable(
+            "cannot run sbatch",
+            found=f"{error.filename}: {error.strerror}",
+            remedy="run this on a login node, or add --cluster local for the embedded Slurm",
+        ) from error
+
+
+def _finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """After Ctrl-C: its answer if it comes soon; a second Ctrl-C does not wait for it."""
+    try:
+        return process.communicate(timeout=INTERRUPTED_SECONDS)
+    except (KeyboardInterrupt, subprocess.TimeoutExpired):
+        return _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:
+    process.kill()
+    out, err = process.communicate()
+    return out, err
+
+
+def _id_of(answer: Completed) -> str | None:
+    """The job's id; sites put words of their own around it."""
+    if answer.returncode != 0:
+        return None
+    matches = (pattern.search(answer.stdout) for pattern in _IDS)
+    return next((match[1] for match in matches if match), None)
+
+
+def _find(script: Path, access: Access) -> str | None:
+    """The job that was made of this very file: Slurm keeps the path as the job's command."""
+    try:
+        answer = access.ask(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%o"])
+    except AnswerNo:
+        return None
+    for line in answer.stdout.splitlines():
+        job_id, _, command = line.partition("|")
+        if command.strip() == os.fspath(script):
+            return job_id.strip().partition("_")[0]
+    return None
+
+
+def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
+    words = own_words(answer) if answer.returncode > 0 else "it was ended before it had answered"
+    if answer.returncode == 0:
+        words = f"no job id in its answer: {answer.stdout.strip()!r}"
+    return AnswerLost(
+        f"sbatch did not tell whether it took {resolved.job.name}",
+        found=words,
+        remedy="before you submit again, see whether it is queued; its command is this file's path:\n"
+        f"squeue --me --states=all --format='%i %T %o' | grep {script.parent.name}",
+    )

@@ -1,0 +1,169 @@
+"""What happens to jobs, as values: nothing here prints. One query serves all jobs, however many."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state
+from hpc_kit.submit.outcome import Outcome, end_of, end_state
+from hpc_kit.submit.tail import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.submit.access import Access
+    from hpc_kit.submit.runs import Run
+
+FILE_PAUSE = 0.1
+"""Seconds between two looks at the logs, which cost Slurm nothing."""
+
+LOST_LOOKS = 3
+"""So often a job must be unknown to Slurm, and its script's end unmarked, before it counts as gone."""
+
+_PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
+"""States too short or too vague for a line of their own."""
+
+_ORDINARY = frozenset({"Priority", "Resources", "None", ""})
+
+
+class StateChanged(NamedTuple):
+    """A job went from one state to another; `elapsed` seconds were spent in the old one, as far as was seen."""
+
+    job_id: str
+    old: State | None
+    new: State
+    elapsed: float
+    sentence: str
+
+
+class Waiting(NamedTuple):
+    """A job is kept waiting by something other than the jobs before it."""
+
+    job_id: str
+    reason: str
+    meaning: Reason
+
+
+class RankLine(NamedTuple):
+    """A line that a rank has written."""
+
+    job_id: str
+    rank: int
+    text: str
+
+
+class Unreachable(NamedTuple):
+    """Slurm does not answer for now; the jobs go on, and so do the questions."""
+
+    error: SlurmUnavailable
+
+
+class Ended(NamedTuple):
+    """A job is over."""
+
+    job_id: str
+    outcome: Outcome
+
+
+Event = StateChanged | Waiting | RankLine | Unreachable | Ended
+
+
+class _Watched:
+    """One job being followed."""
+
+    def __init__(self, run: Run, rank: int, lines: int | None, now: float) -> None:
+        self.run, self.rank = run, rank
+        self.tail = Tail(run.rank_log(rank), lines)
+        self.state: State | None = None
+        self.reason: str | None = None
+        self.since = now
+        self.unknown = 0
+        self.files = self._files()
+
+    def _files(self) -> tuple[bool, bool]:
+        return self.run.folder.is_dir() and self.tail.path.exists(), self.run.end() is not None
+
+    def files_changed(self) -> bool:
+        """The job has begun to write, or its script has reached its end: Slurm will have news."""
+        before, self.files = self.files, self._files()
+        return before != self.files
+
+    def lines(self, *, end: bool = False) -> Iterator[RankLine]:
+        for text in self.tail.read(end=end):
+            yield RankLine(self.run.job_id, self.rank, text)
+
+    def changes(self, status: JobStatus | None, now: float) -> Iterator[StateChanged | Waiting]:
+        """What a status brings that was not known."""
+        state = end_state(self.run, status) if status is None else status.state
+        self.unknown = self.unknown + 1 if state is State.UNKNOWN else 0
+        if state not in _PASSING and state is not self.state:
+            yield StateChanged(self.run.job_id, self.state, state, now - self.since, explain_state(state))
+            self.state, self.since, self.reason = state, now, None
+        reason = status.reason if status and state is State.PENDING else None
+        if reason is not None and reason != self.reason and reason.strip("()") not in _ORDINARY:
+            self.reason = reason
+            yield Waiting(self.run.job_id, reason, explain_reason(reason, self.run.job_id))
+
+    def over(self, status: JobStatus | None) -> bool:
+        """Nothing more will come of it."""
+        state = end_state(self.run, status)
+        return state.finished or self.unknown >= LOST_LOOKS
+
+
+def follow(
+    jobs: Sequence[Run],
+    access: Access,
+    *,
+    rank: int = 0,
+    lines: int | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Event]:
+    """Follow jobs to their ends: each change of state once, one rank's lines as they come, how each ended.
+
+    Stopping it (a `KeyboardInterrupt` comes through) does nothing to the jobs.
+
+    Args:
+        jobs: Their runs; of an array, its elements.
+        access: The Slurm.
+        rank: Whose lines.
+        lines: How many of the lines already written come first; None for all.
+        sleep: Waits that many seconds.
+        clock: Seconds that never go back.
+    """
+    watched = [_Watched(run, rank, lines, clock()) for run in jobs]
+    asked, reachable, stirred = float("-inf"), True, False
+    while watched:
+        for job in watched:
+            yield from job.lines()
+        # All are looked at: each look takes note.
+        stirred = sum(job.files_changed() for job in watched) > 0 or stirred
+        pause = access.pause if stirred or not access.embedded else _embedded_pause(access, watched, clock())
+        if clock() - asked < pause:
+            sleep(min(FILE_PAUSE, pause))
+            continue
+        asked, stirred = clock(), False
+        try:
+            told = access.query(job.run.job_id for job in watched)
+        except SlurmUnavailable as error:
+            if reachable:
+                yield Unreachable(error)
+            reachable = False
+            continue
+        reachable = True
+        for job in list(watched):
+            status = told.get(job.run.job_id)
+            yield from job.changes(status, clock())
+            if job.over(status):
+                watched.remove(job)
+                yield from job.lines(end=True)
+                yield Ended(job.run.job_id, end_of(job.run, status))
+
+
+def _embedded_pause(access: Access, watched: Sequence[_Watched], now: float) -> float:
+    """Often at first and after each change; more seldom the longer nothing happens: the ranks want the cores."""
+    quiet = min(now - job.since for job in watched)
+    return max(access.pause, min(1.0, quiet / 10))

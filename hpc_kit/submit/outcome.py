@@ -1,0 +1,133 @@
+"""How a job ended: from Slurm where it still knows, from the job's own files where it does not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import RecordError
+from hpc_kit.run_files import RECORD
+from hpc_kit.slurm.states import State, explain_state
+from hpc_kit.submit import record
+from hpc_kit.submit.failure import Failure, find_failure
+from hpc_kit.submit.record import RecordEnd, RecordFailure
+from hpc_kit.submit.runs import of_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.submit.runs import Run
+
+
+class Outcome(NamedTuple):
+    """The end of one job."""
+
+    job_id: str
+    name: str
+    state: State
+    sentence: str
+    """The state, in plain words."""
+
+    exit_status: int
+    """What `hpc-kit` ends with: the job's own code, 128 + signal, 1 where Slurm cut it short and books 0."""
+
+    failure: Failure | None
+    summary: dict[str, object]
+    run: Path
+    """The run folder: rank logs, markers."""
+
+    batch_log: Path
+    record: Path | None
+
+
+def outcome(run: Run, status: JobStatus | None) -> Outcome:
+    """The end of a job.
+
+    Args:
+        run: Its files.
+        status: What Slurm says of it, if it still does.
+    """
+    state = end_state(run, status)
+    failed = state is not State.COMPLETED
+    path = run.array_folder / RECORD
+    return Outcome(
+        job_id=run.job_id,
+        name=run.name,
+        state=state,
+        sentence=_sentence(state, status),
+        exit_status=_exit_status(run, state, status),
+        failure=find_failure(run, status) if failed else None,
+        summary=run.summary(),
+        run=run.folder,
+        batch_log=run.batch_log,
+        record=path if path.is_file() else None,
+    )
+
+
+def end_state(run: Run, status: JobStatus | None) -> State:
+    """Slurm's state; else the one that an earlier look has recorded; else what the script's own mark says."""
+    if status is not None and status.state is not State.UNKNOWN:
+        return status.state
+    if recorded := recorded_end(run):
+        return State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
+    end = run.end()
+    if end is None:
+        return State.UNKNOWN
+    return State.FAILED if end.exit_code else State.COMPLETED
+
+
+def end_of(run: Run, status: JobStatus | None) -> Outcome:
+    """How a job ended, also written into its record; where that is not possible, the next look writes it."""
+    run = of_folder(run.folder)
+    end = outcome(run, status)
+    if status is not None or recorded_end(run) is None:
+        _, _, element = run.job_id.partition("_")
+        with suppress(RecordError):
+            record.finish(run.array_folder, _told(end, status), element or None)
+    return end
+
+
+def _told(end: Outcome, status: JobStatus | None) -> RecordEnd:
+    failure = end.failure
+    first = failure and RecordFailure(
+        rank=failure.rank, host=failure.host, exit_code=failure.exit_code, headline=failure.headline
+    )
+    return RecordEnd(
+        state=str(end.state),
+        exit_status=end.exit_status,
+        start=status.start.isoformat() if status and status.start else None,
+        end=status.end.isoformat() if status and status.end else None,
+        nodes=status.nodelist if status else "",
+        first_failure=first,
+    )
+
+
+def recorded_end(run: Run) -> RecordEnd | None:
+    """How it ended, as an earlier look has written it into the record."""
+    if run.known is None:
+        return None
+    _, _, element = run.job_id.partition("_")
+    return run.known.elements.get(element) if element else run.known.end
+
+
+def _sentence(state: State, status: JobStatus | None) -> str:
+    if state is State.UNKNOWN and status is None:
+        return "Slurm no longer knows it, and its script did not reach its end."
+    if status is None:
+        return f"{explain_state(state)} Slurm no longer knows it: this is what its own files say."
+    return explain_state(state)
+
+
+def _exit_status(run: Run, state: State, status: JobStatus | None) -> int:
+    if state is State.COMPLETED:
+        return 0
+    if status is not None:
+        if status.exit_code:
+            return status.exit_code
+        if status.signal:
+            return 128 + status.signal
+    recorded, end = recorded_end(run), run.end()
+    if status is None and recorded is not None:
+        return recorded.exit_status or 1
+    return end.exit_code if end and end.exit_code else 1

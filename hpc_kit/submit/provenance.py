@@ -1,0 +1,171 @@
+"""What a job was run with: the commit and what differs from it, the packages, the environment that may be kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.spec.checks import looks_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_PATCH = 10_000_000
+"""Bytes of a patch that are kept; more than that is data, not an edit."""
+
+GIT_SECONDS = 5.0
+
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.noprefix=false", "-c", "diff.relative=false")
+
+_KEPT_NAMES = frozenset({
+    "CONDA_DEFAULT_ENV", "CONDA_PREFIX", "HOSTNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOADEDMODULES", "PATH",
+    "PYTHONHASHSEED", "PYTHONPATH", "SLURM_CONF", "TZ", "USER", "VIRTUAL_ENV",
+})  # fmt: skip
+_KEPT_PREFIXES = (
+    "CUBLAS_", "CUDA_", "CUDNN_", "FI_", "GLOO_", "GOMP_", "HPC_KIT_", "I_MPI_", "KMP_", "MKL_", "MPICH_", "NCCL_",
+    "NVIDIA_", "OMP_", "OMPI_MCA_", "OPENBLAS_", "PYTORCH_", "SBATCH_", "TORCH_", "UCX_", "XLA_",
+)  # fmt: skip
+
+
+class GitState(NamedTuple):
+    """The state of the code; `note` says what could not be found out."""
+
+    root: str | None = None
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+    patch: bytes = b""
+    note: str | None = None
+
+
+class Git:
+    """Git, asked beside sbatch: started at once, read when sbatch has answered.
+
+    Args:
+        folder: A folder of the work tree.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._head = self._start(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
+        self._diff = self._start(folder, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD")
+
+    @staticmethod
+    def _start(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
+        # No lock in the user's index: they may be committing at this very moment.
+        environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+        try:
+            return subprocess.Popen(
+                [*_GIT, *arguments],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            return None
+
+    def state(self) -> GitState:
+        """What git has said; call it once."""
+        deadline = time.monotonic() + GIT_SECONDS
+        head = _read(self._head, 100_000, deadline)
+        diff = _read(self._diff, MAX_PATCH, deadline)
+        lines = (head or b"").decode(errors="replace").splitlines()
+        if len(lines) != 3:
+            return GitState(note="no git" if self._head is None else "no commit here, or git did not answer")
+        root, commit, branch = lines
+        state = GitState(root=root, commit=commit, branch=None if branch == "HEAD" else branch)
+        if diff is None:
+            note = f"git diff failed, took longer than {GIT_SECONDS:g} s, or differs by more than {MAX_PATCH} bytes"
+            return state._replace(note=note)
+        return state._replace(dirty=bool(diff), patch=diff)
+
+    def stop(self) -> None:
+        """End it unread."""
+        for process in (self._head, self._diff):
+            if process is not None:
+                _end(process)
+
+
+def _read(process: subprocess.Popen[bytes] | None, most: int, deadline: float) -> bytes | None:
+    """All that a process prints; None where it fails, prints too much or takes too long."""
+    if process is None or process.stdout is None:
+        return None
+    found, poller = bytearray(), select.poll()
+    poller.register(process.stdout, select.POLLIN | select.POLLHUP)
+    try:
+        while len(found) <= most:
+            left = deadline - time.monotonic()
+            if left <= 0 or not poller.poll(left * 1000):
+                return None
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+                return bytes(found) if process.wait(timeout=max(left, 0.1)) == 0 else None
+            found += piece
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _end(process)
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def packages(python: str, root: Path) -> dict[str, str]:
+    """Names and versions of what is installed for an interpreter; nothing for one that is only on the nodes' PATH.
+
+    The names of the `.dist-info` folders tell it in a millisecond; `importlib.metadata` takes twenty.
+    """
+    import sys
+
+    path = root / python
+    if path == Path(sys.executable):
+        folders = [Path(entry) for entry in sys.path if entry]
+    else:
+        folders = sorted(path.parent.parent.glob("lib*/python3*/site-packages")) if "/" in python else []
+    found: dict[str, str] = {}
+    for folder in folders:
+        try:
+            names = sorted(entry.name for entry in os.scandir(folder))
+        except OSError:
+            continue
+        for name in names:
+            if match := re.fullmatch(r"(.+?)-([^-]+)\.(?:dist|egg)-info", name):
+                found.setdefault(match[1].replace("_", "-").lower(), match[2])
+    return dict(sorted(found.items()))
+
+
+def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that decide how a training runs; never one whose name looks like a secret."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if (name in _KEPT_NAMES or name.startswith(_KEPT_PREFIXES)) and not looks_secret(name)
+    }
+
+
+def kept_words(words: Sequence[str]) -> list[str]:
+    """A command line without the values of what looks like a secret: `--set env.TOKEN=X`, `--api-key X`.
+
+    The words behind `--` are the program's own and stand in the script as well: they stay.
+    """
+    own = words[: words.index("--")] if "--" in words else words
+    kept: list[str] = []
+    hide = False
+    for word in own:
+        name, equals, _ = word.partition("=")
+        secret = looks_secret(name.lstrip("-").rpartition(".")[2].replace("-", "_"))
+        kept.append("***" if hide and not word.startswith("-") else f"{name}=***" if secret and equals else word)
+        hide = secret and not equals and word.startswith("-")
+    return [*kept, *words[len(own) :]]

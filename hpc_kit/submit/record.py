@@ -1,0 +1,285 @@
+"""The record of a run, `runs/<job_name>/<job_id>/`: what was run, with what, and how it ended.
+
+Before sbatch runs, everything that is known is written to `runs/<job_name>/.submitting-<token>/`: a full disk or a
+folder that cannot be written to is met while there is no job yet. sbatch is given the script in that folder, so its
+path, which Slurm shows as the job's command, belongs to this submission alone and finds the job again even where
+sbatch's answer was lost.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from hpc_kit.errors import RecordError
+from hpc_kit.run_files import PATCH, RECORD, SCRIPT
+from hpc_kit.spec.resolve import Resolved
+from hpc_kit.submit.logs import make_folder
+
+if TYPE_CHECKING:
+    from hpc_kit.submit.provenance import GitState
+
+FORMAT = 1
+LATEST = "latest"
+STAGING = ".submitting-"
+
+
+class RecordLogs(Struct, frozen=True, kw_only=True):
+    """Names of the logs with Slurm's patterns, relative to `runs/<job_name>/` where they lie inside."""
+
+    batch: str
+    ranks: str
+    batch_error: str | None = None
+    ranks_error: str | None = None
+
+
+class RecordGit(Struct, frozen=True, kw_only=True):
+    """The code; `patch` names the file that holds what differs from the commit."""
+
+    root: str | None = None
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+    patch: str | None = None
+    note: str | None = None
+
+
+class RecordFailure(Struct, frozen=True, kw_only=True):
+    """The rank that failed first."""
+
+    rank: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    headline: str = ""
+
+
+class RecordEnd(Struct, frozen=True, kw_only=True):
+    """How a job ended; times in ISO 8601, as Slurm gave them."""
+
+    state: str
+    exit_status: int
+    start: str | None = None
+    end: str | None = None
+    nodes: str = ""
+    first_failure: RecordFailure | None = None
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """The whole record, as `record.json` holds it."""
+
+    format: int = FORMAT
+    job_id: str = ""
+    job_name: str
+    submitted: str
+    cluster: str
+    slurm: str
+    host: str
+    user: str
+    cwd: str
+    root: str
+    command_line: list[str]
+    hpc_kit: str
+    python_version: str
+    logs: RecordLogs
+    resolved: Resolved
+    git: RecordGit = RecordGit()
+    packages: dict[str, str]
+    environment: dict[str, str]
+    end: RecordEnd | None = None
+    elements: dict[str, RecordEnd] = {}
+
+
+class KnownLaunch(Struct, frozen=True, kw_only=True):
+    """How the ranks were started."""
+
+    nproc_per_node: int = 1
+
+
+class KnownResources(Struct, frozen=True, kw_only=True):
+    """What was asked of Slurm."""
+
+    array: str | int | None = None
+
+
+class KnownJob(Struct, frozen=True, kw_only=True):
+    """The part of a job that its logs are read by."""
+
+    launch: KnownLaunch = KnownLaunch()
+    resources: KnownResources = KnownResources()
+
+
+class KnownResolved(Struct, frozen=True, kw_only=True):
+    """The part of a resolved job that its logs are read by."""
+
+    job: KnownJob = KnownJob()
+    world_size: int = 1
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """What is read back of a record, also of one that another version has written."""
+
+    job_id: str
+    job_name: str
+    submitted: str
+    logs: RecordLogs
+    cluster: str = ""
+    slurm: str = "system"
+    resolved: KnownResolved = KnownResolved()
+    end: RecordEnd | None = None
+    elements: dict[str, RecordEnd] = {}
+
+
+class Staging:
+    """A submission's files before it has an id.
+
+    Args:
+        folder: `runs/<job_name>`; it exists.
+        script: The bytes for sbatch.
+        record: What is known so far.
+
+    Raises:
+        RecordError: They cannot be written; nothing is left behind.
+    """
+
+    def __init__(self, folder: Path, script: str, record: Record) -> None:
+        self.folder = folder
+        self.own = folder / f"{STAGING}{os.urandom(6).hex()}"
+        self.script = self.own / SCRIPT
+        self._record = record
+        self._started = time.time()
+        try:
+            self.own.mkdir(0o700)
+            write(self.script, script.encode())
+            write(self.own / RECORD, encode(record))
+        except OSError as error:
+            self.drop()
+            raise RecordError(
+                f"cannot write to {folder}",
+                found=_reason(error),
+                remedy="free some space there, or another folder: --set cluster.runs=/path",
+            ) from error
+
+    def drop(self) -> None:
+        """Take everything back."""
+        for name in (SCRIPT, RECORD):
+            (self.own / name).unlink(missing_ok=True)
+        if self.own.is_dir():
+            self.own.rmdir()
+
+    def keep(self, job_id: str, git: GitState) -> Path:
+        """Make it the record of a job; returns the run folder.
+
+        Raises:
+            RecordError: It cannot be written. The job is in the queue all the same, and the error says so.
+        """
+        run = self.folder / job_id
+        try:
+            self._set_aside(run)
+            make_folder(run, mode=0o700)
+            run.chmod(0o700)
+            self.script.rename(run / SCRIPT)
+            if git.patch:
+                write(run / PATCH, git.patch)
+            kept = RecordGit(
+                root=git.root,
+                commit=git.commit,
+                branch=git.branch,
+                dirty=git.dirty,
+                patch=PATCH if git.patch else None,
+                note=git.note,
+            )
+            write(run / RECORD, encode(msgspec.structs.replace(self._record, job_id=job_id, git=kept)))
+            point(self.folder / LATEST, job_id)
+            self.drop()
+        except (OSError, RecordError) as error:
+            raise RecordError(
+                f"job {job_id} is submitted, but its record could not be written",
+                found=_reason(error) if isinstance(error, OSError) else error.found,
+                remedy=f"the job goes on; to end it: scancel {job_id}\nwhat there is of its record: {self.own}",
+            ) from error
+        return run
+
+    def _set_aside(self, run: Path) -> None:
+        """An earlier job of the same id (a queue that was reset, a second cluster): its files are not this one's."""
+        if not (run / RECORD).exists():
+            return
+        old = [*run.iterdir(), self.folder / f"{run.name}.log"]
+        aside = self.folder / f"{run.name}.before-{int(self._started)}"
+        aside.mkdir(0o700, exist_ok=True)
+        for path in old:
+            if path.exists() and path.stat().st_mtime < self._started:
+                path.rename(aside / path.name)
+
+
+def encode(record: Record) -> bytes:
+    """The text of a record."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, readable by its owner alone."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def point(link: Path, target: str) -> None:
+    """Let a link point elsewhere; nobody ever finds it missing."""
+    draft = link.with_name(f".{link.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(target)
+    draft.replace(link)
+
+
+def read(run: Path) -> Known | None:
+    """What is known of a run; None where it has no record that can be read."""
+    try:
+        return msgspec.json.decode((run / RECORD).read_bytes(), type=Known)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def finish(run: Path, end: RecordEnd, element: str | None = None) -> None:
+    """Add to a record how its job ended; of a job that was requeued, the last end holds.
+
+    Args:
+        run: The run folder of the job, or of the whole array.
+        end: How it ended.
+        element: Which element of an array.
+
+    Raises:
+        RecordError: The record is there but cannot be written.
+    """
+    path = run / RECORD
+    try:
+        data = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return
+    if not isinstance(data, dict):
+        return
+    told = msgspec.to_builtins(end)
+    place, key = (data, "end") if element is None else (data.setdefault("elements", {}), element)
+    if place.get(key) == told:
+        return
+    place[key] = told
+    try:
+        write(path, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
+    except OSError as error:
+        raise RecordError(f"cannot write {path}", found=_reason(error), remedy="free some space there") from error
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)

@@ -1,0 +1,206 @@
+"""One submission: render, stage, hand over, record. What goes to sbatch are the very bytes that `render` prints."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit import __version__
+from hpc_kit.script.render import command_line as render_command
+from hpc_kit.script.render import render_resolved
+from hpc_kit.spec import files
+from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.resolve import resolve
+from hpc_kit.submit import handover
+from hpc_kit.submit.access import Access, access_of
+from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
+from hpc_kit.submit.provenance import Git, kept_environment, kept_words, packages
+from hpc_kit.submit.record import Record, RecordLogs, Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hpc_kit.spec.cluster import Cluster
+    from hpc_kit.spec.job import Job
+    from hpc_kit.spec.resolve import Resolved
+    from hpc_kit.submit.job import ScriptJob
+    from hpc_kit.submit.logs import Logs
+
+
+def submit(
+    job: str | Job,
+    cluster: str | Cluster | None = None,
+    *,
+    set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
+    root: Path | None = None,
+    standalone: bool = False,
+) -> ScriptJob:
+    """Submit a program from a job file; returns at once.
+
+    Args:
+        job: Name or path of a job file, or a job.
+        cluster: Name or path of a cluster file, or a cluster (default: what fits this machine).
+        set: Values over those of the files, by dotted key: {"resources.nodes": 2}.
+        root: The user's project (default: the current folder).
+        standalone: Need no hpc_kit on the nodes.
+
+    Returns:
+        A submitit `Job`: `state`, `stdout()`, `wait()`, `result()`, `exception()`, `cancel()`.
+
+    Raises:
+        SpecError: A file is missing or says something that cannot be.
+        SlurmUnavailable: There is no Slurm, or it does not answer.
+        SubmitRefused: Sbatch took no job.
+        RecordError: The record cannot be written; the error says whether the job is in the queue.
+    """
+    root = (root or Path.cwd()).absolute()
+    if cluster is None:
+        cluster, found = default_cluster(root, os.environ)
+        set = {**found, **(set or {})}  # noqa: A001
+    loaded = files.load(job, cluster, set=set, root=root)
+    again = render_command(job, cluster, set or {}) if isinstance(job, str) else ()
+    return submit_resolved(resolve(loaded, root=root, again=again), root=root, standalone=standalone)
+
+
+def submit_resolved(
+    resolved: Resolved,
+    *,
+    root: Path,
+    standalone: bool = False,
+    command_line: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ScriptJob:
+    """As `submit`, for a job that is fitted to its cluster.
+
+    Args:
+        resolved: The job.
+        root: The user's project: sbatch runs there.
+        standalone: Need no hpc_kit on the nodes.
+        command_line: What the user typed, for the record (default: this process's).
+        environ: The environment to submit from (default: this process's).
+    """
+    # submitit takes as long to import as all else does: it comes while sbatch is at work.
+    done = send(
+        resolved,
+        root=root,
+        standalone=standalone,
+        command_line=sys.argv if command_line is None else command_line,
+        environ=environ,
+        meanwhile=lambda: import_module("hpc_kit.submit.job"),
+    )
+    from hpc_kit.submit.job import ScriptJob
+
+    job = ScriptJob(done.run, done.job_id)
+    job.attach(done.run, done.access, resolved.cluster)
+    return job
+
+
+class Submission(NamedTuple):
+    """A job that sbatch has taken."""
+
+    job_id: str
+    run: Path
+    """Its run folder; that of an array holds the record, and each element has its own beside it."""
+
+    access: Access
+
+
+def send(
+    resolved: Resolved,
+    *,
+    root: Path,
+    standalone: bool = False,
+    command_line: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    text: str | None = None,
+    allow_ids: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Submission:
+    """Submit a job that is fitted to its cluster, and leave its record.
+
+    Args:
+        resolved: The job.
+        root: The user's project: sbatch runs there.
+        standalone: Need no hpc_kit on the nodes.
+        command_line: What the user typed, for the record.
+        environ: The environment to submit from (default: this process's).
+        text: The script, where it is rendered already.
+        allow_ids: See `make_log_folders`.
+        meanwhile: What to import while sbatch is at work.
+
+    Raises:
+        SlurmUnavailable: There is no Slurm, or it does not answer.
+        SubmitRefused: Sbatch took no job; nothing is left behind.
+        RecordError: The record cannot be written; the error says whether the job is in the queue.
+        SubmitInterrupted: Ctrl-C came while sbatch was at work; the job is in the queue, with its record.
+    """
+    root = root.absolute()
+    if text is None:
+        text = render_resolved(resolved, standalone=standalone, root=root)
+    access = access_of(resolved.cluster, environ)
+    made = make_log_folders(resolved, root, allow_ids=allow_ids)
+    folder = base_folder(resolved, root) / resolved.log_folder
+    git = Git(root)
+    try:
+        staging = Staging(folder, text, _draft(resolved, root, access, command_line))
+    except Exception:
+        git.stop()
+        remove_folders(made)
+        raise
+    try:
+        job_id, interrupted = handover.hand_over(resolved, staging.script, access, root, meanwhile)
+    except handover.AnswerLost:
+        # The job may be there: its record stays where it is until that is known.
+        git.stop()
+        raise
+    except BaseException:
+        git.stop()
+        staging.drop()
+        remove_folders(made)
+        raise
+    run = staging.keep(job_id, git.state())
+    if interrupted:
+        raise handover.SubmitInterrupted(job_id)
+    return Submission(job_id, run, access)
+
+
+def _draft(resolved: Resolved, root: Path, access: Access, command_line: Sequence[str]) -> Record:
+    return Record(
+        job_name=resolved.job.name,
+        submitted=dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        cluster=resolved.cluster.name,
+        slurm=resolved.cluster.slurm,
+        host=os.uname().nodename,
+        user=_user(),
+        cwd=str(Path.cwd()),
+        root=str(root),
+        command_line=kept_words(command_line),
+        hpc_kit=__version__,
+        python_version=sys.version.split()[0],
+        logs=_relative(logs_of(resolved, root), base_folder(resolved, root) / resolved.log_folder),
+        resolved=resolved,
+        packages=packages(resolved.python, root),
+        environment=kept_environment(access.environ),
+    )
+
+
+def _relative(logs: Logs, folder: Path) -> RecordLogs:
+    """Names inside the folder of the runs without it: a project that is moved keeps its logs."""
+    from hpc_kit.script.context import pattern
+
+    inside = pattern(str(folder)) + "/"
+    names = {name: value and value.removeprefix(inside) for name, value in logs._asdict().items()}
+    return RecordLogs(**names)
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,150 @@
+"""An embedded Slurm of a test's own: its commands, its folder, and the certainty that nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from hpc_kit.embedded import Settings, environment, processes
+from hpc_kit.embedded.records import Job
+from hpc_kit.embedded.state import State
+
+T = TypeVar("T")
+PATIENCE = 20.0
+
+
+def wait_for(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
+    """What the function gives as soon as it is true, asked again and again."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {seconds} s in vain, last seen: {found!r}")
+        time.sleep(0.02)
+    return found
+
+
+class Slurm:
+    """The commands of one embedded Slurm, called from a folder of its own."""
+
+    def __init__(self, root: Path, **settings: object) -> None:
+        self.folder = root / "work"
+        self.folder.mkdir(parents=True)
+        self.directory = root / "state"
+        chosen = {"nodes": "n[1-4]", "memory": 16000, "gpus": 2, "kill_wait": 1.0, **settings}
+        self.settings = Settings(state=str(self.directory), **chosen)  # type: ignore[arg-type]
+        self.environ = environment(self.settings, os.environ)
+
+    def run(
+        self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [self.environ["PATH"].split(":")[0] + "/" + argv[0], *argv[1:]],
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            env={**self.environ, **(env or {})},
+            cwd=cwd or self.folder,
+            timeout=60,
+            check=False,
+        )
+
+    def said(self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
+        """What a command prints; it must succeed and complain of nothing."""
+        done = self.run(*argv, stdin=stdin, env=env)
+        assert (done.returncode, done.stderr) == (0, ""), f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def refused(self, *argv: str, stdin: str | None = None) -> tuple[int, str]:
+        """Exit status and complaint of a command that must print nothing else."""
+        done = self.run(*argv, stdin=stdin)
+        assert done.returncode != 0 and not done.stdout, f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.returncode, done.stderr
+
+    def submit(self, body: str, *options: str, arguments: tuple[str, ...] = (), shell: str = "/bin/bash") -> int:
+        """Submit a script with this body; its id."""
+        script = self.folder / "job.sh"
+        script.write_text(f"#!{shell}\n{body}\n")
+        return int(self.said("sbatch", "--parsable", *options, str(script), *arguments))
+
+    def state(self) -> State:
+        """The state, to look into."""
+        return State.open(self.environ)
+
+    def job(self, job_id: int) -> Job:
+        """A job's record."""
+        state = self.state()
+        job = state.job(job_id)
+        state.close()
+        assert job is not None
+        return job
+
+    def until(self, job_id: int, *states: str, seconds: float = PATIENCE) -> Job:
+        """A job as soon as it is in one of these states, its processes gone where that is a final one."""
+
+        def reached() -> Job | None:
+            job = self.job(job_id)
+            return job if job.state in states and not job.completing else None
+
+        return wait_for(reached, seconds=seconds)
+
+    def ended(self, job_id: int) -> Job:
+        """A job when it is over."""
+        return wait_for(lambda: job if not (job := self.job(job_id)).active else None)
+
+    def log(self, name: str) -> str:
+        """The text of a log file in the work folder, empty while there is none."""
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+    def processes(self) -> list[int]:
+        """All that belongs to this Slurm: daemons, and what carries its mark."""
+        mark = f"HPC_KIT_SLURM_STATE={self.directory}".encode()
+        listed = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        own = {os.getpid(), os.getppid()}
+        return [pid for pid in listed if pid not in own and (self._holds_log(pid) or pid in processes.marked({mark}))]
+
+    def _holds_log(self, pid: int) -> bool:
+        """Daemons write to the controller's log."""
+        try:
+            return os.readlink(f"/proc/{pid}/fd/2").startswith(str(self.directory))
+        except OSError:
+            return False
+
+    def clear(self) -> None:
+        """Cancel what is left, and wait for the last process to go."""
+        if (self.directory / "slurm.db").exists():
+            self.run("scancel", "--me")
+        deadline = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert left == [], "processes were left behind"
+
+
+@pytest.fixture
+def make_slurm(tmp_path: Path) -> Iterator[Callable[..., Slurm]]:
+    """Makes an embedded Slurm with given settings; all are cleared away at the end."""
+    made: list[Slurm] = []
+
+    def make(**settings: object) -> Slurm:
+        made.append(Slurm(tmp_path / f"slurm{len(made)}", **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.clear()
+
+
+@pytest.fixture
+def slurm(make_slurm: Callable[..., Slurm]) -> Slurm:
+    """An embedded Slurm of four nodes n1-n4 with 8 CPUs and 2 GPUs each."""
+    return make_slurm()

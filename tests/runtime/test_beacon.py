@@ -1,0 +1,57 @@
+"""Rank 0 says where its store is, and the others tell it from whatever else listens."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from hpc_kit.runtime import beacon
+
+TOKEN = "hpc_kit/0123"
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    found = beacon.light([0])
+    assert found is not None
+    with found:
+        yield found
+
+
+def test_it_tells_the_port_of_the_store_to_all_who_know_the_token(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    with beacon.shining(listener, TOKEN, 4711):
+        assert [beacon.ask("127.0.0.1", port, TOKEN, 5) for _ in range(3)] == [4711] * 3
+        assert beacon.ask("127.0.0.2", port, "hpc_kit/9999", 5) == "another launch"
+    assert beacon.ask("127.0.0.1", port, TOKEN, 5) == "Connection refused"
+
+
+def test_a_program_that_says_something_else_is_another_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def talk() -> None:
+            caller, _ = other.accept()
+            with caller:
+                caller.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        assert beacon.ask("127.0.0.1", other.getsockname()[1], TOKEN, 5) == "another program"
+        thread.join()
+
+
+def test_a_program_that_says_nothing_costs_a_moment() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert beacon.ask("127.0.0.1", silent.getsockname()[1], TOKEN, 0.05) == "no answer"
+
+
+def test_it_takes_the_next_port_where_one_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert beacon.light([port]) is None
+        found = beacon.light([port, 0])
+        assert found is not None
+        found.close()

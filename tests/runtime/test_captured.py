@@ -1,0 +1,61 @@
+"""Environments captured on real clusters, all ranks of each, against what the launch itself said."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_kit.runtime import resolve
+from tests.runtime.launches import Case, captured
+
+NUMBERS = ("rank", "local_rank", "world_size", "local_world_size", "node_rank", "nnodes")
+
+CASES = captured()
+RANKS = [case for case in CASES if case["expect"] == "ranks"]
+SHELLS = [case for case in CASES if case["expect"] == "single"]
+
+NOT_TOLD_BY_MPIRUN = {"node_rank", "nnodes"}
+
+
+def name(case: Case) -> str:
+    return case["case"]
+
+
+def test_there_are_captures_of_both_releases() -> None:
+    assert {case["case"].rpartition("@")[2] for case in CASES} == {"22.05", "26.05"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_every_rank_is_who_the_launch_says(case: Case) -> None:
+    for rank in case["ranks"]:
+        world, truth = resolve(rank["env"]), rank["truth"]
+        told = {name: getattr(world, name) for name in (*NUMBERS, "launcher")}
+        if truth["launcher"] == "mpi":
+            assert {told.pop(name) for name in NOT_TOLD_BY_MPIRUN} == {None}
+        assert told == {name: truth[name] for name in told}
+
+
+@pytest.mark.parametrize("case", RANKS, ids=name)
+def test_rank_0_is_looked_for_on_its_own_host(case: Case) -> None:
+    for rank in case["ranks"]:
+        world = resolve(rank["env"])
+        where = (world.master_addr,) if world.master_addr else world.hosts
+        assert rank["truth"]["first_host"] in where
+
+
+@pytest.mark.parametrize("case", RANKS, ids=name)
+def test_all_ranks_agree_on_port_and_key(case: Case) -> None:
+    worlds = [resolve(rank["env"]) for rank in case["ranks"]]
+    assert len({(world.key, world.master_port, world.world_size) for world in worlds}) == 1
+
+
+@pytest.mark.parametrize("case", RANKS, ids=name)
+def test_a_launch_warns_of_nothing(case: Case) -> None:
+    assert [resolve(rank["env"]).warnings for rank in case["ranks"]] == [()] * len(case["ranks"])
+
+
+@pytest.mark.parametrize("case", SHELLS, ids=name)
+def test_a_shell_of_a_job_with_several_tasks_is_told_of_srun(case: Case) -> None:
+    (rank,) = case["ranks"]
+    world, tasks = resolve(rank["env"]), int(rank["env"].get("SLURM_NTASKS", "1"))
+    assert world.world_size == 1
+    assert [f"{tasks} tasks" in warning and "srun" in warning for warning in world.warnings] == [True] * (tasks > 1)

@@ -1,0 +1,95 @@
+"""Which device, which backend, how many threads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from hpc_kit.errors import ContradictoryEnvironment, SpecError
+from hpc_kit.runtime import devices
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "visible", "expected"),
+    [(0, 4, 0), (3, 4, 3), (3, 1, 0), (0, 1, 0)],
+    ids=["first of all", "last of all", "one of its own", "one alone"],
+)
+def test_the_device_is_the_local_rank_counted_among_the_visible(local_rank: int, visible: int, expected: int) -> None:
+    assert devices.index(local_rank, 4, visible, {}) == expected
+
+
+def test_a_rank_without_device_is_refused_with_both_counts() -> None:
+    with pytest.raises(ContradictoryEnvironment) as refused:
+        devices.index(2, 4, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert str(refused.value) == (
+        "local rank 2 has no device: 4 ranks on this node see 2\n"
+        "  found  2 devices are visible (CUDA_VISIBLE_DEVICES = 0,1)\n"
+        "  do     --ntasks-per-node=2; or --gpus-per-node=4"
+    )
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """A node with two CUDA devices; the ones that were made current."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "is_backend_available", {"nccl", "gloo"}.__contains__)
+    return current
+
+
+def test_cuda_means_nccl_and_the_device_is_current_before_anything_else(two_gpus: list[torch.device]) -> None:
+    assert devices.backend_for("auto") == "nccl"
+    assert devices.choose("nccl", 1, 2) == torch.device("cuda", 1)
+    assert two_gpus == [torch.device("cuda", 1)]
+
+
+def test_gloo_means_the_cpu_also_beside_a_gpu(two_gpus: list[torch.device]) -> None:
+    assert devices.backend_for("gloo") == "gloo"
+    assert devices.choose("gloo", 1, 2) == torch.device("cpu")
+    assert two_gpus == []
+
+
+def test_without_cuda_it_is_gloo_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices.backend_for("auto") == "gloo"
+    assert devices.choose("gloo", 3, 4) == torch.device("cpu")
+
+
+def test_a_backend_that_torch_has_not_is_refused_with_those_it_has() -> None:
+    with pytest.raises(SpecError, match="torch has no backend 'infiniband' here"):
+        devices.backend_for("infiniband")
+
+
+def test_nccl_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(dist, "is_backend_available", {"nccl", "gloo"}.__contains__)
+    with pytest.raises(SpecError, match="the backend nccl needs a CUDA device"):
+        devices.backend_for("nccl")
+
+
+@pytest.mark.parametrize(
+    ("environ", "local_world_size", "expected"),
+    [
+        ({"OMP_NUM_THREADS": "3", "SLURM_CPUS_PER_TASK": "8"}, 2, None),
+        ({"SLURM_CPUS_PER_TASK": "8"}, 2, 8),
+        ({"SRUN_CPUS_PER_TASK": "4"}, 2, 4),
+        ({"SLURM_CPUS_PER_TASK": "8", "TORCHELASTIC_RUN_ID": "1"}, 2, 4),
+        ({}, 1, None),
+        ({}, 10_000, 1),
+    ],
+)
+def test_threads_come_from_the_cpus_of_a_task(
+    environ: dict[str, str], local_world_size: int, expected: int | None
+) -> None:
+    assert devices.threads(environ, local_world_size) == expected
+
+
+def test_without_slurm_ranks_share_the_cpus_that_they_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+    assert devices.threads({}, 4) == 2

@@ -1,0 +1,366 @@
+"""What the reader says of a script is what bash makes of it, without running it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpc_kit.script.geometry import job_geometry
+from hpc_kit.script.reader import Launch, Script, read_script
+from hpc_kit.script.shell.grammar import parse
+from hpc_kit.script.shell.tree import Compound
+from tests import golden
+
+HEAD = "#!/bin/bash\n"
+
+
+def read(text: str) -> Script:
+    return read_script(HEAD + text, "test.sbatch")
+
+
+def only(text: str) -> Launch:
+    (launch,) = read(text).launches
+    return launch
+
+
+def kinds(launch: Launch) -> list[str]:
+    return [stage.kind for stage in launch.stages]
+
+
+# What bash makes of words, and we.
+
+WORDS = [
+    "a b  c",
+    r"""a"b c"'d $x'\ e""",
+    "$'tab\\there'",
+    "''",
+    '"" x',
+    'x=1; y="a b"; show $x "$y" $y "$y"$y',
+    "x='a  b'; show \"$x\" ${x} pre$x",
+    "a=(1 '2 3' 4); a+=(5); show \"${a[@]}\" ${a[@]}",
+    "n=3; show $((n * 8)) $(( $n + 1 )) $((n / 2))",
+    "show ${unset_name:-default} ${unset_name-8}",
+    "x=; show ${x}y",
+    'x="a"; x+="b"; show "$x"',
+    "x=1; if true; then y=2; fi; show $x",
+    "show a#b # a comment",
+    "show a \\\n  b",
+    "CMD='python t.py --x 1'; show $CMD",
+    "{ x=5; }; show $x",
+    "export X=7 Y=8; show $X$Y",
+    'x=1; eval "x=2"; show $x',
+    'show "a\\$b" \'c\\d\' "e\\f"',
+]
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_words_become_what_bash_makes_of_them(text: str) -> None:
+    text = text if "show" in text else f"show {text}"
+    program = "show() { printf '%s\\0' \"$@\"; }\n" + text
+    done = subprocess.run(["bash", "-c", program], capture_output=True, check=True)
+    step = next(step for step in read(text).steps if step.name == "show")
+    assert [word.text for word in step.words[1:]] == done.stdout.decode().split("\0")[:-1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\r"), max_size=12), max_size=4)
+)
+def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
+    step = read(f"show {shlex.join(words)}").steps[0]
+    assert [word.text for word in step.words[1:]] == words
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(
+        st.sampled_from(
+            list("ab1 \n\t$'\"\\`(){}[];&|<>#=!*@-")
+            + ["if ", "then ", "fi\n", "do ", "done\n", "<<E", "$(", "case ", "esac "]
+        ),
+        max_size=60,
+    )
+)
+def test_no_text_makes_the_reader_fail(text: str) -> None:
+    script = read_script(text or "x")
+    assert script.launches is not None
+    assert script.problems is not None
+    assert script.unread is None or script.unread.startswith("what follows line ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if a; then b",
+        "echo 'x",
+        'echo "x',
+        "a | ; b",
+        "(a",
+        "case x in a) b",
+        "{ a",
+        "x=$(a",
+        "a ) b",
+        "while x; do y",
+        "a=(b",
+    ],
+)
+def test_what_bash_cannot_read_we_do_not_pretend_to(text: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
+    assert done.returncode != 0
+    assert parse(text).trouble is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for ((i = 0; i < 3; i++)); do echo $i; done",
+        "for i in a b; do x; done | tee log",
+        "case $x in (a|b) y ;; *) z ;& c) w ;; esac",
+        "[[ $a =~ ^(x|y)$ && -n $b ]] || exit",
+        "if ! a; then b; elif c; then d; else e; fi >log 2>&1",
+        "f() { a; }; function g { b; }; function h() ( c )",
+        "x=$(case a in a) echo b;; esac)",
+        "x=$(cat <<E\nit's (\nE\n)",
+        "cat <<-'E' | sort\n\t$x\n\tE\necho done",
+        "((x = 1)); echo $((1 + (2 * 3)))",
+        "a & b && c || d; { e; } 2>/dev/null &",
+        "diff <(a) >(b)",
+        "select x in a b; do y; done",
+        "time -p ls; ! false",
+        'echo ${x%%[0-9]*} ${y//a/\\}} ${#z[@]} "${q:-"a b"}"',
+        "shopt -s extglob; ls !(a|b) @(c).txt",
+        'echo `date "+%s"` `echo \\`x\\``',
+        "a=1 b=(2 3) c 4>&1 {fd}>file",
+        "while read -r x; do :; done < <(ls)",
+        "echo a;# comment\necho b",
+        "until a\ndo b\ndone",
+        "if [ a ]\nthen\n# comment\nb\nfi",
+    ],
+)
+def test_what_bash_reads_we_read(text: str) -> None:
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    assert parse(text).trouble is None
+
+
+def test_a_tree_is_what_was_written() -> None:
+    (loop, last) = parse("for x in a; do b & done | c && d || e\nf").block
+    first = loop.chain.pipelines[0]
+    assert loop.chain.operators == ("&&", "||")
+    assert [type(command) for command in first.commands][0] is Compound
+    assert isinstance(first.commands[0], Compound)
+    assert first.commands[0].bodies[0][1][0].background
+    assert (last.line, last.background) == (2, False)
+
+
+# Directives
+
+
+def test_directives_are_read_with_their_places() -> None:
+    script = read("#SBATCH -N4 --ntasks-per-node 2 # two\n#SBATCH --job-name='a b'\necho\n#SBATCH --time=1\n")
+    places = [(each.name, each.value, each.line, each.column) for each in script.given]
+    assert places == [("nodes", "4", 2, 9), ("ntasks-per-node", "2", 2, 31), ("job-name", "a b", 3, 1)]
+    assert [line.line for line in script.directives.late] == [5]
+
+
+def test_every_wrong_directive_is_found_not_the_first_alone() -> None:
+    script = read("#SBATCH --ndoes=4\n#SBATCH --time=2h\n#SBATCH --mem='1\n#SBATCH foo\n#SBATCH --nodes=2\n")
+    assert [(problem.line, problem.column) for problem in script.problems] == [(2, 9), (3, 9), (4, 1), (5, 9)]
+    assert script.options == {"nodes": "2"}
+
+
+def test_an_option_of_the_container_plugin_is_no_fault() -> None:
+    script = read("#SBATCH --container-image nvcr.io/x:1 --no-container-mount-home\n#SBATCH -N2\n")
+    assert (script.problems, script.options) == ((), {"nodes": "2"})
+
+
+def test_text_of_a_here_document_is_no_directive_and_no_command() -> None:
+    script = read("cat >x.sbatch <<'E'\n#SBATCH --nodes=4\nsrun $SLURM_PROCID\nE\n# end\n")
+    assert script.comments == {1, 6}
+    assert [launch.program.name for launch in script.launches] == ["cat"]
+
+
+@pytest.mark.parametrize("first", ["", "#SBATCH --nodes=3\n", "\n", "\ufeff#!/bin/bash\n"])
+def test_a_script_without_interpreter_is_read_all_the_same(first: str) -> None:
+    script = read_script(first + "#SBATCH --ntasks=2\nsrun x\n")
+    assert script.interpreter is None
+    assert script.options["ntasks"] == "2"
+    assert script.line_of("ntasks") == first.count("\n") + 1
+
+
+def test_interpreters_are_known_by_their_name() -> None:
+    lines = {"#!/bin/bash -l": "bash", "#! /usr/bin/env -S zsh -x": "zsh", "#!/usr/bin/python3": "python3", "#!": None}
+    assert {line: read_script(line + "\n").interpreter for line in lines} == lines
+    assert read_script("#!/usr/bin/python3\nx = {\n").unread == "the shell's rules: it is for python3"
+
+
+# Launch lines
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("srun -N4 -n 8 python -u train.py", ["srun", "python"]),
+        ("srun torchrun --nproc-per-node 8 train.py", ["srun", "torchrun", "python"]),
+        ("python3.11 -m torch.distributed.run --nnodes=2 -m pkg.train", ["torchrun", "python"]),
+        ("mpirun -np 8 -x A=1 --map-by ppr:1:node ./app", ["mpirun", "program"]),
+        ("mpiexec -genv A 1 -n 4 python t.py", ["mpirun", "python"]),
+        ("srun --mpi=pmix accelerate launch --multi_gpu --num_processes 8 t.py", ["srun", "accelerate", "python"]),
+        ("accelerate config", ["program"]),
+        ("python -m accelerate.commands.launch t.py", ["accelerate", "python"]),
+        ("python -m accelerate launch t.py", ["accelerate", "python"]),
+        ("deepspeed --hostfile h --num_gpus 8 t.py", ["deepspeed", "python"]),
+        ("time nohup timeout -s INT 3h env A=1 -u B python t.py", ["wrapper", "wrapper", "wrapper", "python"]),
+        ("exec numactl --cpunodebind=0 python t.py", ["wrapper", "wrapper", "python"]),
+        ("srun apptainer exec --nv -B /a:/b image.sif python t.py", ["srun", "wrapper", "python"]),
+        ("srun --container-image x/y:1 --container-mounts=a:b python t.py", ["srun", "python"]),
+        ("conda run -n env python t.py", ["wrapper", "python"]),
+        ("srun $ARGS python t.py", ["srun", "python"]),
+        ("srun bash -c 'cd x && python t.py'", ["srun", "shell", "python"]),
+        ("srun bash -c '\"$@\"' task python t.py", ["srun", "shell", "python"]),
+        ("srun bash -o pipefail -xc 'exec \"$1\" t.py' task python", ["srun", "shell", "wrapper", "python"]),
+        ("C='torchrun t.py'; srun $C", ["srun", "torchrun", "python"]),
+        ("export C='torchrun t.py'; srun bash -c '$C'", ["srun", "shell", "torchrun", "python"]),
+        ('C=(python t.py --x 1); srun "${C[@]}"', ["srun", "python"]),
+        ('eval "srun python t.py"', ["srun", "python"]),
+        ("srun bash run.sh", ["srun", "shell"]),
+        ("srun -n 2 ./app : -n 4 ./other", ["srun", "program"]),
+        ("torchrun --no-python ./app", ["torchrun", "program"]),
+        ('"$PYTHON" t.py', ["program"]),
+        ("if true; then srun python t.py; fi", ["srun", "python"]),
+    ],
+)
+def test_a_launch_line_is_its_programs(line: str, expected: list[str]) -> None:
+    assert kinds(only(line)) == expected
+
+
+def test_options_are_found_whatever_their_spelling() -> None:
+    launch = only("srun -N4 --ntasks=8 -c2 torchrun --nproc_per_node 8 --rdzv-endpoint=h:1 t.py --nproc_per_node 9")
+    srun, torchrun = launch.stages[:2]
+    assert {name: text.text for name, text in srun.options.items()} == {
+        "nodes": "4",
+        "ntasks": "8",
+        "cpus-per-task": "2",
+    }
+    assert {name: text.text for name, text in torchrun.options.items()} == {
+        "nproc-per-node": "8",
+        "rdzv-endpoint": "h:1",
+    }
+    assert launch.program.options["file"].text == "t.py"
+
+
+def test_places_survive_variables_and_code() -> None:
+    script = read(
+        'CMD="torchrun \\\n  --nproc_per_node $N t.py"\nsrun bash -c \'\n  $CMD\n  python x.py\'\nsrun bash -c "$CMD"\n'
+    )
+    places = [
+        (launch.program.words[0].text, launch.program.words[0].line, launch.step.line) for launch in script.launches
+    ]
+    assert places == [("$CMD", 5, 4), ("python", 6, 4), ("python", 3, 7)]
+    torchrun = script.launches[2].stage("torchrun")
+    assert torchrun is not None
+    assert (torchrun.words[0].line, torchrun.words[0].column) == (2, 6)
+
+
+def test_variables_know_who_sees_them() -> None:
+    script = read(
+        "A=1\nexport B=2 C\nC=3 D=4 srun --export=ALL,E=5 bash -c 'export F=$SLURM_PROCID'\nset -a\nG=$SLURM_PROCID\n"
+    )
+    seen = {each.name: (each.value.text, each.exported, each.task, bool(each.value.reads)) for each in script.assigned}
+    assert seen == {
+        "A": ("1", False, False, False),
+        "B": ("2", True, False, False),
+        "C": ("3", True, False, False),
+        "D": ("4", True, False, False),
+        "E": ("5", True, False, False),
+        "F": ("$SLURM_PROCID", True, True, False),
+        "G": ("$SLURM_PROCID", True, False, True),
+    }
+
+
+def test_a_variable_of_a_branch_or_loop_is_not_known_after_it() -> None:
+    script = read("A=1; B=1\nif x; then A=2; fi\nfor B in 1 2; do :; done\nread C <<<4\nshow $A $B $C\n")
+    assert [word.text for word in script.steps[-1].words] == ["show", "$A", "$B", "$C"]
+
+
+def test_options_of_the_shell_hold_where_they_are_set() -> None:
+    script = read("a\nset -euo pipefail\nb\nset +e\nc\n(set -e; d)\ne\nbash -c 'f'\n")
+    assert {step.name: (step.errexit, step.pipefail) for step in script.steps if len(step.name) == 1} == {
+        "a": (False, False), "b": (True, True), "c": (False, True), "d": (True, True), "e": (False, True), "f": (False, False),
+    }  # fmt: skip
+    assert read_script("#!/bin/bash -e\na\n").steps[0].errexit
+
+
+def test_slurms_own_numbers_are_known_from_the_directives() -> None:
+    script = read(
+        "#SBATCH -N4 --ntasks-per-node=8 --gres=gpu:a100:8\nshow $SLURM_NNODES $((SLURM_NNODES * SLURM_GPUS_ON_NODE))\n"
+    )
+    assert [word.text for word in script.steps[0].words[1:]] == ["4", "32"]
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_our_own_scripts_are_read_back(case: str) -> None:
+    script = read_script(golden.script(case), case)
+    (launch,) = [launch for launch in script.launches if launch.trains]
+    geometry = script.geometry_of(launch)
+    assert script.unread is None
+    assert script.problems == ()
+    assert geometry == script.geometry
+    assert launch.stages[0].kind == "srun"
+
+
+# How many
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "ntasks", "per_node"),
+    [
+        ({}, 1, 1, 1),
+        ({"nodes": "4"}, 4, 4, 1),
+        ({"nodes": "4", "ntasks-per-node": "2"}, 4, 8, 2),
+        ({"nodes": "4", "ntasks": "8"}, 4, 8, 2),
+        ({"nodes": "2", "ntasks": "7"}, 2, 7, None),
+        ({"ntasks": "8"}, None, 8, None),
+        ({"ntasks": "1"}, 1, 1, 1),
+        ({"nodes": "2-4", "ntasks-per-node": "2"}, None, None, 2),
+        ({"nodelist": "n[1-3]"}, 3, 3, 1),
+        ({"nodes": "2", "ntasks-per-gpu": "1"}, 2, None, None),
+    ],
+)
+def test_counts_of_a_job(options: dict[str, str], nodes: int | None, ntasks: int | None, per_node: int | None) -> None:
+    geometry = job_geometry(options)
+    assert (geometry.nodes, geometry.ntasks, geometry.per_node) == (nodes, ntasks, per_node)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("srun x", (4, 8, 2)),
+        ("srun -N2 -n2 x", (2, 2, 1)),
+        ("srun -n4 x", (4, 4, 1)),
+        ("srun -n1 x", (1, 1, 1)),
+        ("srun --ntasks-per-node=1 x", (4, 4, 1)),
+        ("srun -N$N x", (None, None, None)),
+        ("srun $ARGS python x.py", (None, None, None)),
+        ("srun -w n1 -n2 x", (None, 2, None)),
+        ("mpirun -np 8 x", (None, 8, None)),
+        ("x", (1, 1, 1)),
+    ],
+)
+def test_counts_of_a_step(line: str, expected: tuple[int | None, ...]) -> None:
+    script = read(f"#SBATCH -N4 --ntasks-per-node=2\n{line}\n")
+    geometry = script.geometry_of(script.launches[0])
+    assert (geometry.nodes, geometry.ntasks, geometry.per_node) == expected
+
+
+def test_a_long_script_is_read_in_no_time(tmp_path: Path) -> None:
+    import time
+
+    text = HEAD + 'x=$(echo "a $(b)") && srun bash -c \'echo "$x"\' || true\n' * 2000
+    start = time.process_time()
+    assert len(read_script(text).launches) == 2000
+    assert time.process_time() - start < 5

@@ -1,0 +1,22 @@
+"""A project with a job, and a fake Slurm that its cluster `fake` means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.submit.fake import FakeSlurm
+
+
+@pytest.fixture
+def slurm(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "slurm")
+    for name, value in fake.environ(os.environ).items():
+        monkeypatch.setenv(name, value)
+    (project / "env" / "fake.toml").write_text('slurm = "system"\npython = "/opt/python"\n')
+    (project / "jobs" / "job.toml").write_text(
+        'command = ["python", "train.py"]\n[resources]\nnodes = 2\nntasks_per_node = 2\ntime = "00:10:00"\n'
+    )
+    return fake

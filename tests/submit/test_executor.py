@@ -1,0 +1,288 @@
+"""Pickled functions through our script: on the embedded Slurm, with submitit's own side in the job."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from submitit.core.utils import FailedJobError
+from submitit.slurm.slurm import SlurmExecutor
+
+import hpc_kit
+from hpc_kit.errors import JobFailed, SpecError, SubmitRefused
+from hpc_kit.submit.access import Access, access_of
+from hpc_kit.submit.executor import Executor, PartlySubmitted
+from hpc_kit.submit.job import FunctionJob, ScriptJob
+from tests.submit import functions
+from tests.submit.fake import FakeSlurm
+
+
+def test_submitits_hooks_are_those_that_we_override() -> None:
+    text = inspect.signature(SlurmExecutor._make_submission_file_text)
+    assert list(text.parameters) == ["self", "command", "uid"]
+    process = inspect.signature(SlurmExecutor._internal_process_submissions)
+    assert list(process.parameters) == ["self", "delayed_submissions"]
+    assert list(inspect.signature(SlurmExecutor._submit_command).parameters) == ["self", "command"]
+    own = {name for name in vars(Executor) if name.startswith("_") and not name.startswith("__")}
+    theirs = {name for name in own if hasattr(SlurmExecutor, name)}
+    assert theirs >= {"_make_submission_file_text", "_internal_process_submissions", "_submitit_command_str", "_num_tasks"}
+
+
+@pytest.fixture
+def executor(slurm: FakeSlurm, project: Path) -> Executor:
+    """On the fake Slurm: for what is submitted, not for what runs."""
+    return Executor(job="job", folder=project / "pickles", cluster="fake")
+
+
+def directives(script: str) -> dict[str, str]:
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH --")]
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def test_the_script_is_ours_and_keeps_submitits_protocol(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
+    job = executor.submit(functions.add, 2, 3)
+    script = slurm.told("12.script")
+    folder = project / "pickles"
+    given = directives(script)
+    assert (given["nodes"], given["ntasks"], given["time"]) == ("2", "4", "00:10:00")
+    assert given["signal"] == "USR2@90"
+    assert given["open-mode"] == "append"
+    assert (given["output"], given["error"]) == (f"{folder}/%j_0_log.out", f"{folder}/%j_0_log.err")
+    assert "wckey" not in given
+    assert "export SUBMITIT_EXECUTOR=slurm\n" in script
+    assert f"--output={folder}/%j_%t_log.out --error={folder}/%j_%t_log.err --open-mode=append" in script
+    assert f"/opt/python -u -m submitit.core._submit {folder} ||" in script
+    assert (project / "runs/job/12/script.sbatch").read_text() == script
+    assert job.paths.submission_file.read_text() == script
+    assert job.paths.submitted_pickle.is_file()
+    assert job.num_tasks == 4
+    assert sorted(path.name for path in folder.iterdir()) == ["12_submission.sh", "12_submitted.pkl"]
+
+
+def test_parameters_change_what_is_submitted(executor: Executor, slurm: FakeSlurm) -> None:
+    executor.update_parameters(name="sweep", nodes=1, tasks_per_node=3, timeout_min=1, mem_gb=2, slurm_partition="gpu")
+    executor.update_parameters(stderr_to_stdout=True)
+    job = executor.submit(functions.add, 2, 3)
+    given = directives(slurm.told("12.script"))
+    names = ("job-name", "nodes", "ntasks", "time", "mem", "partition", "signal")
+    assert [given[name] for name in names] == ["sweep", "1", "3", "1", "2G", "gpu", "USR2@15"]
+    assert "error" not in given
+    assert job.num_tasks == 3
+    assert isinstance(job, FunctionJob)
+    assert job.run.folder.parent.name == "sweep"
+
+
+def test_a_refused_parameter_changes_nothing(executor: Executor, slurm: FakeSlurm) -> None:
+    with pytest.raises(SpecError, match="timeout_min|time"):
+        executor.update_parameters(nodes=1, time="2h30")
+    with pytest.raises(SpecError, match="no parameter 'ndoes'"):
+        executor.update_parameters(ndoes=1)
+    executor.submit(functions.add, 2, 3)
+    assert directives(slurm.told("12.script"))["nodes"] == "2"
+
+
+def test_a_refused_submission_leaves_no_pickle(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
+    slurm.says("sbatch.error", "sbatch: error: no\n")
+    with pytest.raises(SubmitRefused):
+        executor.submit(functions.add, 2, 3)
+    assert list((project / "pickles").iterdir()) == []
+    assert not (project / "runs").exists()
+
+
+def test_arrays_stay_below_the_greatest_index(executor: Executor, slurm: FakeSlurm) -> None:
+    slurm.says("max_array_size", "3")
+    jobs = executor.map_array(functions.add, range(7), range(7))
+    assert [job.job_id for job in jobs] == ["12_0", "12_1", "12_2", "13_0", "13_1", "13_2", "14_0"]
+    assert [directives(slurm.told(f"{number}.script"))["array"] for number in (12, 13, 14)] == ["0-2", "0-2", "0-0"]
+    assert all(job.paths.submitted_pickle.is_file() for job in jobs)
+    assert [job.submission().args for job in jobs] == [(number, number) for number in range(7)]
+    assert directives(slurm.told("12.script"))["output"].endswith("/%A_%a_0_log.out")
+
+
+def test_the_parallelism_is_shared_among_the_arrays(executor: Executor, slurm: FakeSlurm) -> None:
+    slurm.says("max_array_size", "4")
+    executor.update_parameters(slurm_array_parallelism=4)
+    executor.map_array(functions.add, range(8), range(8))
+    assert [directives(slurm.told(f"{number}.script"))["array"] for number in (12, 13)] == ["0-3%2", "0-3%2"]
+
+
+def test_of_arrays_refused_half_way_the_first_are_told(executor: Executor, slurm: FakeSlurm) -> None:
+    slurm.says("max_array_size", "2")
+    hook = '[ -f "$FAKE/12.script" ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }'
+    slurm.says("sbatch.hook", hook)
+    with pytest.raises(PartlySubmitted, match="only the first 2 of 3") as error:
+        executor.map_array(functions.add, range(3), range(3))
+    assert [job.job_id for job in error.value.jobs] == ["12_0", "12_1"]
+    assert "scancel 12" in str(error.value.remedy)
+
+
+def test_a_batch_is_one_array(executor: Executor, slurm: FakeSlurm) -> None:
+    with executor.batch():
+        jobs = [executor.submit(functions.add, number, 1) for number in range(3)]
+    assert [job.job_id for job in jobs] == ["12_0", "12_1", "12_2"]
+    assert slurm.told("last") == "12\n"
+
+
+def test_a_function_too_large_to_pickle_is_refused(slurm: FakeSlurm, project: Path) -> None:
+    executor = Executor(job="job", folder="pickles", cluster="fake", max_pickle_size_gb=1e-6)
+    with pytest.raises(SpecError, match="too large"):
+        executor.submit(len, "x" * 10_000)
+    assert list((project / "pickles").iterdir()) == []
+
+
+def test_a_job_of_torchrun_is_refused(slurm: FakeSlurm, project: Path) -> None:
+    with pytest.raises(SpecError, match="job job is started by torchrun"):
+        Executor(job="job", folder="p", cluster="fake", set={"launch.launcher": "torchrun", "resources.ntasks_per_node": 1})
+
+
+def test_a_folder_with_a_backslash_is_refused(slurm: FakeSlurm) -> None:
+    with pytest.raises(SpecError, match="backslash"):
+        Executor(job="job", folder="a\\b", cluster="fake")
+
+
+def test_the_time_limit_reaches_the_protocol(executor: Executor, slurm: FakeSlurm) -> None:
+    assert executor.submit(functions.add, 1, 1).submission()._timeout_min == 10
+    executor.update_parameters(time=None)
+    assert executor.submit(functions.add, 1, 1).submission()._timeout_min == 0
+    executor.update_parameters(time="UNLIMITED")
+    assert executor.submit(functions.add, 1, 1).submission()._timeout_min > 10**6
+
+
+@pytest.fixture
+def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Access]:
+    """The embedded Slurm with a queue of its own, empty again at the end."""
+    from hpc_kit.spec.files import load_cluster
+
+    monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "state"))
+    (project / "env" / "here.toml").write_text(
+        'slurm = "embedded"\n[node]\ncpus = 8\ngpus = 0\n[embedded]\nmax_array_size = 2\nkill_wait = 1\n'
+    )
+    (project / "jobs" / "job.toml").write_text(
+        'command = ["python", "train.py"]\n[resources]\nnodes = 2\nntasks_per_node = 1\ntime = "00:10:00"\n'
+    )
+    access = access_of(load_cluster("here", root=project))
+    yield access
+    access.ask(["scancel", "--me"])
+    deadline = time.monotonic() + 20
+    while access.ask(["squeue", "--noheader"]).stdout:
+        assert time.monotonic() < deadline, "the queue does not become empty"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_function_gives_one_result_a_rank(embedded: Access, project: Path) -> None:
+    executor = hpc_kit.Executor(job="job", folder="my pickles (größe)", cluster="here")
+    job = executor.submit(functions.add, 2, 3)
+    assert job.results() == [(0, 5), (1, 5)]
+    assert job.task(1).result() == (1, 5)
+    assert job.exception() is None
+    assert "rank 1 adds" in str(job.task(1).stdout())
+    assert job.state in {"COMPLETED", "RUNNING", "COMPLETING"}
+    copy = pickle.loads(pickle.dumps(job))
+    copy.wait()
+    assert copy.results() == [(0, 5), (1, 5)]
+
+
+@pytest.mark.slow
+def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: Access, project: Path) -> None:
+    executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.ntasks_per_node": 2})
+    started = time.monotonic()
+    job = executor.submit(functions.fail_on, 2)
+    with pytest.raises(JobFailed) as error:
+        job.results()
+    assert time.monotonic() - started < 30
+    assert isinstance(error.value, FailedJobError)
+    assert str(error.value).startswith(f"job {job.job_id} job FAILED: rank 2 on 127.0.0.2: ValueError: bad sample on rank 2")
+    assert job.task(0).exception() is not None
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_told_by_its_signal(embedded: Access, project: Path) -> None:
+    executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
+    error = executor.submit(functions.kill_itself).exception()
+    assert error is not None
+    assert "rank 0 on 127.0.0.1: killed by SIGKILL" in str(error)
+
+
+@pytest.mark.slow
+def test_elements_of_an_array_run_through_our_script(embedded: Access, project: Path) -> None:
+    executor = Executor(job="job", folder="pickles/%j", cluster="here", set={"resources.nodes": 1})
+    jobs = executor.map_array(lambda index: (index, functions.where()), range(3))
+    found = [job.result() for job in jobs]
+    assert [index for index, _ in found] == [0, 1, 2]
+    ids = [f"{where['SLURM_ARRAY_JOB_ID']}_{where['SLURM_ARRAY_TASK_ID']}" for _, where in found]
+    assert ids == [job.job_id for job in jobs]
+    assert [where["HPC_KIT_RUN"] for _, where in found] == [str(project / "runs/job" / job_id) for job_id in ids]
+    assert {where["SUBMITIT_EXECUTOR"] for _, where in found} == {"slurm"}
+
+
+@pytest.mark.slow
+def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(embedded: Access, project: Path, tmp_path: Path) -> None:
+    executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
+    job = executor.submit(functions.Counter(tmp_path))
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "attempt-1").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    job._interrupt()
+    assert job.result() == 2
+    assert (tmp_path / "attempt-2").exists()
+
+
+@pytest.mark.slow
+def test_a_program_is_a_submitit_job_too(embedded: Access, project: Path) -> None:
+    program = 'echo "rank $SLURM_PROCID"; [ $SLURM_PROCID = 0 ] && echo \'{"loss": 2.5}\' >"$HPC_KIT_RUN/summary.json"; true'
+    job = hpc_kit.submit("job", "here", set={"command": ["bash", "-c", program]})
+    assert isinstance(job, ScriptJob)
+    assert job.result() == {"loss": 2.5}
+    assert (job.exception(), job.state, job.done()) == (None, "COMPLETED", True)
+    assert (job.stdout(), job.stderr()) == ("rank 0\n", "")
+    assert job.paths.submission_file.read_text() == hpc_kit.render(
+        "job", "here", set={"command": ["bash", "-c", program]}
+    )
+    copy = pickle.loads(pickle.dumps(job))
+    assert copy.results() == [{"loss": 2.5}]
+    secret = pickle.dumps(job)
+    assert os.environ["PATH"].encode() not in secret
+
+
+@pytest.mark.slow
+def test_a_failing_program_names_rank_host_and_its_own_words(embedded: Access, project: Path) -> None:
+    (project / "train.py").write_text(
+        "import os, time\nif os.environ['SLURM_PROCID'] == '1':\n    raise ValueError('bad sample')\ntime.sleep(60)\n"
+    )
+    job = hpc_kit.submit("job", "here")
+    error = job.exception()
+    assert error is not None
+    assert error.what == f"job {job.job_id} job FAILED: rank 1 on 127.0.0.2: ValueError: bad sample"
+    assert error.found is not None
+    assert error.found.splitlines()[0] == "Traceback (most recent call last):"
+    assert error.outcome.exit_status == 1
+    with pytest.raises(JobFailed, match="bad sample"):
+        pickle.loads(pickle.dumps(job)).result()
+
+
+@pytest.mark.slow
+def test_a_cancelled_program_ends_as_such(embedded: Access, project: Path) -> None:
+    job = hpc_kit.submit("job", "here", set={"command": ["sleep", "60"]})
+    assert job.state in {"PENDING", "RUNNING"}
+    job.cancel()
+    error = job.exception()
+    assert error is not None
+    assert job.state == "CANCELLED"
+    assert error.what == f"job {job.job_id} job CANCELLED: It was cancelled by its user or an administrator."
+
+
+@pytest.mark.slow
+def test_an_array_of_programs_gives_a_result_for_each(embedded: Access, project: Path) -> None:
+    program = 'echo "{\\"index\\": $SLURM_ARRAY_TASK_ID}" >"$HPC_KIT_RUN/summary.json"'
+    changes = {"command": ["bash", "-c", program], "resources.array": "0-1", "resources.nodes": 1}
+    job = hpc_kit.submit("job", "here", set=changes)
+    assert job.results() == [{"index": 0}, {"index": 1}]
+    assert [element.state for element in job.elements()] == ["COMPLETED", "COMPLETED"]
+    assert job.state == "COMPLETED"

@@ -1,0 +1,180 @@
+"""Who failed first, from the marks and logs of a run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.slurm.commands import JobStatus
+from hpc_kit.slurm.states import State
+from hpc_kit.submit.failure import find_failure, signal_name
+from hpc_kit.submit.runs import Run, of_folder
+from tests.submit.test_tracebacks import TRACEBACK
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    folder = tmp_path / "runs" / "job" / "12"
+    folder.mkdir(parents=True)
+    return of_folder(folder)
+
+
+def status(state: State, exit_code: int | None = None, signal: int | None = None) -> JobStatus:
+    start = dt.datetime(2026, 1, 1, 12, 0, 0)  # noqa: DTZ001 - as Slurm prints it, local
+    end = start + dt.timedelta(minutes=10)
+    return JobStatus(
+        job_id="12",
+        raw_id="12",
+        name="job",
+        state=state,
+        raw_state=str(state),
+        reason=None,
+        exit_code=exit_code,
+        signal=signal,
+        nodelist="n[1-4]",
+        submit=start,
+        start=start,
+        end=end,
+        time_limit=600,
+        elapsed=600,
+        user="ada",
+        partition="main",
+    )
+
+
+FAILED = status(State.FAILED, 1, 0)
+
+
+def fill(run: Run, *, mark: str = "", batch: str = "", **ranks: str) -> None:
+    """Ranks by keyword: r5="its log"."""
+    if mark:
+        (run.folder / "first-failure").write_text(f"{mark}\n")
+    run.batch_log.write_text(batch)
+    for name, text in ranks.items():
+        run.rank_log(int(name[1:])).write_text(text)
+
+
+VICTIM = TRACEBACK.replace("ValueError: bad", "RuntimeError: Connection closed by peer")
+
+
+def test_the_marked_rank_speaks_alone(run: Run) -> None:
+    fill(run, mark="5 n3 1 100.0", r0=VICTIM, r5=f"step 4\n{TRACEBACK}\n", r6=VICTIM)
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure == (5, "n3", 1, None, "ValueError: bad", TRACEBACK, run.rank_log(5))
+
+
+def test_without_a_mark_the_first_that_srun_names_is_it(run: Run) -> None:
+    batch = "srun: error: n3: task 5: Exited with exit code 3\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    fill(run, batch=batch, r0=VICTIM, r5="loading\nno such file: data.bin\n")
+    failure = find_failure(run, FAILED)
+    assert failure == (5, "n3", 3, None, "exit code 3", "loading\nno such file: data.bin", run.rank_log(5))
+
+
+def test_a_program_that_is_no_python_gives_its_last_lines(run: Run) -> None:
+    lines = [f"line {number}" for number in range(100)]
+    fill(run, mark="2 n1 7 100.0", r2="\n".join(lines))
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.text.splitlines() == lines[-20:]
+
+
+def test_a_killed_rank_tells_the_signal_and_what_slurm_says(run: Run) -> None:
+    oom = "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes may have been killed."
+    fill(run, batch=f"{oom}\nsrun: error: n2: task 3: Out Of Memory\n", r3="step 1\nstep 2\n")
+    failure = find_failure(run, status(State.OUT_OF_MEMORY, 0, 9))
+    assert failure is not None
+    assert (failure.rank, failure.host, failure.signal) == (3, "n2", "SIGKILL")
+    assert failure.headline == "killed by SIGKILL, out of memory"
+    assert failure.text.splitlines() == ["step 1", "step 2", "srun: error: n2: task 3: Out Of Memory", oom]
+
+
+def test_the_code_that_a_shell_gives_for_a_signal_is_read_as_one(run: Run) -> None:
+    fill(run, mark="3 n2 139 100.0", r3="step 1\n")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert (failure.signal, failure.headline) == ("SIGSEGV", "killed by SIGSEGV")
+
+
+def test_an_exception_got_over_long_ago_did_not_kill_a_killed_rank(run: Run) -> None:
+    fill(run, mark="3 n2 137 100.0", r3=f"{TRACEBACK}\ntrying again\nstep 1\nstep 2\nstep 3\nstep 4\n")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.headline == "killed by SIGKILL"
+    assert "ValueError" not in failure.text
+
+
+@pytest.mark.parametrize("state", [State.CANCELLED, State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL])
+def test_a_rank_that_slurm_itself_killed_did_not_fail(run: Run, state: State) -> None:
+    fill(run, mark="3 n2 143 100.0", batch="srun: error: n2: task 3: Terminated\n", r3="step 1\n")
+    assert find_failure(run, status(state, 0, 15)) is None
+
+
+def test_a_rank_that_failed_before_somebody_cancelled_the_job_is_named(run: Run) -> None:
+    fill(run, mark="3 n2 1 100.0", r3=TRACEBACK)
+    failure = find_failure(run, status(State.CANCELLED, 0, 15))
+    assert failure is not None
+    assert failure.headline == "ValueError: bad"
+
+
+def test_what_a_rank_raises_while_the_time_limit_ends_it_is_no_failure(run: Run) -> None:
+    ended = status(State.TIMEOUT, 0, 15)
+    assert ended.end is not None
+    fill(run, mark=f"3 n2 1 {ended.end.timestamp() - 5}", r3=TRACEBACK)
+    assert find_failure(run, ended) is None
+    fill(run, mark=f"3 n2 1 {ended.end.timestamp() - 300}", r3=TRACEBACK)
+    assert find_failure(run, ended) is not None
+
+
+def test_a_script_that_fails_before_srun_gives_the_end_of_its_log(run: Run) -> None:
+    fill(run, batch="/var/spool/script: line 12: module: command not found\n")
+    failure = find_failure(run, status(State.FAILED, 127, 0))
+    told = "/var/spool/script: line 12: module: command not found"
+    assert failure == (None, "n1", 127, None, told, told, run.batch_log)
+
+
+def test_a_step_that_could_not_be_made_is_sruns_to_tell(run: Run) -> None:
+    said = "srun: error: Unable to create step for job 12: More processors requested than permitted"
+    fill(run, batch=f"loading modules\n{said}\n")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert (failure.rank, failure.headline) == (None, said)
+
+
+def test_a_log_that_was_never_written_is_named(run: Run) -> None:
+    failure = find_failure(run, status(State.FAILED, 0, 53))
+    assert failure is not None
+    assert failure.headline == f"its log was never written: {run.batch_log}"
+
+
+def test_a_job_that_went_well_has_no_failure(run: Run) -> None:
+    fill(run, batch="", r0="done\n")
+    assert find_failure(run, status(State.COMPLETED, 0, 0)) is None
+    assert find_failure(run, None) is None
+
+
+def test_a_half_written_mark_is_none(run: Run) -> None:
+    fill(run, mark="5 n3", batch="srun: error: n2: task 1: Exited with exit code 2\n", r1="x\n")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.rank == 1
+
+
+def test_a_log_of_gigabytes_is_read_from_its_end(run: Run) -> None:
+    with run.rank_log(5).open("wb") as file:
+        file.truncate(10**10)
+        file.seek(0, 2)
+        file.write(f"\n{TRACEBACK}\n".encode())
+    fill(run, mark="5 n3 1 100.0")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.headline == "ValueError: bad"
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(137, "SIGKILL"), (130, "SIGINT"), (128, None), (255, None), (1, None), (None, None)]
+)
+def test_signals_by_their_exit_codes(code: int | None, name: str | None) -> None:
+    assert signal_name(code) == name

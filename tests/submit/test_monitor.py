@@ -1,0 +1,242 @@
+"""Following jobs: what is told, in which order, and how often Slurm is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.slurm.states import State
+from hpc_kit.submit import record
+from hpc_kit.submit.access import Access
+from hpc_kit.submit.monitor import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
+from hpc_kit.submit.runs import Run, find_run, of_folder
+from hpc_kit.submit.submission import submit
+from tests.submit.fake import FakeSlurm
+
+Step = Callable[[], object]
+
+
+class Time:
+    """A clock that only sleeping moves; at each given second something happens."""
+
+    def __init__(self, *steps: tuple[float, Step]) -> None:
+        self.now = 0.0
+        self.steps = sorted(steps, key=lambda step: step[0])
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        while self.steps and self.steps[0][0] <= self.now:
+            self.steps.pop(0)[1]()
+        assert self.now < 1000, "nothing ends it"
+
+
+@pytest.fixture
+def run(slurm: FakeSlurm) -> Run:
+    return submit("job", "fake").run
+
+
+@pytest.fixture
+def access(slurm: FakeSlurm) -> Access:
+    return slurm.access(os.environ)
+
+
+def write(run: Run, text: str, rank: int = 0) -> Step:
+    def append() -> None:
+        with run.rank_log(rank).open("a") as log:
+            log.write(text)
+
+    return append
+
+
+def end(run: Run, code: int) -> Step:
+    return lambda: (run.folder / "end").write_text(f"{code} 1700000000\n")
+
+
+def events(run: Run, access: Access, time: Time) -> list[Event]:
+    return list(follow([run], access, sleep=time.sleep, clock=time.clock))
+
+
+def told(found: list[Event]) -> list[str]:
+    """The events in short."""
+    short = []
+    for event in found:
+        match event:
+            case StateChanged(_, old, new, _, _):
+                short.append(f"{old} -> {new}")
+            case Waiting(_, reason, _):
+                short.append(f"waits: {reason}")
+            case RankLine(_, rank, text):
+                short.append(f"{rank}: {text}")
+            case Unreachable(_):
+                short.append("unreachable")
+            case Ended(_, outcome):
+                short.append(f"ended {outcome.exit_status}")
+    return short
+
+
+def test_a_life_from_the_queue_to_the_end(slurm: FakeSlurm, run: Run, access: Access) -> None:
+    slurm.queue("12 PENDING Priority")
+    time = Time(
+        (1, lambda: slurm.queue("12 RUNNING")),
+        (2, write(run, "step 1\nste")),
+        (3, write(run, "p 2\n")),
+        (4, write(run, "done")),
+        (5, end(run, 0)),
+        (5, lambda: (run.folder / "summary.json").write_text('{"loss": 2.5}')),
+        (5, lambda: slurm.queue("12 COMPLETED")),
+    )
+    found = events(run, access, time)
+    assert told(found) == [
+        "None -> PENDING",
+        "PENDING -> RUNNING",
+        "0: step 1",
+        "0: step 2",
+        "RUNNING -> COMPLETED",
+        "0: done",
+        "ended 0",
+    ]
+    last = found[-1]
+    assert isinstance(last, Ended)
+    assert last.outcome.summary == {"loss": 2.5}
+    assert last.outcome.record == run.folder / "record.json"
+    changes = [event.elapsed for event in found if isinstance(event, StateChanged)]
+    assert changes == [pytest.approx(0), pytest.approx(1, abs=0.3), pytest.approx(4, abs=1)]
+
+
+def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, access: Access) -> None:
+    slurm.queue("12 FAILED")
+    slurm.job("12", "FAILED", "3:0")
+    (run.folder / "first-failure").write_text("1 n1 3 100.0\n")
+    run.rank_log(1).write_text("no such file\n")
+    assert told(events(run, access, Time()))[-1] == "ended 3"
+    known = record.read(run.folder)
+    assert known is not None
+    assert known.end == record.RecordEnd(
+        state="FAILED",
+        exit_status=3,
+        start="2026-01-01T12:00:01",
+        end="2026-01-01T12:00:11",
+        nodes="n[1-2]",
+        first_failure=record.RecordFailure(rank=1, host="n1", exit_code=3, headline="exit code 3"),
+    )
+
+
+def test_a_job_held_back_says_why_once(slurm: FakeSlurm, run: Run, access: Access) -> None:
+    slurm.queue("12 PENDING JobHeldUser")
+    time = Time((3, lambda: slurm.queue("12 PENDING Priority")), (6, lambda: slurm.queue("12 CANCELLED")))
+    assert told(events(run, access, time)) == [
+        "None -> PENDING",
+        "waits: JobHeldUser",
+        "PENDING -> CANCELLED",
+        "ended 1",
+    ]
+
+
+def test_the_controller_may_be_away_for_a_while(slurm: FakeSlurm, run: Run, access: Access) -> None:
+    slurm.queue("12 RUNNING")
+
+    def back() -> None:
+        (slurm.folder / "squeue.error").unlink()
+        slurm.queue("12 COMPLETED")
+
+    time = Time(
+        (2, lambda: slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")), (9, back)
+    )
+    assert told(events(run, access, time)) == [
+        "None -> RUNNING",
+        "unreachable",
+        "RUNNING -> COMPLETED",
+        "ended 0",
+    ]
+
+
+def test_a_requeued_job_is_followed_on(slurm: FakeSlurm, run: Run, access: Access) -> None:
+    slurm.queue("12 RUNNING")
+    write(run, "first attempt\n")()
+
+    def again() -> None:
+        run.rank_log(0).unlink()
+        write(run, "second attempt\n")()
+        slurm.queue("12 RUNNING")
+
+    time = Time((2, lambda: slurm.queue("12 PENDING BeginTime")), (5, again), (8, lambda: slurm.queue("12 COMPLETED")))
+    assert told(events(run, access, time)) == [
+        "0: first attempt",
+        "None -> RUNNING",
+        "RUNNING -> PENDING",
+        "waits: BeginTime",
+        "0: second attempt",
+        "PENDING -> RUNNING",
+        "RUNNING -> COMPLETED",
+        "ended 0",
+    ]
+
+
+def test_a_real_slurm_is_not_asked_more_often_than_every_ten_seconds(
+    slurm: FakeSlurm, run: Run, access: Access
+) -> None:
+    slurm.queue("12 RUNNING")
+    steps = [(float(second), write(run, f"step {second}\n")) for second in range(1, 60)]
+    time = Time(*steps, (55, end(run, 0)), (60, lambda: slurm.queue("12 COMPLETED")))
+    found = told(events(run, access._replace(embedded=False), time))
+    assert found[-1] == "ended 0"
+    assert len(slurm.told("squeue.calls").splitlines()) == 7
+    assert [line for line in found if line.startswith("0:")] == [f"0: step {second}" for second in range(1, 60)]
+
+
+def test_a_job_that_slurm_forgot_ends_by_its_own_mark(run: Run, slurm: FakeSlurm, access: Access) -> None:
+    end(run, 3)()
+    assert told(events(run, access, Time())) == ["None -> FAILED", "ended 3"]
+
+
+def test_a_job_that_nobody_knows_and_that_left_no_mark_is_gone(run: Run, access: Access) -> None:
+    found = events(run, access, Time())
+    assert told(found) == ["ended 1"]
+    last = found[-1]
+    assert isinstance(last, Ended)
+    assert last.outcome.sentence == "Slurm no longer knows it, and its script did not reach its end."
+
+
+def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, access: Access) -> None:
+    job = submit("job", "fake", set={"resources.array": "0-2"})
+    runs = [element.run for element in job.elements()]
+    assert [run.folder.name for run in runs] == ["12_0", "12_1", "12_2"]
+    slurm.queue("12_0 COMPLETED", "12_1 RUNNING", "12_[2] PENDING")
+    time = Time((5, lambda: slurm.queue("12_0 COMPLETED", "12_1 COMPLETED", "12_2 COMPLETED")))
+    found = list(follow(runs, access, sleep=time.sleep, clock=time.clock))
+    assert sorted(event.job_id for event in found if isinstance(event, Ended)) == ["12_0", "12_1", "12_2"]
+    first = slurm.told("squeue.calls").splitlines()[0]
+    assert "--jobs=12_0,12_1,12_2" in first or "--jobs=12" in first
+    known = record.read(job.run.folder)
+    assert known is not None
+    assert sorted(known.elements) == ["0", "1", "2"]
+
+
+def test_ctrl_c_leaves_the_job_alone(slurm: FakeSlurm, run: Run, access: Access) -> None:
+    slurm.queue("12 RUNNING")
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(follow([run], access, sleep=interrupted))
+    assert not (slurm.folder / "scancel.calls").exists()
+
+
+def test_a_late_follower_may_ask_for_the_last_lines_only(slurm: FakeSlurm, run: Run, access: Access) -> None:
+    slurm.queue("12 COMPLETED")
+    write(run, "".join(f"step {number}\n" for number in range(100)))()
+    found = list(follow([run], access, lines=2))
+    assert told(found)[:2] == ["0: step 98", "0: step 99"]
+
+
+def test_a_runs_folder_is_found_by_id(run: Run, project: Path) -> None:
+    assert find_run(project / "runs", "12") == of_folder(project / "runs/job/12")
+    assert find_run(project / "runs", "13") is None
+    assert State.COMPLETED.finished

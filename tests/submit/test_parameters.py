@@ -1,0 +1,78 @@
+"""The names of `update_parameters`: submitit's, sbatch's, with or without `slurm_`."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from submitit.slurm.slurm import _make_sbatch_string
+
+from hpc_kit.errors import SpecError
+from hpc_kit.submit.parameters import GENERIC, OWN, REFUSED, Extras, UnknownParameter, parameters
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({"nodes": 2, "tasks_per_node": 4}, {"resources.nodes": 2, "resources.ntasks_per_node": 4}),
+        ({"timeout_min": 90}, {"resources.time": 90}),
+        ({"timeout_min": 0.5}, {"resources.time": 1}),
+        ({"mem_gb": 4}, {"resources.mem": "4G"}),
+        ({"mem_gb": 0.5}, {"resources.mem": "512M"}),
+        ({"slurm_mem": "4GB"}, {"resources.mem": "4GB"}),
+        ({"name": "sweep"}, {"name": "sweep", "resources.job_name": "sweep"}),
+        ({"slurm_partition": "gpu", "qos": "long"}, {"resources.partition": "gpu", "resources.qos": "long"}),
+        ({"slurm_time": "1-00:00:00"}, {"resources.time": "1-00:00:00"}),
+        ({"exclusive": True}, {"resources.exclusive": True}),
+        ({"partition": None}, {"resources.partition": None}),
+        ({"setup": ["module load x"]}, {"setup": ["module load x"]}),
+        (
+            {"slurm_additional_parameters": {"mail-type": "END", "gres-flags": "disable-binding"}},
+            {"resources.mail_type": "END", "resources.gres_flags": "disable-binding"},
+        ),
+    ],
+)
+def test_each_name_becomes_a_key_of_a_job_file(given: dict[str, object], settings: dict[str, object]) -> None:
+    assert parameters(given) == (settings, {})
+
+
+def test_what_is_the_protocols_own_is_kept_apart() -> None:
+    given: dict[str, object] = {"slurm_array_parallelism": 4, "signal_delay_s": 30, "stderr_to_stdout": True}
+    found = parameters(given)
+    assert found.settings == {}
+    assert Extras().updated(found.extras) == Extras(array_parallelism=4, signal_delay_s=30, stderr_to_stdout=True)
+
+
+@pytest.mark.parametrize("given", [{"array_parallelism": 0}, {"signal_delay_s": "soon"}, {"stderr_to_stdout": 1}])
+def test_a_wrong_value_is_named(given: dict[str, object]) -> None:
+    with pytest.raises(SpecError, match=next(iter(given))):
+        Extras().updated(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("partitoin", "partition"), ("slurm_ndoes", "nodes"), ("timeout_mins", "timeout_min"), ("xyz", "one of ")]
+)
+def test_an_unknown_name_gives_near_ones(name: str, near: str) -> None:
+    with pytest.raises(UnknownParameter, match=f"no parameter '{name}'") as error:
+        parameters({name: 1})
+    assert near in str(error.value.remedy)
+    assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_means_nothing_here_says_what_to_do(name: str) -> None:
+    with pytest.raises(SpecError) as error:
+        parameters({name: "x"})
+    assert error.value.remedy == REFUSED[name]
+
+
+def test_every_parameter_of_submitit_is_taken_or_refused_with_a_reason() -> None:
+    theirs = set(inspect.signature(_make_sbatch_string).parameters) - {"command", "folder", "map_count"}
+    for name in sorted(theirs | GENERIC.keys() | {f"slurm_{name}" for name in theirs} | OWN):
+        value: object = {} if "additional" in name else 1
+        try:
+            parameters({name: value})
+        except UnknownParameter as error:
+            pytest.fail(str(error))
+        except SpecError as error:
+            assert error.remedy

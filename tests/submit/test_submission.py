@@ -1,0 +1,336 @@
+"""Submitting: the bytes, the folders, the environment; and what is left when it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpc_kit
+from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
+from hpc_kit.script.render import render
+from hpc_kit.submit import handover, submission
+from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
+from hpc_kit.submit.submission import submit
+from tests.submit.fake import FakeSlurm
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((run / "record.json").read_text())
+    return data
+
+
+def test_sbatch_gets_the_very_bytes_that_render_prints(slurm: FakeSlurm, project: Path) -> None:
+    changes = {"resources.comment": 'it\'s "odd"', "env.A": "two words"}
+    job = submit("job", "fake", set=changes)
+    assert job.job_id == "12"
+    assert slurm.told("12.script") == render("job", "fake", set=changes)
+    assert (project / "runs/job/12/script.sbatch").read_text() == slurm.told("12.script")
+
+
+def test_sbatch_is_given_the_script_alone_in_the_projects_folder(slurm: FakeSlurm, project: Path) -> None:
+    submit("job", "fake")
+    (argument,) = slurm.told("sbatch.argv").splitlines()
+    assert Path(argument).parent.parent == project / "runs/job"
+    assert slurm.told("sbatch.cwd").strip() == str(project)
+
+
+def test_the_log_folder_is_there_before_sbatch_runs(slurm: FakeSlurm, project: Path) -> None:
+    slurm.says("sbatch.hook", 'ls -d runs/job logs >"$FAKE/seen"')
+    submit("job", "fake", set={"resources.output": "logs/%x-%j.log"})
+    assert slurm.told("seen") == "logs\nruns/job\n"
+
+
+def test_chdir_moves_logs_and_runs(slurm: FakeSlurm, project: Path) -> None:
+    job = submit("job", "fake", set={"resources.chdir": "elsewhere"})
+    assert job.run.folder == project / "elsewhere/runs/job/12"
+    assert job.run.batch_log == project / "elsewhere/runs/job/12.log"
+    assert not (project / "runs").exists()
+
+
+def test_a_log_folder_named_by_the_jobs_id_is_refused(slurm: FakeSlurm, project: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be there when the job starts"):
+        submit("job", "fake", set={"resources.output": "logs/%j/out.log"})
+    assert tree(project) == ["env", "env/fake.toml", "jobs", "jobs/job.toml", "templates"]
+
+
+def test_a_log_folder_that_cannot_be_written_to_is_refused(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "logs").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "logs")
+    with pytest.raises(RecordError, match="cannot be written to"):
+        submit("job", "fake", set={"resources.output": "logs/%j.log"})
+
+
+def test_a_surrounding_jobs_variables_do_not_reach_sbatch(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    inherited = {"SLURM_JOB_ID": "5", "SLURM_NTASKS": "8", "SBATCH_PARTITION": "x", "RANK": "3", "SLURM_CONF": "/c"}
+    for name, value in inherited.items():
+        monkeypatch.setenv(name, value)
+    submit("job", "fake")
+    assert {name for name in slurm.sbatch_environ() if name in inherited} == {"SLURM_CONF"}
+
+
+def test_the_users_own_defaults_for_sbatch_stay(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
+    submit("job", "fake")
+    assert slurm.sbatch_environ()["SBATCH_ACCOUNT"] == "mine"
+
+
+def test_the_record_says_what_was_run_and_with_what(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("WANDB_API_KEY", "geheim")
+    monkeypatch.setenv("NCCL_SECRET", "geheim")
+    job = submit("job", "fake", set={"resources.nodes": 1})
+    record = record_of(job.run.folder)
+    assert (record["format"], record["job_id"], record["job_name"]) == (1, "12", "job")
+    assert (record["cluster"], record["slurm"], record["root"]) == ("fake", "system", str(project))
+    assert record["command_line"] == sys.argv
+    assert record["resolved"]["job"]["resources"]["nodes"] == 1
+    assert record["resolved"]["cluster"]["python"] == "/opt/python"
+    assert record["logs"]["batch"] == "%j.log"
+    assert record["environment"]["NCCL_DEBUG"] == "INFO"
+    assert "geheim" not in (job.run.folder / "record.json").read_text()
+    assert record["end"] is None
+
+
+def test_the_record_knows_the_installed_packages(slurm: FakeSlurm, project: Path) -> None:
+    import importlib.metadata
+
+    job = submit("job", "fake", set={"cluster.python": sys.executable})
+    packages = record_of(job.run.folder)["packages"]
+    assert packages["submitit"] == importlib.metadata.version("submitit")
+
+
+def test_records_are_private_and_latest_points_to_the_newest(slurm: FakeSlurm, project: Path) -> None:
+    for _ in range(2):
+        job = submit("job", "fake")
+    assert (project / "runs/job/latest").readlink() == Path("13")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (job.run.folder, *job.run.folder.iterdir())}
+    assert modes == {"13": 0o700, "record.json": 0o600, "script.sbatch": 0o600}
+    assert (project / "runs").stat().st_mode & 0o777 == 0o700
+    assert tree(project / "runs/job") == sorted(
+        ["12", "12/record.json", "12/script.sbatch", "13", "13/record.json", "13/script.sbatch", "latest"]
+    )
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "init.defaultBranch=main")
+    return subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.oracle("git")
+def test_the_commit_and_what_differs_from_it_are_kept(slurm: FakeSlurm, project: Path) -> None:
+    git(project, "init", "-q")
+    (project / "train.py").write_bytes(b"a = 1\n\0\xff")
+    git(project, "add", "train.py")
+    git(project, "commit", "-qm", "first")
+    clean = submit("job", "fake")
+    kept = record_of(clean.run.folder)["git"]
+    commit = git(project, "rev-parse", "HEAD")
+    assert kept == {
+        "root": str(project),
+        "commit": commit,
+        "branch": "main",
+        "dirty": False,
+        "patch": None,
+        "note": None,
+    }
+    (project / "train.py").write_bytes(b"a = 2\n\0\xfe")
+    dirty = submit("job", "fake")
+    kept = record_of(dirty.run.folder)["git"]
+    assert (kept["dirty"], kept["patch"]) == (True, "git.patch")
+    git(project, "checkout", "-q", "train.py")
+    git(project, "apply", str(dirty.run.folder / "git.patch"))
+    assert (project / "train.py").read_bytes() == b"a = 2\n\0\xfe"
+
+
+@pytest.mark.oracle("git")
+def test_a_project_without_a_commit_is_no_error(slurm: FakeSlurm, project: Path) -> None:
+    git(project, "init", "-q")
+    assert record_of(submit("job", "fake").run.folder)["git"]["note"] == "no commit here, or git did not answer"
+
+
+@pytest.mark.oracle("git")
+def test_a_patch_beyond_all_measure_is_left_out_and_said_so(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpc_kit.submit.provenance.MAX_PATCH", 1000)
+    git(project, "init", "-q")
+    (project / "train.py").write_text("")
+    git(project, "add", "train.py")
+    git(project, "commit", "-qm", "first")
+    (project / "train.py").write_text("line\n" * 100_000)
+    kept = record_of(submit("job", "fake").run.folder)["git"]
+    assert (kept["dirty"], kept["patch"]) == (None, None)
+    assert "more than 1000 bytes" in kept["note"]
+
+
+REFUSED = "sbatch: error: Batch job submission failed: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "remedy"),
+    [
+        (
+            "sbatch: error: invalid partition specified: mian\n" + REFUSED.format("Invalid partition name specified"),
+            "invalid partition specified: mian\nBatch job submission failed: Invalid partition name specified",
+            "--partition=main",
+        ),
+        (
+            REFUSED.format("Invalid account or account/partition combination specified"),
+            "Batch job submission failed: Invalid account or account/partition combination specified",
+            "--account=... of yours: sacctmgr show associations user=$USER format=account%30,partition%20,qos%40",
+        ),
+        (
+            "sbatch: error: site plugin: no weekend jobs\n",
+            "site plugin: no weekend jobs",
+            "mend what it names; the script: hpc-kit render job",
+        ),
+    ],
+)
+def test_sbatchs_own_words_come_first_and_then_ours(
+    slurm: FakeSlurm, project: Path, error: str, found: str, remedy: str
+) -> None:
+    slurm.says("sbatch.error", error)
+    slurm.says("sinfo.out", "main\ngpu\n")
+    with pytest.raises(SubmitRefused) as refused:
+        submit("job", "fake", set={"resources.partition": "mian"})
+    assert (refused.value.found, refused.value.remedy) == (found, remedy)
+    assert refused.value.exit_status == 1
+    assert tree(project) == ["env", "env/fake.toml", "jobs", "jobs/job.toml", "templates"]
+
+
+def test_a_refusal_leaves_what_was_there_before(slurm: FakeSlurm, project: Path) -> None:
+    submit("job", "fake")
+    before = tree(project)
+    slurm.says("sbatch.error", "sbatch: error: no\n")
+    with pytest.raises(SubmitRefused):
+        submit("job", "fake")
+    assert tree(project) == before
+
+
+def test_a_controller_that_is_away_is_not_a_refusal(slurm: FakeSlurm, project: Path) -> None:
+    slurm.says(
+        "sbatch.error",
+        REFUSED.format("Unable to contact slurm controller (connect failure)"),
+    )
+    with pytest.raises(SlurmUnavailable, match="was not submitted"):
+        submit("job", "fake")
+    assert not (project / "runs").exists()
+
+
+LOST = REFUSED.format("Socket timed out on send/recv operation")
+
+
+def test_a_job_whose_answer_was_lost_is_found_again(slurm: FakeSlurm, project: Path) -> None:
+    slurm.says("sbatch.error", LOST)
+    slurm.says("sbatch.hook", 'echo "${!#}" >"$FAKE/40.path"')
+    job = submit("job", "fake")
+    assert job.job_id == "40"
+    assert record_of(project / "runs/job/40")["job_id"] == "40"
+
+
+def test_a_lost_answer_without_a_job_keeps_what_would_find_it(slurm: FakeSlurm, project: Path) -> None:
+    slurm.says("sbatch.error", LOST)
+    with pytest.raises(AnswerLost) as lost:
+        submit("job", "fake")
+    (staged,) = (project / "runs/job").iterdir()
+    assert sorted(path.name for path in staged.iterdir()) == ["record.json", "script.sbatch"]
+    assert staged.name in str(lost.value.remedy)
+    assert lost.value.found == "Batch job submission failed: Socket timed out on send/recv operation"
+
+
+def test_an_answer_in_a_sites_own_words_is_understood(slurm: FakeSlurm) -> None:
+    hook = 'echo "Welcome to job 7 of the day"; echo "13;cluster2"; cp -- "$1" "$FAKE/13.script"; exit 0'
+    slurm.says("sbatch.hook", hook)
+    assert submit("job", "fake").job_id == "13"
+
+
+def test_without_slurm_nothing_is_made(project: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SlurmUnavailable, match="cluster fake is a real one"):
+        submit("job", "fake")
+    assert not (project / "runs").exists()
+
+
+def test_a_runs_folder_that_cannot_be_made_is_met_before_sbatch(slurm: FakeSlurm, project: Path) -> None:
+    (project / "runs").write_text("")
+    with pytest.raises(RecordError, match="cannot make the folder"):
+        submit("job", "fake")
+    assert not (slurm.folder / "sbatch.argv").exists()
+
+
+def test_a_full_disk_is_met_before_sbatch(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RecordError, match="cannot write to") as error:
+        submit("job", "fake")
+    assert error.value.found == "No space left on device"
+    assert not (slurm.folder / "sbatch.argv").exists()
+    assert not (project / "runs").exists()
+
+
+def test_a_record_that_fails_after_sbatch_says_that_the_job_is_there(slurm: FakeSlurm, project: Path) -> None:
+    slurm.says("sbatch.hook", "mkdir runs/job/latest")
+    with pytest.raises(RecordError, match="job 12 is submitted") as error:
+        submit("job", "fake")
+    assert "scancel 12" in str(error.value.remedy)
+
+
+def test_an_earlier_run_of_the_same_id_is_set_aside(slurm: FakeSlurm, project: Path) -> None:
+    old = submit("job", "fake").run
+    (old.folder / "summary.json").write_text('{"loss": 1}')
+    old.batch_log.write_text("old")
+    for path in (*old.folder.iterdir(), old.batch_log):
+        os.utime(path, (1, 1))
+    slurm.says("last", "11")
+    new = submit("job", "fake").run
+    assert new.folder == old.folder
+    assert sorted(path.name for path in new.folder.iterdir()) == ["record.json", "script.sbatch"]
+    assert not new.batch_log.exists()
+    (aside,) = (project / "runs/job").glob("12.before-*")
+    assert sorted(path.name for path in aside.iterdir()) == ["12.log", "record.json", "script.sbatch", "summary.json"]
+
+
+def test_ctrl_c_while_sbatch_works_loses_no_job(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(submission, "import_module", interrupted)
+    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on") as stopped:
+        submit("job", "fake")
+    assert stopped.value.job_id == "12"
+    assert (project / "runs/job/12/record.json").is_file()
+
+
+def test_an_sbatch_that_hangs_is_given_up(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm.says("sbatch.hook", "exec sleep 60")
+    monkeypatch.setattr(handover, "SBATCH_SECONDS", 0.2)
+    with pytest.raises(AnswerLost, match="did not tell whether it took job"):
+        submit("job", "fake")
+
+
+def test_the_public_name_is_a_function_also_after_its_package_was_imported(slurm: FakeSlurm) -> None:
+    assert hpc_kit.submit("job", "fake").job_id == "12"
+    assert hpc_kit.submit("job", "fake").job_id == "13"
+
+
+@pytest.mark.parametrize("name", ["two words", "it's", "größe", "a#b", "100%", "$HOME"])
+def test_odd_names_keep_their_logs(slurm: FakeSlurm, project: Path, name: str) -> None:
+    job = submit("job", "fake", set={"name": name, "cluster.runs": "my runs"})
+    assert job.run.batch_log == project / "my runs" / name / "12.log"
+    assert job.run.rank_log(3) == project / "my runs" / name / "12" / "rank-3.log"

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import data
+import pytest
+import torch
+from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, read_text, window_count
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.tolist())
+
+
+def write(folder: Path, name: str, text: str = "x = 1\n") -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_standard_library_is_text_enough_and_a_few_percent_of_it_is_held_back() -> None:
+    text = read_text()
+    assert text.files > 300
+    assert text.training.dtype == text.held_back.dtype == torch.uint8
+    share = text.held_back.numel() / (text.training.numel() + text.held_back.numel())
+    assert text.training.numel() > 5_000_000
+    assert 0.02 < share < 0.15
+
+
+def test_every_reading_gives_the_same_text(source: Path) -> None:
+    first, second = read_text(source), read_text(source)
+    assert str(first) == str(second)
+    assert bytes_of(first.training) == bytes_of(second.training)
+
+
+def test_the_order_of_files_is_that_of_their_names(tmp_path: Path) -> None:
+    for name in ("c.py", "a/z.py", "a.py"):
+        write(tmp_path, name, name)
+    text = read_text(tmp_path)
+    assert text.held_back.numel() == 0
+    assert bytes_of(text.training) == b"a.pya/z.pyc.py"
+
+
+def test_another_file_moves_no_file_between_training_and_evaluation(source: Path, tmp_path: Path) -> None:
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    before = read_text(tmp_path)
+    assert before.held_back.numel() > 0
+    write(tmp_path, "abc_new.py", "# new\n")
+    after = read_text(tmp_path)
+    assert bytes_of(after.held_back) == bytes_of(before.held_back)
+    assert bytes_of(after.training) == b"# new\n" + bytes_of(before.training)
+
+
+def test_what_is_no_source_text_of_the_library_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "LARGEST", 100)
+    write(tmp_path, "kept.py")
+    for name in (
+        "site-packages/torch/nn.py",
+        "dist-packages/apt.py",
+        "test/test_os.py",
+        "idlelib/tests/x.py",
+        "__pycache__/y.py",
+        "_sysconfigdata__linux_x86_64-linux-gnu.py",
+        "config-3.11/python-config.py",
+        "sitecustomize.py",
+        "LICENSE.txt",
+    ):
+        write(tmp_path, name, "not this")
+    write(tmp_path, "large.py", "#" * 101)
+    assert read_text(tmp_path).files == 1
+
+
+def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "kept.py")
+    write(tmp_path, "secret.py")
+    (tmp_path / "broken.py").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / os.fsdecode(b"odd\xff.py")).write_text("odd\n")
+    read = Path.read_bytes
+
+    def guarded(path: Path) -> bytes:
+        if path.name == "secret.py":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", guarded)
+    text = read_text(tmp_path)
+    assert text.files == 2
+    assert bytes_of(text.training) + bytes_of(text.held_back) in {b"x = 1\nodd\n", b"odd\nx = 1\n"}
+
+
+def test_a_folder_without_python_files_is_an_empty_text(tmp_path: Path) -> None:
+    assert str(read_text(tmp_path)) == "0 files, 0 bytes, crc 00000000"
+    assert str(read_text(tmp_path / "missing")) == "0 files, 0 bytes, crc 00000000"
+
+
+def test_the_line_of_a_text_shows_a_single_changed_byte() -> None:
+    one, other = (Text(torch.zeros(3), torch.zeros(2), files=2, checksum=checksum) for checksum in (255, 256))
+    assert str(one) == "2 files, 5 bytes, crc 000000ff"
+    assert str(other) != str(one)
+
+
+@given(length=st.integers(1, 200), sequence=st.integers(1, 20))
+@settings(deadline=None)
+def test_windows_lie_side_by_side_and_end_with_the_byte_that_follows(length: int, sequence: int) -> None:
+    text = torch.arange(length, dtype=torch.uint8)
+    windows = window_count(text, sequence)
+    assert windows * sequence + 1 <= length < (windows + 1) * sequence + 1
+    rows = cut(text, sequence, torch.arange(windows))
+    assert rows.tolist() == [list(range(n * sequence, (n + 1) * sequence + 1)) for n in range(windows)]
+
+
+def test_no_text_has_no_windows() -> None:
+    assert window_count(torch.empty(0, dtype=torch.uint8), 4) == 0
+
+
+ranks_and_batches = st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(0, 300)).map(
+    lambda drawn: (drawn[0], drawn[0] * drawn[1], drawn[0] * drawn[1] + drawn[2])
+)
+
+
+@given(ranks_and_batches, st.integers(0, 1000), st.integers(0, 3))
+@settings(deadline=None)
+def test_the_slices_of_all_ranks_are_the_global_batch(drawn: tuple[int, int, int], step: int, seed: int) -> None:
+    ranks, global_batch, windows = drawn
+    numbers = batch_numbers(windows, global_batch, seed=seed, step=step)
+    slices = [rank_slice(numbers, rank, ranks) for rank in range(ranks)]
+    assert {len(part) for part in slices} == {global_batch // ranks}
+    assert torch.cat(slices).tolist() == numbers.tolist()
+
+
+@given(windows=st.integers(1, 60), batch=st.integers(1, 60), seed=st.integers(0, 3))
+@settings(deadline=None)
+def test_each_window_comes_once_an_epoch(windows: int, batch: int, seed: int) -> None:
+    batch = min(windows, batch)
+    steps = 3 * windows // batch + 1
+    drawn = torch.cat([batch_numbers(windows, batch, seed=seed, step=step) for step in range(steps)]).tolist()
+    for epoch in range(3):
+        assert sorted(drawn[epoch * windows : (epoch + 1) * windows]) == list(range(windows))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = [batch_numbers(50, 50, seed=seed, step=step).tolist() for seed in (1, 2) for step in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_a_step_does_not_depend_on_the_steps_before_it() -> None:
+    expected = batch_numbers(70, 16, seed=1, step=9).tolist()
+    data.epoch_order.cache_clear()
+    assert batch_numbers(70, 16, seed=1, step=9).tolist() == expected
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ValueError, match="^3 ranks do not divide a global batch of 8$"):
+        rank_slice(torch.arange(8), 0, 3)
+
+
+def test_a_text_shorter_than_a_batch_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ValueError, match="^the text has 7 windows, fewer than a global batch of 8$"):
+        batch_numbers(7, 8, seed=1, step=0)
+
+
+@given(windows=st.integers(0, 100), wanted=st.integers(1, 100), ranks=st.integers(1, 8))
+@settings(deadline=None)
+def test_evaluation_covers_each_of_its_windows_once(windows: int, wanted: int, ranks: int) -> None:
+    parts = [evaluation_numbers(windows, wanted, rank, ranks).tolist() for rank in range(ranks)]
+    together = sorted(number for part in parts for number in part)
+    assert together == evaluation_numbers(windows, wanted, 0, 1).tolist()
+    assert len(set(together)) == len(together) == min(windows, wanted)
+    assert all(0 <= number < windows for number in together)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_an_evaluation_of_few_windows_is_spread_over_the_whole_text() -> None:
+    assert evaluation_numbers(1000, 4, 0, 1).tolist() == [0, 250, 500, 750]

@@ -1,0 +1,245 @@
+"""Real ranks, real collectives over gloo: what the curve of a training depends on, and what it does not."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypedDict, cast
+
+import pytest
+
+from tests.train.conftest import ROOT, TRAIN
+from tests.train.ranks_of_a_run import Run
+
+SMALL = "--layers 2 --width 32 --heads 2 --sequence 16 --global-batch 16 --eval-windows 7 --lr 0.02 --log-every 4"
+
+TOLERANCE = 1e-5
+"""Largest relative deviation from the losses of one rank, over ten steps in float32.
+
+Ranks add up the same numbers in another order, which moves a gradient by some 1e-7 of itself; the steps let it grow.
+The default warm-up of ten steps makes the rate of a step the same in a training of five steps as in one of ten.
+"""
+
+
+def run(name: str, ranks: int, arguments: str, rank_1: str = "") -> Run:
+    return Run(name=name, ranks=ranks, arguments=f"{SMALL} {arguments}".split(), rank_1=rank_1)
+
+
+RUNS = [
+    run("one", 1, "--steps 10"),
+    run("two", 2, "--steps 10 --accumulate 2"),
+    run("four", 4, "--steps 10 --accumulate 4"),
+    run("eight", 8, "--steps 10 --eval-every 4"),
+    run("half", 2, "--steps 5 --checkpoint half.pt"),
+    run("resumed", 4, "--steps 10 --resume half.pt"),
+    run("nothing left", 2, "--steps 5 --resume half.pt"),
+    run("indivisible", 2, "--steps 10 --global-batch 7"),
+    run("unlike", 2, "--steps 10", "--seed 5"),
+    run("another text", 2, "--steps 10", "another text"),
+    run("blind", 2, "--steps 10 --resume half.pt", "blind"),
+    run("diverged", 2, "--steps 10 --lr 1e38 --warmup 0"),
+    run("late", 2, "--steps 4", "late"),
+    Run(name="plain", ranks=2, arguments=["--steps", "2", "--global-batch", "4"], plain=True),
+]
+
+
+class Left(TypedDict):
+    """What a rank left behind."""
+
+    losses: list[float]
+    norms: list[float]
+    before: float
+    after: float
+    communication: float
+    waiting: float
+    error: str
+    exit_status: int
+
+
+class Trained:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def output(self, name: str, rank: int = 0) -> str:
+        return (self.folder / f"{name}-{rank}.out").read_text()
+
+    def left(self, name: str, rank: int = 0) -> Left:
+        result = json.loads((self.folder / f"{name}-{rank}.json").read_text())
+        assert result is not None, self.output(name, rank)
+        return cast("Left", result)
+
+    def errors(self, name: str) -> list[str]:
+        """Of rank 0 and of rank 1."""
+        return [self.left(name, rank)["error"] for rank in (0, 1)]
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """With its ranks, which are in its process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
+    folder = tmp_path_factory.mktemp("trained")
+    for each in RUNS:
+        if not each.get("plain"):
+            each["arguments"] += ["--data", str(source)]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_KIT_"))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.train.ranks_of_a_run", str(folder)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**clean, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    try:
+        _, errors = process.communicate(json.dumps(RUNS), timeout=240)
+    finally:
+        end(process)
+    assert process.returncode == 0, errors
+    return Trained(folder)
+
+
+@pytest.mark.parametrize("name", ["two", "four", "eight"])
+def test_the_loss_curve_does_not_depend_on_the_ranks(trained: Trained, name: str) -> None:
+    one, many = trained.left("one"), trained.left(name)
+    assert len(one["losses"]) == 10
+    assert one["losses"][-1] < one["losses"][0] - 0.5
+    assert many["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
+    assert many["norms"] == pytest.approx(one["norms"], rel=100 * TOLERANCE)  # not averaged: 10^-5 shows sooner
+    # 7 windows: unequally many on 2 and 4 ranks, and none at all on the last of 8.
+    assert many["before"] == pytest.approx(one["before"], rel=TOLERANCE)
+    assert many["after"] == pytest.approx(one["after"], rel=TOLERANCE)
+
+
+def test_all_ranks_know_the_same_losses(trained: Trained) -> None:
+    known = [trained.left("eight", rank) for rank in range(8)]
+    assert all(rank == known[0] for rank in known)
+
+
+def test_a_resumed_training_goes_on_with_the_losses_of_an_unbroken_one(trained: Trained) -> None:
+    one, half, resumed = (trained.left(name) for name in ("one", "half", "resumed"))
+    assert resumed["before"] == pytest.approx(half["after"], rel=1e-6)
+    assert half["losses"] + resumed["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
+
+
+def test_rank_0_speaks_for_all(trained: Trained) -> None:
+    first, *lines, last = trained.output("eight").splitlines()
+    assert re.fullmatch(r"start   ranks 8, parameters 41 600, text 60 files, \d+ bytes, crc [0-9a-f]{8}", first)
+    number = r"\d[\d ]*"
+    step = rf"   loss \d\.\d\d   {number} tokens/s   \d+ % communication"
+    validation = r"   validation loss \d\.\d\d"
+    expected = [f"step 4/10{step}", f"step 4/10{validation}", f"step 8/10{step}", f"step 8/10{validation}"]
+    for line, pattern in zip(lines, [*expected, f"step 10/10{step}"], strict=True):
+        assert re.fullmatch(pattern, line)
+    assert re.fullmatch(
+        rf"done    validation loss \d\.\d\d -> \d\.\d\d, {number} tokens/s, peak \d+ MiB a rank", last
+    )
+    assert {trained.output("eight", rank) for rank in range(1, 8)} == {""}
+
+
+def test_waiting_for_a_late_rank_is_not_booked_as_communication(trained: Trained) -> None:
+    left = trained.left("late")
+    assert 0 < left["communication"] < left["waiting"]
+    assert 0.25 < left["waiting"] < 0.55  # one of two ranks waits, nearly all of the time
+
+
+def test_shares_of_a_step_are_shares(trained: Trained) -> None:
+    for name in ("one", "two", "eight"):
+        left = trained.left(name)
+        assert 0 <= left["communication"] <= left["communication"] + left["waiting"] < 1
+    assert trained.left("one")["waiting"] == 0
+
+
+def test_a_batch_that_does_not_divide_stops_every_rank(trained: Trained) -> None:
+    first, second = trained.errors("indivisible")
+    assert first == second
+    assert first.startswith("the global batch does not divide over the ranks\n")
+
+
+def test_ranks_with_other_arguments_stop_every_rank(trained: Trained) -> None:
+    first, second = trained.errors("unlike")
+    assert first == second
+    assert re.match(
+        r"rank 0 and rank 1 do not run with the same options\n"
+        r"  found  rank 0 on .*: Options\(.* seed=1, .*\n"
+        r"         rank 1 on .*: Options\(.* seed=5, ",
+        first,
+    )
+
+
+def test_a_rank_that_read_another_text_stops_every_rank(trained: Trained) -> None:
+    first, second = trained.errors("another text")
+    assert first == second
+    assert first.startswith("rank 0 and rank 1 do not run with the same text\n")
+    assert "crc 00000bad\n" in first
+
+
+def test_a_checkpoint_that_one_rank_does_not_see_stops_every_rank(trained: Trained) -> None:
+    first, second = trained.errors("blind")
+    assert second == "there is no checkpoint\n  found  --resume half.pt"
+    assert re.fullmatch(r"rank 1 cannot go on\n  found  \S+: there is no checkpoint\n +found  --resume half\.pt", first)
+
+
+def test_a_checkpoint_at_the_last_step_is_refused_with_both_numbers(trained: Trained) -> None:
+    assert trained.errors("nothing left") == [
+        "the checkpoint leaves nothing to train\n"
+        "  found  --resume half.pt is at step 5; --steps 5\n"
+        "  do     --steps 10: it counts from the first start"
+    ] * 2
+
+
+def test_a_training_that_diverges_stops_with_exit_status_1(trained: Trained) -> None:
+    for rank in (0, 1):
+        left = trained.left("diverged", rank)
+        assert left["exit_status"] == 1
+        assert re.fullmatch(
+            r"the training diverged\n"
+            r"  found  loss (nan|inf) in step \d of 10; --lr 1e\+38 --warmup 0\n"
+            r"  do     a smaller --lr or a longer --warmup",
+            left["error"],
+        )
+
+
+def test_the_plain_program_trains_with_torchs_variables(trained: Trained) -> None:
+    assert re.fullmatch(r"rank 0 of 2 on cpu\nstep 2/2   loss \d\.\d\d\n", trained.output("plain"))
+    assert trained.output("plain", 1) == "rank 1 of 2 on cpu\n"
+
+
+@pytest.mark.parametrize("name", ["plain_ddp.py", "model.py", "data.py"])
+def test_the_plain_program_needs_nothing_of_ours(name: str) -> None:
+    allowed = {*sys.stdlib_module_names, "torch", "model", "data"}
+    for node in ast.walk(ast.parse((TRAIN / name).read_text())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert {module.partition(".")[0] for module in modules} <= allowed
+
+
+@pytest.mark.parametrize(
+    "command", [["plain_ddp.py"], ["ddp.py", "--layers", "1"]], ids=lambda command: str(command[0])
+)
+def test_started_alone_it_is_a_world_of_one(command: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TRAIN / command[0]), *command[1:], "--steps", "2", "--global-batch", "4"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *_, last = done.stdout.splitlines()
+    assert first.startswith(("rank 0 of 1 on ", "start   ranks 1, "))
+    assert last.startswith(("step 2/2   loss 5.", "done    validation loss 5.55 -> 5."))

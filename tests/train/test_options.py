@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from data import Text
+from model import Config
+from options import Options, refuse
+
+from hpc_kit.errors import SpecError
+
+
+def text_of(training: int, held_back: int) -> Text:
+    return Text(torch.zeros(training), torch.zeros(held_back), files=3, checksum=0)
+
+
+def test_without_arguments_the_defaults_hold() -> None:
+    assert Options.parse(None, []) == Options()
+
+
+def test_every_option_is_read() -> None:
+    argv = (
+        "--steps 3 --global-batch 8 --accumulate 2 --sequence 16 --layers 2 --width 32 --heads 2 --lr 0.1 --warmup 0 "
+        "--weight-decay 0 --clip 2 --seed 7 --data d --eval-windows 9 --eval-every 5 --log-every 1 --checkpoint c "
+        "--resume r --timeout 60"
+    ).split()
+    options = Options.parse(None, argv)
+    given = {name: getattr(options, name.strip("-").replace("-", "_")) for name in argv[::2]}
+    assert list(map(str, given.values())) == [
+        *("3", "8", "2", "16", "2", "32", "2", "0.1", "0", "0.0", "2.0", "7", "d", "9", "5", "1", "c", "r", "60.0")
+    ]
+    assert len(given) == len(fields(Options))
+    assert options.model == Config(layers=2, width=32, heads=2, sequence=16)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--steps", "0"], "argument --steps: invalid count value: '0'"),
+        (["--warmup", "-1"], "argument --warmup: invalid whole value: '-1'"),
+        (["--lr", "0"], "argument --lr: invalid positive value: '0'"),
+        (["--lr", "nan"], "argument --lr: invalid positive value: 'nan'"),
+        (["--timeout", "inf"], "argument --timeout: invalid positive value: 'inf'"),
+        (["--seed", "x"], "argument --seed: invalid int value: 'x'"),
+        (["--width", "100", "--heads", "3"], "--heads 3 does not divide --width 100"),
+        (["--step", "5"], "unrecognized arguments: --step 5"),
+    ],
+)
+def test_wrong_use_ends_with_status_2_and_one_line(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        Options.parse(None, argv)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {words}")
+
+
+def test_help_tells_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Options.parse("A program.\n\n    with its own lines", ["--help"])
+    words = capsys.readouterr().out
+    assert "A program.\n\n    with its own lines\n" in words
+    for entry in fields(Options):
+        assert f"--{entry.name.replace('_', '-')} " in words
+    assert "windows of text a step, over all ranks [64]" in words
+    assert "None" not in words
+
+
+def test_a_job_writes_its_checkpoint_into_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", "/runs/ddp/7")
+    assert Options.parse(None, []).checkpoint == Path("/runs/ddp/7/checkpoint.pt")
+    assert Options.parse(None, ["--checkpoint", "mine.pt"]).checkpoint == Path("mine.pt")
+
+
+def test_what_fits_is_not_refused() -> None:
+    refuse(Options(global_batch=24, accumulate=3, sequence=4), text_of(4 * 24 + 1, 5), ranks=8)
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "remedy"), [(60, "--global-batch 48 or --global-batch 64"), (5, "--global-batch 16")]
+)
+def test_a_global_batch_that_does_not_divide_is_refused(global_batch: int, remedy: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        refuse(Options(global_batch=global_batch, accumulate=2), text_of(10**6, 10**6), ranks=8)
+    assert str(caught.value) == (
+        "the global batch does not divide over the ranks\n"
+        f"  found  --global-batch {global_batch} / (8 ranks * --accumulate 2)\n"
+        f"  do     {remedy}"
+    )
+
+
+def test_a_text_shorter_than_a_batch_is_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        refuse(Options(global_batch=24, sequence=4), text_of(4 * 24, 5), ranks=8)
+    assert str(caught.value) == (
+        "the text is shorter than one batch\n"
+        "  found  3 files, 101 bytes, crc 00000000: 23 windows of --sequence 4\n"
+        "         --global-batch 24\n"
+        "  do     a smaller --global-batch or --sequence, or --data with more text"
+    )
+
+
+def test_a_text_of_which_nothing_is_held_back_is_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        refuse(Options(global_batch=8, sequence=4), text_of(100, 4), ranks=8)
+    assert str(caught.value) == (
+        "no text is held back for the evaluation\n"
+        "  found  3 files, 104 bytes, crc 00000000, 4 of them held back; --sequence 4\n"
+        "  do     a smaller --sequence, or --data with more files"
+    )
