@@ -68,6 +68,8 @@ if ! ready; then
   fi
   install -r "$list"
   install --no-deps -e .
+  # An installed package is compiled, one in a checkout is not: without this the first starts are slow, or all of them.
+  "$venv/bin/python" -m compileall -q hpc_kit || true
   "$venv/bin/python" -c 'import torch, hpc_kit' || fail "$venv does not work" "remove $venv and run the same command again" 1
   echo "$wanted" >"$venv/.ready"
 fi

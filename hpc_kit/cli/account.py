@@ -106,7 +106,7 @@ def program() -> str:
     """How this command is called here: by its name where that finds it, else by its path."""
     own = Path(sys.argv[0])
     if own.name == "__main__.py":
-        return f"{Path(sys.executable)} -m hpc_kit.cli"
+        return f"{Path(sys.executable)} -m hpc_kit"
     found = shutil.which("hpc-kit")
     if found and Path(found).resolve() == own.resolve():
         return "hpc-kit"

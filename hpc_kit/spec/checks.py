@@ -62,34 +62,36 @@ def check_names(job: Job, cluster: Cluster, where: Where) -> None:
 
 
 def _check_variable(name: str, value: str, where: Where) -> None:
-    place = where.of(f"env.{name}")
+    key = f"env.{name}"
     if not (name.isidentifier() and name.isascii()):
-        raise SpecError(f"'{name}' cannot name a variable", found=f"[env] in {place}", remedy="letters, digits and '_'")
+        raise SpecError(
+            f"'{name}' cannot name a variable", found=f"[env] in {where.of(key)}", remedy="letters, digits and '_'"
+        )
     if looks_secret(name):
         raise SpecError(
-            f"{name} in {place} looks like a secret",
+            f"{name} in {where.of(key)} looks like a secret",
             found="a script, its record and `scontrol show job` can be read by others",
             remedy=f"export {name} in the shell that submits (sbatch takes it along),\n"
             "or read it in the program from a file of mode 0600",
         )
     if "\0" in value:
-        raise SpecError(f"{name} in {place} holds a NUL byte", remedy="text without it")
+        raise SpecError(f"{name} in {where.of(key)} holds a NUL byte", remedy="text without it")
 
 
 def check_options(resources: Resources, where: Where) -> None:
     """Each option must be one that Slurm can read, and no two may exclude one another."""
     given = resources.given()
     for name, value in given.items():
-        place = where.of(f"resources.{name}")
+        key = f"resources.{name}"
         if _control(str(value)):
-            raise SpecError(f"{name} in {place} holds a line break", found=repr(value), remedy="text on one line")
+            raise SpecError(f"{name} in {where.of(key)} holds a line break", found=repr(value), remedy="text on one line")
         option = SBATCH[name.replace("_", "-")]
         if isinstance(value, bool):
             continue
         try:
             check_value(option, str(value))
         except HpcKitError as error:
-            raise SpecError(f"{error.what}, in {place}", found=f"{name} = {value!r}", remedy=error.remedy) from error
+            raise SpecError(f"{error.what}, in {where.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy) from error
     for group in ALTERNATIVES:
         both = sorted(group & given.keys())
         if len(both) > 1:

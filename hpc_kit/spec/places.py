@@ -20,7 +20,7 @@ def shipped(kind: Kind) -> Path:
 def folders(kind: Kind, root: Path) -> tuple[Path, ...]:
     """Folders to search, in order; `root` is the user's project."""
     own, ours = root / kind, shipped(kind)
-    return (own,) if own.resolve() == ours.resolve() else (own, ours)
+    return (own,) if own == ours else (own, ours)
 
 
 def names(kind: Kind, root: Path, suffix: str = ".toml") -> list[str]:
@@ -71,6 +71,6 @@ def _missing(kind: Kind, name: str, root: Path, suffix: str) -> SpecError:
 def shown(path: Path, root: Path) -> str:
     """A path as a person writes it: relative to the project where it lies inside, or to the shipped folder."""
     for base in (root, Path(__file__).parents[2], Path(__file__).parents[1] / "share"):
-        if path.resolve().is_relative_to(base.resolve()):
-            return str(path.resolve().relative_to(base.resolve()))
+        if path.is_relative_to(base):
+            return str(path.relative_to(base))
     return str(path)

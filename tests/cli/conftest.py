@@ -18,7 +18,7 @@ def kit(project: Path) -> Kit:
     """Run hpc-kit in the project folder."""
 
     def run(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "hpc_kit.cli", *words]
+        argv = [sys.executable, "-m", "hpc_kit", *words]
         return subprocess.run(
             argv, cwd=cwd or project, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
         )

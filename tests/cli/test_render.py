@@ -149,7 +149,7 @@ def test_list_shows_jobs_clusters_and_templates(kit: Kit, project: Path) -> None
 
 
 def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
-    line = f"{sys.executable} -m hpc_kit.cli nodelist 'n[1-100000]' | head -1"
+    line = f"{sys.executable} -m hpc_kit nodelist 'n[1-100000]' | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, cwd=project, timeout=60
     )

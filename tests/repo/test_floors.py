@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "submit": {"errors", "run_files", "slurm", "spec", "script", "embedded"},  # embedded: to put its commands on PATH
     "runtime": {"errors", "run_files", "slurm"},
     "embedded": {"errors", "run_files", "slurm"},
+    "__main__": {"cli"},
     "cli": {"errors", "run_files", "slurm", "spec", "script", "submit", "runtime", "embedded"},
 }
 RUNTIME_MAY_IMPORT_OF_SLURM = {"hpc_kit.slurm", "hpc_kit.slurm.nodelist"}
