@@ -75,7 +75,7 @@ def allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) ->
     whole = {node.name: node for node in totals}
     rooms = [room for node in nodes if (room := _room(request, node, whole[node.name])).tasks]
     for count in _counts(request, len(rooms)):
-        chosen = _choose(request, rooms, count)
+        chosen = _choose(request, rooms, count, list(whole))
         if chosen:
             return _deal(request, chosen, whole)
     return None
@@ -113,7 +113,7 @@ def _counts(request: Request, available: int) -> Iterable[int]:
     if request.tasks_per_node and request.ntasks and not request.overcommit:
         least = max(least, -(-request.ntasks // request.tasks_per_node))
     if request.max_nodes:
-        return range(min(max(request.max_nodes, least), available), least - 1, -1)
+        return range(min(request.max_nodes, available), least - 1, -1)
     return range(least, available + 1)
 
 
@@ -152,19 +152,18 @@ def _fixed_memory(request: Request, total: Node) -> int:
     return max(request.mem_per_node, request.mem_per_gpu * request.gpus_per_node)
 
 
-def _choose(request: Request, rooms: Sequence[_Room], count: int) -> list[_Room] | None:
+def _choose(request: Request, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
     """The first `count` nodes in order with which all tasks and GPUs find a place."""
     must = set(request.nodelist)
     if not must <= {room.node.name for room in rooms}:
         return None
-    order = [room.node.name for room in rooms]
     chosen = [room for room in rooms if room.node.name in must]
     others = [room for room in rooms if room.node.name not in must]
     if count - len(chosen) > len(others) or count < len(chosen):
         return None
     if request.contiguous:
         runs = (list(rooms[first : first + count]) for first in range(len(rooms) - count + 1))
-        return next((run for run in runs if _enough(request, run) and must <= {r.node.name for r in run}), None)
+        return next((run for run in runs if _enough(request, run) and _is_run(run, must, names)), None)
     largest = sorted(others, key=lambda room: (room.tasks, len(room.node.gpus)), reverse=True)
     if not _enough(request, [*chosen, *largest[: count - len(chosen)]]):
         return None
@@ -175,7 +174,13 @@ def _choose(request: Request, rooms: Sequence[_Room], count: int) -> list[_Room]
         rest = [other for other in largest if other not in chosen and other is not room]
         if _enough(request, [*chosen, room, *rest[: count - len(chosen) - 1]]):
             chosen.append(room)
-    return sorted(chosen, key=lambda room: order.index(room.node.name)) if len(chosen) == count else None
+    return sorted(chosen, key=lambda room: names.index(room.node.name)) if len(chosen) == count else None
+
+
+def _is_run(rooms: Sequence[_Room], must: set[str], names: list[str]) -> bool:
+    """Whether these nodes stand side by side, with all that must be among them."""
+    distance = names.index(rooms[-1].node.name) - names.index(rooms[0].node.name)
+    return distance == len(rooms) - 1 and must <= {room.node.name for room in rooms}
 
 
 def _enough(request: Request, rooms: Sequence[_Room]) -> bool:

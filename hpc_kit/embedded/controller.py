@@ -36,6 +36,7 @@ class Controller:
         self._lock = lock
         self._supervisors: dict[int, int] = {}
         self._next_purge = 0.0
+        self._ready = False
         self._sleeper = wake.Sleeper(state.directory, wake.CONTROLLER)
 
     def run(self) -> None:
@@ -52,6 +53,7 @@ class Controller:
                 again = now() + LOOK_SECONDS
             if again is None:
                 break
+            self._report_ready()
             self.state.close()
             self._sleeper.sleep(min(again - now(), LOOK_SECONDS) if again else LOOK_SECONDS)
         self._sleeper.close()
@@ -67,6 +69,12 @@ class Controller:
         for job in outcome.started:
             self._supervise(job)
         return None if self._leave() else outcome.again
+
+    def _report_ready(self) -> None:
+        if not self._ready:
+            self._ready = True
+            with self.state.transaction():
+                self.state.set_meta(start.READY, processes.identity(os.getpid()))
 
     def _leave(self) -> bool:
         """Give up the post if the queue is empty: whoever submits from now on finds it vacant."""

@@ -23,7 +23,7 @@ def chosen(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, 
         return {**(_login_environ() if "get-user-env" in options else {}), **found, **own}
     found = {**_login_environ(), **found}
     if export.upper() != "NONE":
-        for word in _words(export):
+        for word in words(export):
             name, equals, value = word.partition("=")
             if word.upper() == "ALL":
                 found.update(environ)
@@ -46,7 +46,7 @@ def decode(stored: bytes) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _words(text: str) -> Iterator[str]:
+def words(text: str) -> Iterator[str]:
     """The parts between commas; quotes keep a comma, and are taken away."""
     word, quote = "", ""
     for letter in text:

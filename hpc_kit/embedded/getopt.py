@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.embedded.support import Row, Support
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 NONE, REQUIRED, OPTIONAL = 0, 1, 2
 
@@ -26,12 +28,21 @@ class Table:
 
     Args:
         rows: A row an option: its long name, letter (or an empty string), kind of value, and other long names.
+        notes: What is made of the options that do not simply work.
     """
 
-    def __init__(self, *rows: tuple[str, str, int] | tuple[str, str, int, str]) -> None:
+    def __init__(
+        self, *rows: tuple[str, str, int] | tuple[str, str, int, str], notes: Mapping[str, Row] | None = None
+    ) -> None:
+        self.support = {row[0]: (notes or {}).get(row[0], Row(Support.DONE)) for row in rows}
+        self._spelling = {row[0]: _spelled(row[0], row[1], row[2]) for row in rows}
         self._names = {name: row[0] for row in rows for name in (row[0], *(row[3].split() if len(row) > 3 else ()))}
         self._letters = {row[1]: row[0] for row in rows if row[1]}
         self._kinds = {row[0]: row[2] for row in rows}
+
+    def spelled(self, name: str) -> str:
+        """An option as a manual writes it: `-j, --jobs=VALUE`."""
+        return self._spelling[name]
 
     def parse(self, argv: Sequence[str]) -> tuple[list[Given], list[str]]:
         """The options in their order, and the other words, which may stand between them.
@@ -51,6 +62,10 @@ class Table:
                 given.extend(self._short(word, words))
             else:
                 others.append(word)
+        for name, _ in given:
+            if self.support[name].support is Support.REFUSED:
+                note = self.support[name].note
+                raise Usage(f"option '--{name}' is not supported by the embedded Slurm: {note}")
         return given, others
 
     def _long(self, word: str, words: Iterator[str]) -> Given:
@@ -87,3 +102,7 @@ class Table:
                     raise Usage(f"option requires an argument -- '{letter}'")
             yield Given(name, rest)
             return
+
+
+def _spelled(name: str, letter: str, kind: int) -> str:
+    return f"{f'-{letter}, ' if letter else ''}--{name}{('', '=VALUE', '[=VALUE]')[kind]}"

@@ -18,7 +18,6 @@ class Process(NamedTuple):
 
     pid: int
     parent: int
-    state: str
     started: int
 
 
@@ -39,8 +38,8 @@ def look(pid: int) -> Process | None:
     except OSError:
         return None
     # The name stands in brackets and may hold anything, brackets too.
-    fields = text[text.rindex(b")") + 2 :].split()
-    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+    state, parent, *fields = text[text.rindex(b")") + 2 :].split()
+    return None if state in {b"Z", b"X"} else Process(pid, int(parent), int(fields[17]))
 
 
 def identity(pid: int) -> str:
@@ -60,11 +59,11 @@ def alive(name: str) -> bool:
         return False
     pid, started, boot = name.split(":", 2)
     process = look(int(pid))
-    return process is not None and process.state not in "ZX" and str(process.started) == started and boot == boot_id()
+    return process is not None and str(process.started) == started and boot == boot_id()
 
 
 def table() -> dict[int, Process]:
-    """Every process there is."""
+    """Every process that lives."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
     return {process.pid: process for process in map(look, pids) if process}
 
@@ -82,7 +81,7 @@ def below(roots: Iterable[int], *, without: Collection[int] = (), inclusive: boo
             if child.pid not in without:
                 found.append(child)
                 waiting.append(child.pid)
-    return [process for process in found if process.state not in "ZX"]
+    return found
 
 
 def marked(marks: Collection[bytes]) -> list[int]:

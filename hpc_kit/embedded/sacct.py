@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import start
+from hpc_kit.embedded import listing_support, start
 from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table, Usage
 from hpc_kit.embedded.job_ids import JobId, find, parse
 from hpc_kit.embedded.sacct_fields import NAMES, Field, Row
@@ -48,6 +48,7 @@ OPTIONS = Table(
     ("truncate", "T", NONE), ("uid", "", REQUIRED), ("units", "", REQUIRED), ("usage", "U", NONE),
     ("use-local-uid", "", NONE), ("user", "u", OPTIONAL), ("verbose", "v", NONE), ("version", "V", NONE),
     ("wckeys", "W", REQUIRED), ("whole-hetjob", "", OPTIONAL),
+    notes=listing_support.SACCT,
 )  # fmt: skip
 
 
@@ -83,8 +84,9 @@ def _sacct(options: dict[str, str], environ: Mapping[str, str]) -> int:
     else:
         fields = _fields(options, environ)
         state = State.open(environ)
-        if start.needed(state):
-            start.ensure(state, wait=True)
+        if not state.is_cluster(options.get("clusters", "all")):
+            raise Problem(f"error: No cluster '{options['clusters']}' known by database.")
+        start.put_in_order(state)
         rows = _rows(state, options)
         if "json" in options:
             from hpc_kit.embedded.as_json import print_jobs

@@ -90,16 +90,21 @@ def _usage_error(error: DirectiveError) -> Refused:
     line = (error.found or error.what).splitlines()[-1]
     if "Invalid directive" in line or "fatal:" in line:
         return Refused(line.removeprefix("sbatch: "), status=BAD_OPTION)
+    return _not_understood(line)
+
+
+def _not_understood(line: str) -> Refused:
     sys.stderr.write(f'{line}\nTry "sbatch --help" for more information\n')
     return Refused(status=BAD_OPTION)
 
 
 def _check(options: Options) -> None:
     for each in options.given:
+        name = each.option.name
         if each.option.since:
-            sys.stderr.write(f"sbatch: unrecognized option '--{each.option.name}'\n")
-            sys.stderr.write('Try "sbatch --help" for more information\n')
-            raise Refused(status=BAD_OPTION)
+            raise _not_understood(f"sbatch: unrecognized option '--{name}'")
+        if name == "requeue" and each.value is not None:  # newer releases take a value
+            raise _not_understood("sbatch: option '--requeue' doesn't allow an argument")
         if each.option.kind in _LATER or (each.option.name == "nodes" and not (each.value or "").strip("0")):
             continue
         try:

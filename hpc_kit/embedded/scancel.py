@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import job_ids, start
+from hpc_kit.embedded import job_ids, listing_support, start
 from hpc_kit.embedded.arrays import split
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
 from hpc_kit.embedded.settings import VERSION
@@ -31,6 +31,7 @@ OPTIONS = Table(
     ("quiet", "Q", NONE), ("reservation", "R", REQUIRED), ("sibling", "", REQUIRED), ("signal", "s", REQUIRED),
     ("state", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED), ("verbose", "v", NONE),
     ("version", "V", NONE), ("wckey", "", REQUIRED),
+    notes=listing_support.SCANCEL,
 )  # fmt: skip
 
 _FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reservation", "state", "user", "wckey")
@@ -73,6 +74,10 @@ def _scancel(options: dict[str, str], words: list[str], environ: Mapping[str, st
         raise Problem("scancel: error: No job identification provided")
     number = _signal(options)
     state = State.open(environ)
+    if not state.is_cluster(options.get("clusters", "all")):
+        raise Problem(f"scancel: error: No cluster '{options['clusters']}' known by database.")
+    # It may be a part of what it ends, and has to tell of it before it goes.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     targets = _targets(state, options, words)
     problems = [problem for target in targets if (problem := _one(state, target, number, options))]
     start.ensure(state)
@@ -203,7 +208,7 @@ def _step(state: State, job: Job, name: str, number: int | None) -> None:
         steps = [step for step in state.steps(job.job_id) if str(step.step_id) == name and step.state == "RUNNING"]
         if not steps:
             raise HpcKitError(DONE if state.steps(job.job_id) else UNKNOWN)
-        state.order(job.job_id, "step", f"{name} " + ("cancel" if number is None else f"signal {number}"))
+        state.order(job.job_id, "step", f"{name} " + ("kill" if number is None else f"signal {number}"))
     poke(state.directory, job.job_id)
 
 

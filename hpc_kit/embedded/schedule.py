@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.embedded import allocate, arrays, nodes
 from hpc_kit.embedded.dependencies import Verdict, outlook, ready_tasks
 from hpc_kit.embedded.request import Refused, Request, decode
+from hpc_kit.slurm.nodelist import fold
 
 if TYPE_CHECKING:
     from hpc_kit.embedded.allocate import Node, Share
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 DEPTH = 1000
 """Pending jobs that one pass looks at; the rest comes when these are gone."""
 
-HELD = ("JobHeldUser", "JobHeldAdmin", "job_requeued_in_held_state")
+REQUEUED_HELD = "job requeued in held state"
+HELD = ("JobHeldUser", "JobHeldAdmin", REQUEUED_HELD)
 
 
 class Outcome(NamedTuple):
@@ -55,6 +57,11 @@ class Pass:
 
     def _why_not_yet(self, job: Job) -> str | None:
         """What keeps a job from being looked at further; None: nothing does."""
+        if job.deadline:
+            self._later(job.deadline)
+            if job.deadline <= self.now:
+                self.state.update_job(job.job_id, state="DEADLINE", end_time=self.now, reason="DeadLine")
+                return "DeadLine"
         if job.dependency and (reason := self._dependency(job)):
             return reason
         if job.priority == 0:
@@ -62,11 +69,6 @@ class Pass:
         if job.begin_time > self.now:
             self._later(job.begin_time)
             return "BeginTime"
-        if job.deadline:
-            self._later(job.deadline)
-            if job.deadline <= self.now:
-                self.state.update_job(job.job_id, state="DEADLINE", end_time=self.now, reason="DeadLine")
-                return "DeadLine"
         if not job.eligible_time:
             self.state.update_job(job.job_id, eligible_time=self.now)
         return None
@@ -130,7 +132,10 @@ class Pass:
         return allocate.allocate(request, [node for node in self.free if node.name in names], totals)
 
     def _keep(self, request: Request, totals: list[Node]) -> str:
-        """Keep what a job could run on from those behind it."""
+        """Keep what a job could run on from those behind it; the reason why it does not run itself."""
+        missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
+        if missing:
+            return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}"
         wanted = {node.name for node in totals if node.name not in request.exclude}
         if len(request.nodelist) >= (request.max_nodes or request.min_nodes):
             wanted &= set(request.nodelist)

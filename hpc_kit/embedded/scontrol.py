@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import scontrol_change, scontrol_show, scontrol_update, start
+from hpc_kit.embedded import listing_support, scontrol_change, scontrol_show, scontrol_update, start
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
 from hpc_kit.embedded.scontrol_change import Problem
 from hpc_kit.embedded.settings import VERSION
@@ -20,6 +20,7 @@ OPTIONS = Table(
     ("all", "a", NONE), ("details", "d", NONE), ("federation", "", NONE), ("future", "F", NONE), ("help", "h", NONE),
     ("hide", "", NONE), ("local", "", NONE), ("clusters", "M", REQUIRED, "cluster"), ("oneliner", "o", NONE),
     ("quiet", "Q", NONE), ("sibling", "", NONE), ("uid", "u", REQUIRED), ("verbose", "v", NONE), ("version", "V", NONE),
+    notes=listing_support.SCONTROL,
 )  # fmt: skip
 
 COMMANDS = {
@@ -36,7 +37,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     try:
         given, words = OPTIONS.parse(argv)
-        return _scontrol({name for name, _ in given}, words, environ)
+        return _scontrol({name: value or "" for name, value in given}, words, environ)
     except Usage as error:
         sys.stderr.write(f'scontrol: {error}\nTry "scontrol --help" for more information\n')
     except Problem as error:
@@ -44,12 +45,14 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     return 1
 
 
-def _scontrol(flags: set[str], words: list[str], environ: Mapping[str, str]) -> int:
-    if flags & {"version", "help"} or not words:
+def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
+    if flags.keys() & {"version", "help"} or not words:
         print(f"slurm {VERSION}" if "version" in flags else _help())
         return 0
     typed, *rest = words
     name = _command(typed, rest)
+    if "clusters" in flags and not State.open(environ).is_cluster(flags["clusters"]):
+        raise Problem(f"scontrol: error: No cluster '{flags['clusters']}' known by database.")
     if name in {"version", "help"}:
         print(f"slurm {VERSION}" if name == "version" else _help())
     elif name == "reconfigure":
@@ -79,8 +82,7 @@ def _help() -> str:
 
 def _open(environ: Mapping[str, str]) -> State:
     state = State.open(environ)
-    if start.needed(state):
-        start.ensure(state, wait=True)
+    start.put_in_order(state)
     return state
 
 
@@ -100,7 +102,7 @@ def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
     return status
 
 
-def _show(flags: set[str], words: list[str], environ: Mapping[str, str]) -> int:
+def _show(flags: Mapping[str, str], words: list[str], environ: Mapping[str, str]) -> int:
     # `show job=12` is `show job 12`.
     entity, equals, value = words[0].partition("=")
     rest = [value, *words[1:]] if equals else words[1:]

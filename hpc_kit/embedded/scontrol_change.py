@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import arrays, job_ids, submission
 from hpc_kit.embedded.recover import requeue as put_back
+from hpc_kit.embedded.schedule import REQUEUED_HELD
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.wake import poke
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 _INVALID = "Invalid job id specified"
 FINISHED = "Job has already finished"
-REQUEUED_HELD = "job requeued in held state"
 
 
 class Problem(Exception):
@@ -100,6 +101,8 @@ def put_first(state: State, word: str) -> int:
 def requeue(state: State, words: list[str], *, held: bool) -> int:
     """`requeue` and `requeuehold`; the exit status."""
     status = 0
+    # A job may requeue itself: then this process is among those that are ended, and yet has to answer.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for word in [part for part in words if not part.lower().startswith("state=")]:
         try:
             problems = _requeue_all(state, find(state, word), held=held)

@@ -18,6 +18,8 @@ from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from hpc_kit.embedded.records import Job
     from hpc_kit.embedded.settings import Partition
     from hpc_kit.embedded.state import State
@@ -28,7 +30,7 @@ _ENTITIES = (
 )  # fmt: skip
 
 
-def show(state: State, entity: str, name: str | None, flags: set[str]) -> int:
+def show(state: State, entity: str, name: str | None, flags: Collection[str]) -> int:
     """Print one entity, or all of a kind; the exit status."""
     kinds = [names[0] for names in _ENTITIES if entity in names]
     kinds = kinds or [names[0] for names in _ENTITIES if names[0].startswith(entity)]

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import nodes
+from hpc_kit.embedded.owner import user_name
 from hpc_kit.embedded.request import Refused
 from hpc_kit.embedded.scontrol_change import FINISHED, Problem, find, own_record
 from hpc_kit.embedded.state import now
@@ -57,6 +58,7 @@ def _updatefind(state: State, name: str, given: dict[str, str], words: list[str]
                 except HpcKitError:
                     raise Problem(f"Invalid {field} specification: {value}\nRequest aborted") from None
                 state.update_job(current.job_id, **changes)
+                current = state.job(current.job_id) or current
         poke(state.directory, current.job_id)
     return 0
 
@@ -108,7 +110,9 @@ def _partition(state: State, job: Job, value: str) -> dict[str, object]:
 
 def _nice(_: State, job: Job, value: str) -> dict[str, object]:
     before = int(job.options.get("nice") or 0)
-    return {"options": {**job.options, "nice": value}, "priority": max(1, job.priority + before - int(value))}
+    # A priority of 0 is a hold, which a change of the niceness neither begins nor ends.
+    priority = max(1, job.priority + before - int(value)) if job.priority else 0
+    return {"options": {**job.options, "nice": value}, "priority": priority}
 
 
 _CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
@@ -145,7 +149,7 @@ def _update_nodes(state: State, given: dict[str, str]) -> int:
         raise Problem(f"Invalid input: state={given.get('state', '')}\nRequest aborted")
     if new in {"DOWN", "DRAIN", "FAIL"} and not given.get("reason"):
         raise Problem("You must specify a reason when DOWNING or DRAINING a node. Request denied")
-    user = os.environ.get("USER") or str(os.getuid())
+    user = user_name(os.getuid())
     lost: list[Job] = []
     with state.transaction():
         for name in wanted:

@@ -7,7 +7,7 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import columns, nodes, start
+from hpc_kit.embedded import columns, listing_support, nodes, start
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
 from hpc_kit.embedded.node_view import SHORT, NodeView, node_views
 from hpc_kit.embedded.settings import VERSION, Partition, Settings
@@ -27,6 +27,7 @@ OPTIONS = Table(
     ("noheader", "h", NONE), ("partition", "p", REQUIRED), ("reservation", "T", NONE), ("responding", "r", NONE),
     ("sort", "S", REQUIRED), ("states", "t", REQUIRED), ("summarize", "s", NONE), ("usage", "", NONE),
     ("verbose", "v", NONE), ("version", "V", NONE),
+    notes=listing_support.SINFO,
 )  # fmt: skip
 
 DEFAULT = "%#P %.5a %.10l %.6D %.6t %N"
@@ -81,8 +82,9 @@ def _sinfo(options: dict[str, str], environ: Mapping[str, str]) -> int:
         print("Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; see docs/embedded-slurm.md")
         return 0
     state = State.open(environ)
-    if start.needed(state):
-        start.ensure(state, wait=True)
+    if not state.is_cluster(options.get("clusters", "all")):
+        raise Problem(f"sinfo: error: No cluster '{options['clusters']}' known by database.")
+    start.put_in_order(state)
     while True:
         _print(state, options, environ)
         if "iterate" not in options:
@@ -114,6 +116,9 @@ def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) ->
         if column.key not in fields:
             raise Problem(f"sinfo: error: Invalid node format specification: {column.key}")
     rows = list(_rows(state, options, layout, fields))
+    if "Node" in options:
+        order = nodes.names(state.settings)
+        rows.sort(key=lambda row: order.index(row.first.name))
     shown = [(_fit_to(column, fields[column.key], rows), fields[column.key]) for column in layout.columns]
     if "noheader" not in options:
         if "long" in options:
@@ -141,16 +146,15 @@ def _rows(state: State, options: dict[str, str], layout: columns.Format, fields:
             yield from (Row(settings, each, [view]) for view in own)
             continue
         keys = [fields[column.key].value for column in layout.columns if fields[column.key].splits]
-        own.sort(key=lambda view: _ORDER.index(view.state))
 
         def same(view: NodeView, each: Partition = each, keys: list[Callable[[Row], str]] = keys) -> tuple[str, ...]:
             return tuple(key(Row(settings, each, [view])) for key in keys)
 
-        for _, group in groupby(sorted(own, key=same) if keys else own, key=same):
-            yield Row(settings, each, list(group))
+        for _, group in groupby(sorted(own, key=lambda view: (_ORDER.index(view.state), same(view))), key=same):
+            yield Row(settings, each, sorted(group, key=own.index))
 
 
-_ORDER = ("down", "drained", "draining", "completing", "mixed", "allocated", "idle")
+_ORDER = ("completing", "draining", "drained", "mixed", "allocated", "idle", "down")
 
 
 def _chosen(views: list[NodeView], options: dict[str, str]) -> list[NodeView]:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import columns, start
+from hpc_kit.embedded import columns, listing_support, start
 from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Given, Table, Usage
 from hpc_kit.embedded.job_ids import select
 from hpc_kit.embedded.settings import VERSION
@@ -37,6 +37,7 @@ OPTIONS = Table(
     ("sibling", "", NONE, "sib"), ("sort", "S", REQUIRED), ("start", "", NONE), ("steps", "s", OPTIONAL),
     ("states", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED, "users"), ("verbose", "v", NONE),
     ("version", "V", NONE), ("json", "", NONE),
+    notes=listing_support.SQUEUE,
 )  # fmt: skip
 VARIABLES = {
     "SQUEUE_ACCOUNT": "accounts", "SQUEUE_FORMAT": "format", "SQUEUE_FORMAT2": "Format", "SQUEUE_NAMES": "name",
@@ -77,8 +78,9 @@ def _squeue(given: list[Given], words: list[str], environ: Mapping[str, str]) ->
         raise Problem(f"squeue: error: Unrecognized option: {words[0]}")
     _from_environment(options, environ)
     state = State.open(environ)
-    if start.needed(state):
-        start.ensure(state, wait=True)
+    if not state.is_cluster(options.get("clusters", "all")):
+        raise Problem(f"squeue: error: No cluster '{options['clusters']}' known by database.")
+    start.put_in_order(state)
     while True:
         _show(state, options)
         if "iterate" not in options:

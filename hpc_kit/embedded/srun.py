@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import processes, srun_job, srun_launch, srun_multi, srun_step, submission
+from hpc_kit.embedded import processes, srun_job, srun_launch, srun_multi, srun_step
 from hpc_kit.embedded.filenames import Names
 from hpc_kit.embedded.memory import OUT_OF_MEMORY
 from hpc_kit.embedded.records import Step
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.srun_job import Home
     from hpc_kit.embedded.srun_options import Asked
     from hpc_kit.embedded.srun_orders import Inbox
+    from hpc_kit.embedded.srun_pty import Terminal
     from hpc_kit.embedded.srun_request import StepRequest
 
 KILL_WAIT_SECONDS = 3.0
@@ -37,18 +39,28 @@ KILL_WAIT_SECONDS = 3.0
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
+    _open_standard_files()
     try:
         return _srun(argv, environ)
     except Refused as refusal:
         sys.stderr.write(refusal.said_by("srun", srun_job.NO_ALLOCATION))
-        return _error_status(environ) if refusal.status == 1 else refusal.status
+        if refusal.status != 1:
+            return refusal.status
+        at_once = isinstance(refusal, srun_job.NotNow)
+        return _error_status(environ.get("SLURM_EXIT_IMMEDIATE" if at_once else "SLURM_EXIT_ERROR", ""))
     except srun_job.Interrupted:
-        return _error_status(environ)
+        return _error_status(environ.get("SLURM_EXIT_ERROR", ""))
 
 
-def _error_status(environ: Mapping[str, str]) -> int:
+def _open_standard_files() -> None:
+    """Whoever closed one of them must not find a pipe of ours in its place."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(opened)
+
+
+def _error_status(named: str) -> int:
     """What a script has asked srun to end with when srun itself is at fault."""
-    named = environ.get("SLURM_EXIT_ERROR", "")
     return int(named) if named.isdecimal() and int(named) else 1
 
 
@@ -67,7 +79,7 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
         return _Srun(state, asked, environ, talk, home).run(commands, argv)
     except BaseException:
         if home.own:
-            submission.complete_allocation(state, home.job.job_id, 1 << 8)
+            srun_job.give_back(state, home.job.job_id, 1 << 8)
         raise
 
 
@@ -115,7 +127,7 @@ class _Srun:
         self.environ = environ
         self.talk = talk
         self.home = home
-        self.folder = os.path.join(os.getcwd(), asked.get("chdir"))  # noqa: PTH109, PTH118
+        self.folder = os.path.join(srun_launch.here(), asked.get("chdir"))  # noqa: PTH118
 
     def run(self, commands: Sequence[tuple[str, ...]], argv: Sequence[str]) -> int:
         """From the request to the exit status."""
@@ -140,32 +152,44 @@ class _Srun:
             job.job_id, 0, job.attempt, srun_launch.step_name(self.asked), [],
             srun=processes.identity(os.getpid()), overlap=request.overlap, submit_line=" ".join(["srun", *argv]),
         )  # fmt: skip
-        patience = float(self.asked.get("immediate") or 1) if self.asked.has("immediate") else None
+        # One second, which --immediate means without a value, is none at all to srun.
+        patience = max(0, int(self.asked.get("immediate") or 1) - 1) if self.asked.has("immediate") else None
         try:
             return srun_step.create(self.state, job, request, draft, self.talk, patience=patience)
         except Refused as refused:
             denied = [f"error: Unable to create step for job {job.job_id}: {refused.denied}"] if refused.denied else []
-            raise Refused(*refused.lines, *denied) from None
+            raise type(refused)(*refused.lines, *denied) from None
 
     def _run_step(self, step: Step, inbox: Inbox, launch: Launch, commands: Sequence[tuple[str, ...]]) -> int:
+        terminal = self._terminal()
         plumbing = self._plumbing(step)
         self._script("prolog", commands[0])
         run = Run(step, inbox, self._manner(), self.talk)
         self.state.close()
+        environ = {**self.environ, **(terminal.environ if terminal else {})}
         umask = int(self.environ.get("SLURM_UMASK") or oct(launch.umask), 8)
-        for task in srun_launch.tasks(self.state, self.home, step, self.asked, launch, commands, self.environ):
+        for task in srun_launch.tasks(self.state, self.home, step, self.asked, launch, commands, environ):
+            place = Place(task.number, step.nodes[task.node], task.node)
             try:
-                streams = plumbing.connect(Place(task.number, step.nodes[task.node], task.node))
+                streams = plumbing.connect_terminal(place, terminal) if terminal else plumbing.connect(place)
             except OSError as error:
                 write(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
                 run.failed(task)
                 continue
             run.started(start(task, streams, self.folder, umask), task)
             plumbing.started()
-        run.wait(plumbing)
+        with terminal.raw() if terminal else contextlib.nullcontext():
+            run.wait(plumbing)
         self._book(step, run)
         self._script("epilog", commands[0])
         return run.report.exit_code
+
+    def _terminal(self) -> Terminal | None:
+        if not self.asked.has("pty"):
+            return None
+        from hpc_kit.embedded.srun_pty import open_terminal
+
+        return open_terminal(self.asked, self.talk)
 
     def _plumbing(self, step: Step) -> Plumbing:
         job = self.home.job
@@ -199,7 +223,7 @@ class _Srun:
         ending = "TIMEOUT" if run.ending.timed_out else _state(status)
         self.state.update_step(step, state=ending, exit_code=status, end_time=now())
         if self.home.own:
-            submission.complete_allocation(self.state, self.home.job.job_id, status)
+            srun_job.give_back(self.state, self.home.job.job_id, status)
 
     def _script(self, name: str, command: Sequence[str]) -> None:
         """--prolog and --epilog run here, beside srun."""

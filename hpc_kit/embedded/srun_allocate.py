@@ -19,7 +19,6 @@ NO_SUCH_NAME = "Invalid node name specified"
 NO_MEMORY = "Memory required by task is not available"
 NO_GPUS = "Invalid generic resource (gres) specification"
 
-_ANY_AMOUNT = 2**62
 _GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gres"})
 
 
@@ -51,8 +50,8 @@ class _Node(NamedTuple):
     blocked: int
 
 
-def place(job: Job, steps: Iterable[Step], request: StepRequest) -> Place:
-    """Find a step's place among the running steps of its job.
+def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) -> Place:
+    """Find a step's place among the running steps of its job; `memory` is what a node has, for a job that named none.
 
     Raises:
         Busy: Not now.
@@ -60,6 +59,7 @@ def place(job: Job, steps: Iterable[Step], request: StepRequest) -> Place:
     """
     if request.gpus.silent and not _GPU_OPTIONS & job.options.keys():
         request = request._replace(gpus=request.gpus._replace(per_node=0))
+    job = job._replace(mem=[mine or memory for mine in job.mem or [0] * len(job.nodes)])
     nodes = [_node(job, index, list(steps), request) for index in range(len(job.nodes))]
     _check_names(request, nodes)
     usable = {node.name: node for node in nodes if _is_usable(request, node)}
@@ -87,15 +87,14 @@ def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> 
     here = [(step, step.nodes.index(name)) for step in steps if name in step.nodes]
     counted = [] if request.overlap else [(step, at) for step, at in here if not step.overlap]
     taken = {gpu for step, at in counted if step.gpus for gpu in step.gpus[at]}
-    mem = (job.mem[index] if job.mem else 0) or _ANY_AMOUNT  # a job that named none may have all
-    free_mem = mem - sum(step.mem[at] for step, at in counted if step.mem)
+    free_mem = job.mem[index] - sum(step.mem[at] for step, at in counted if step.mem)
     free_cpus = job.cpus[index] - sum(step.cpus[at] for step, at in counted)
     if request.mem_per_cpu:
         free_cpus = min(free_cpus, free_mem // request.mem_per_cpu)
     return _Node(
         name=name,
         cpus=job.cpus[index],
-        mem=mem,
+        mem=job.mem[index],
         gpus=gpus,
         free_cpus=free_cpus,
         free_mem=free_mem,

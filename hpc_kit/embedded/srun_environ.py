@@ -108,7 +108,8 @@ def _of_srun(job: Job, launch: Launch, environ: Mapping[str, str]) -> dict[str, 
         found.update(SLURM_SUBMIT_DIR=launch.cwd, SLURM_SUBMIT_HOST=launch.host)
     else:
         # 22.05 names its first component even where there is only one.
-        found["SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"] = fold_tasks_per_node(job.cpus)
+        first = "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"
+        found[first] = environ.get(first, fold_tasks_per_node(job.cpus))
         found["SLURM_NODE_ALIASES"] = "(null)"
     return found
 

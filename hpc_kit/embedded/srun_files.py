@@ -12,6 +12,7 @@ from hpc_kit.embedded.srun_tasks import Streams
 
 if TYPE_CHECKING:
     from hpc_kit.embedded.srun_options import Asked
+    from hpc_kit.embedded.srun_pty import Terminal
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -83,13 +84,17 @@ class Plumbing:
         """
         return Streams(self._stdin(place), self._stdout(place, 1), self._stdout(place, 2))
 
-    def connect_terminal(self, place: Place, terminal: int | None) -> Streams:
+    def connect_terminal(self, place: Place, terminal: Terminal) -> Streams:
         """The same under --pty: the terminal for the first task, nothing for the others."""
-        if terminal is None or place.task:
+        if place.task:
             null = self._keep(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
             return Streams(null, null, null)
-        self._task_side.append(terminal)
-        return Streams(terminal, terminal, terminal, terminal=True)
+        self.source = 0
+        os.set_blocking(terminal.ours, False)
+        self.outlets.append(Outlet(terminal.ours, place.task, Sink(1, whole_lines=False)))
+        self.inlets.append(Inlet(os.dup(terminal.ours)))
+        theirs = self._keep(terminal.theirs)
+        return Streams(theirs, theirs, theirs, terminal=True)
 
     def started(self) -> None:
         """Let go of what the task has now."""

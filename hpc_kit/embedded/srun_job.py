@@ -7,8 +7,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import submission
-from hpc_kit.embedded.forecast import forecast
 from hpc_kit.embedded.request import Refused
 from hpc_kit.embedded.srun_talk import write
 from hpc_kit.slurm.nodelist import fold
@@ -27,6 +25,11 @@ _LOOK_SECONDS = 0.03
 _NOT_OF_A_JOB = frozenset({"jobid", "kill-on-bad-exit", "wait"})
 NO_ALLOCATION = "Unable to allocate resources"
 OVER = "Job/step already completing or completed"
+BUSY = "Requested nodes are busy"
+
+
+class NotNow(Refused):
+    """With --immediate: there would be room, but not at once."""
 
 
 class Interrupted(Exception):
@@ -68,6 +71,8 @@ def find(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk) -> 
 
 
 def _allocate(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk) -> Job:
+    from hpc_kit.embedded import submission  # inside a job, where every millisecond of a step counts, it is not needed
+
     if asked.has("relative"):
         raise Refused("fatal: --relative option invalid for job allocation request")
     job_id = submission.submit_allocation(state, _for_a_job(asked), asked.command, environ)
@@ -75,10 +80,17 @@ def _allocate(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk
         with catching():
             job = _wait(state, job_id, asked, talk)
     except Interrupted:
-        submission.complete_allocation(state, job_id, 1 << 8)
+        give_back(state, job_id, 1 << 8)
         talk.info(f"Job allocation {job_id} has been revoked")
         raise
     return job
+
+
+def give_back(state: State, job_id: int, status: int) -> None:
+    """End an allocation with the wait status of its step."""
+    from hpc_kit.embedded import submission
+
+    submission.complete_allocation(state, job_id, status)
 
 
 def _for_a_job(asked: Asked) -> Options:
@@ -89,6 +101,9 @@ def _for_a_job(asked: Asked) -> Options:
 
 def test_only(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
     """`--test-only`: when an allocation would begin, and where."""
+    from hpc_kit.embedded import submission
+    from hpc_kit.embedded.forecast import forecast
+
     options = submission.in_force(_for_a_job(asked))
     try:
         job, request = submission.prepare(state, submission.Submission(options, "srun"), environ)
@@ -110,7 +125,7 @@ def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
     """Until the allocation is granted, or will never be."""
     began = time.monotonic()
     queued = False
-    patience = float(asked.get("immediate") or 1) if asked.has("immediate") else None
+    patience = max(1, int(asked.get("immediate") or 1)) if asked.has("immediate") else None
     while True:
         job = state.job(job_id)
         if job is not None and job.state == "RUNNING":
@@ -120,10 +135,12 @@ def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
             raise Refused(denied=OVER)
         waited = time.monotonic() - began
         if patience is not None and waited > patience:
-            submission.complete_allocation(state, job_id, 1 << 8)
-            raise Refused(denied="Requested nodes are busy")
+            give_back(state, job_id, 1 << 8)
+            raise NotNow(denied=BUSY)
         if not queued and waited > _QUEUED_SECONDS:
             queued = True
+            if job.reason.startswith("Partition"):
+                talk.info("Requested partition configuration not available now")
             talk.info(f"job {job_id} queued and waiting for resources")
         time.sleep(_LOOK_SECONDS)
     if queued:

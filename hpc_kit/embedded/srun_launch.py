@@ -77,12 +77,20 @@ def step_launch(asked: Asked, request: StepRequest, home: Home, environ: Mapping
         allocated=home.own,
         umask=umask,
         nice=os.getpriority(os.PRIO_PROCESS, 0),
-        cwd=os.getcwd(),  # noqa: PTH109
+        cwd=here(),
         host=os.uname().nodename,
         bind=_binding(asked),
         tres_bind=binding(asked),
         preserve=asked.has("preserve-env"),
     )
+
+
+def here() -> str:
+    """The current folder; one that was removed meanwhile is none."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return "/"
 
 
 def step_name(asked: Asked) -> str:

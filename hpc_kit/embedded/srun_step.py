@@ -9,7 +9,7 @@ from hpc_kit.embedded import processes
 from hpc_kit.embedded.records import BATCH_STEP, Step
 from hpc_kit.embedded.request import Refused
 from hpc_kit.embedded.srun_allocate import Busy, place
-from hpc_kit.embedded.srun_job import OVER, Interrupted, catching
+from hpc_kit.embedded.srun_job import BUSY, OVER, Interrupted, NotNow, catching
 from hpc_kit.embedded.srun_orders import Inbox
 from hpc_kit.embedded.state import now
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.1
 _REMIND_SECONDS = 60.0
-BUSY = "Requested nodes are busy"
 
 
 def create(
@@ -47,7 +46,7 @@ def create(
             while (created := _try(state, job, request, draft)) is None:
                 waited = time.monotonic() - began
                 if patience is not None and waited >= patience:
-                    raise Refused(denied=BUSY)
+                    raise NotNow(denied=BUSY)
                 if waited >= reminder:
                     word = "still" if reminder else "temporarily"
                     talk.info(f"Job {job.job_id} step creation {word} disabled, retrying ({BUSY})")
@@ -74,7 +73,7 @@ def _try(state: State, job: Job, request: StepRequest, draft: Step) -> tuple[Ste
             if step.state == "RUNNING" and step.step_id != BATCH_STEP and processes.alive(step.srun)
         ]
         try:
-            found = place(present, others, request)
+            found = place(present, others, request, state.settings.memory_of_node)
         except Busy:
             return None
         step_id = state.next_step_id(job.job_id)

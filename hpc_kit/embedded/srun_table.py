@@ -108,6 +108,7 @@ INPUT = {
     "SLURM_GPU_BIND": "gpu-bind",
     "SLURM_GPUS_PER_NODE": "gpus-per-node",
     "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_STEP_GRES": "gres",
     "SLURM_GRES": "gres",
     "SLURM_HINT": "hint",
     "SLURM_JOB_ID": "jobid",

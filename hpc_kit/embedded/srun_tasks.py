@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_PR_SET_PDEATHSIG = 1
+
 
 class Task(NamedTuple):
     """A task before it runs.
@@ -38,8 +40,15 @@ class Streams(NamedTuple):
 
 def start(task: Task, streams: Streams, folder: str, umask: int) -> int:
     """Start a task; its pid. What goes wrong behind the fork is told on the task's stderr and by its exit code."""
+    import ctypes
+
+    kernel, srun = ctypes.CDLL(None), os.getpid()
     pid = os.fork()
     if pid == 0:
+        # With srun goes the step, however it goes.
+        kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != srun:
+            os._exit(1)
         _become(task, streams, folder, umask)
     return pid
 

@@ -15,30 +15,39 @@ if TYPE_CHECKING:
 LOCK = "controller.lock"
 LOG = "controller.log"
 META = "controller"
+READY = "controller_ready"
+"""Its name again, once it has put in order what it found."""
+
 _PATIENCE = 10.0
 
 
-def ensure(state: State, *, wait: bool = False) -> None:
-    """See to it that a controller looks at the queue; `wait`: until it has put things in order after a crash."""
+def ensure(state: State) -> None:
+    """See to it that a controller looks at the queue."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         lock = take_lock(state)
         if lock is not None:
             _fork_controller(state, lock)
             os.close(lock)
-        elif processes.alive(state.meta(META) or ""):
-            # It registers before it reads the queue, and takes its name away in the transaction that finds it empty.
-            if wake.poke(state.directory, wake.CONTROLLER) or not wait:
-                return
-        if lock is not None and not wait:
+            return
+        # It registers before it reads the queue, and takes its name away in the transaction that finds it empty.
+        if processes.alive(state.meta(META) or ""):
+            wake.poke(state.directory, wake.CONTROLLER)
             return
         time.sleep(0.003)
 
 
-def needed(state: State) -> bool:
-    """Whether jobs that are not over have no controller."""
+def put_in_order(state: State) -> None:
+    """Where jobs have no controller, because everything was killed, wait for one that has booked what is lost."""
+    deadline = time.monotonic() + _PATIENCE
+    while _is_orphaned(state) and time.monotonic() < deadline:
+        ensure(state)
+        time.sleep(0.01)
+
+
+def _is_orphaned(state: State) -> bool:
     some = state.execute("SELECT 1 FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing LIMIT 1").fetchone()
-    return some is not None and not processes.alive(state.meta(META) or "")
+    return some is not None and not processes.alive(state.meta(READY) or "")
 
 
 def take_lock(state: State) -> int | None:

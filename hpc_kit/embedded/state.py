@@ -104,6 +104,10 @@ class State:
             self._db = db
         return self._db
 
+    def is_cluster(self, names: str) -> bool:
+        """Whether what --clusters names is this one."""
+        return all(name in {self.settings.cluster, "all"} for name in names.split(","))
+
     def exists(self) -> bool:
         """Whether the file is still there; a directory may be taken away under our feet."""
         return (self.directory / DATABASE).exists()

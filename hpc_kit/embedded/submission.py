@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import allocate, arrays, dependencies, exports, nodes, processes, start, wake
@@ -100,6 +99,9 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
     if nodes.over_limit(partition, time_limit):
         reason = reason or "PartitionTimeLimit"
     spec, at_once = _array(options, state.settings.max_array_size)
+    begin, deadline = _instant(options, "begin"), _instant(options, "deadline")
+    if deadline and deadline < begin:
+        raise Refused("error: Incompatible begin and deadline time specification")
     owner = whoami()
     folder = environ.get("PWD", "")
     here = folder if folder and _same(folder) else _here()
@@ -130,9 +132,9 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         batch=what.script is not None,
         holder=what.holder,
         dependency=_dependency(options),
-        deadline=_instant(options, "deadline"),
+        deadline=deadline,
         umask=_umask(environ),
-        begin_time=_instant(options, "begin"),
+        begin_time=begin,
         submit_time=now(),
         time_limit=time_limit,
         requeue=_requeue(options, default=state.settings.requeue),

@@ -30,6 +30,7 @@ class Supervisor:
         self.state = state
         self.job = job
         self._sleeper = wake.Sleeper(state.directory, job.job_id)
+        self._name = processes.identity(os.getpid())
         self._ending = False
         self._kill_at = 0.0
         self._force_at = 0.0
@@ -57,7 +58,7 @@ class Supervisor:
             job = self.state.job(self.job.job_id)
             if job is None or job.attempt != self.job.attempt or job.supervisor:
                 return False
-            self.state.update_job(job.job_id, supervisor=processes.identity(os.getpid()))
+            self.state.update_job(job.job_id, supervisor=self._name)
         self.job = job
         if job.state != "RUNNING":  # cancelled before it could begin
             self._status, self._ending = 0, True
@@ -81,9 +82,11 @@ class Supervisor:
         """Do what is to be done now; True when the job is over and nothing of it is left."""
         self._status = processes.reap().get(self._pid, self._status)
         job = self.state.job(self.job.job_id) if self.state.exists() else None
-        if job is None or job.attempt != self.job.attempt:
+        # Under the same number another directory of the same name may have a job of its own.
+        if job is None or job.supervisor != self._name:
             self._abandon()
         self.job = job
+        tree.end_lost_steps(self.state, job)
         for order in self.state.take_orders(job.job_id):
             self._obey(order)
         if not job.batch and self._status is None and not processes.alive(job.holder):

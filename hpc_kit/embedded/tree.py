@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import processes, start
 from hpc_kit.embedded.settings import STATE_VARIABLE
+from hpc_kit.embedded.state import now
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -43,6 +45,17 @@ def of_step(step: Step) -> list[int]:
     if not processes.alive(step.srun):
         return []
     return [process.pid for process in processes.below([processes.pid_of(step.srun)], inclusive=True)]
+
+
+def end_lost_steps(state: State, job: Job) -> None:
+    """Steps whose srun was killed: their processes are ended, and they are booked as Slurm does it."""
+    for step in running_steps(state, job):
+        if not processes.alive(step.srun):
+            roots = processes.marked({*marks(state, job), f"SLURM_STEP_ID={step.step_id}".encode()})
+            left = processes.below(roots, without=_daemons(state), inclusive=True)
+            processes.kill([process.pid for process in left], signal.SIGKILL)
+            with state.transaction():
+                state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
 
 
 def marks(state: State, job: Job) -> set[bytes]:

@@ -38,9 +38,10 @@ def text(world: World, _environ: object = None) -> str:
     wide = max(_VALUE_WIDTH, *(len(row.value) for row in rows(world)))
     lines = [heading(world)]
     lines += [f"  {row.name:<{_NAME_WIDTH}}  {row.value:<{wide}}  {row.source}".rstrip() for row in rows(world)]
-    for label, notes in (("agrees", world.agrees), ("left", world.left)):
-        if notes:
-            lines.append(f"{label:<6}  {'; '.join(notes)}")
+    if world.agrees:
+        lines.append(f"agrees  {', '.join(world.agrees)}")
+    if world.left:
+        lines.append(f"left    {'; '.join(world.left)}")
     lines += [f"warning: {warning}" for warning in world.warnings]
     return "\n".join(lines) + "\n"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import runpy
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError
@@ -56,9 +58,12 @@ class Program:
         if self.kind == "module":
             sys.path[0] = str(Path.cwd())
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+        elif Path(self.name).is_dir() or self.name.endswith(".pyz"):
+            del sys.path[0]
+            runpy.run_path(self.name, run_name="__main__")
         else:
             sys.path[0] = str(Path(self.name).resolve().parent)
-            runpy.run_path(self.name, run_name="__main__")
+            _run_file(Path(self.name).absolute())
 
     def replace_this_process(self) -> None:
         """Run a command in place of this process.
@@ -72,6 +77,15 @@ class Program:
             raise SpecError(
                 f"cannot run {self.name}", found=error.strerror, remedy="the path of a program, or a command on PATH"
             ) from error
+
+
+def _run_file(path: Path) -> None:
+    """Run a file as the `__main__` that pickle and multiprocessing find; runpy would change sys.argv[0]."""
+    main = ModuleType("__main__")
+    main.__file__ = str(path)
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102 (this is what it is for)
 
 
 def _without_own_python(words: Sequence[str]) -> list[str]:

@@ -53,14 +53,15 @@ class Meeting:
         return _part(self.server, f"{self.prefix}/{name}")
 
     def leave(self) -> None:
-        """Say goodbye; rank 0, in whose process the store lives, waits for the others where they need it."""
-        goodbye = self.part("goodbye")
-        if not self.is_owner:
-            # Rank 0 may have gone long ago, where the program had no use for the store.
-            if addresses.answers(self.host, self.port):
-                roster.say_goodbye(goodbye, self.world)
-        elif self.server.num_keys() > self.keys + roster.goodbye_keys(goodbye):
-            roster.wait_for_goodbyes(goodbye, self.world, patience=_LEAVING)
+        """Say goodbye; rank 0, in whose process the store lives, waits for the others as long as they need it."""
+        doors = self.part("doors")
+        if self.is_owner:
+            roster.wait_for(doors, roster.IN, self.world, patience=_LEAVING)
+            if self.server.num_keys() > self.keys:
+                roster.wait_for(doors, roster.OUT, self.world, patience=_LEAVING)
+        # Rank 0 may have gone long ago, where the program had no use for the store.
+        elif addresses.answers(self.host, self.port):
+            roster.pass_door(doors, roster.OUT)
 
 
 def meet(
@@ -96,22 +97,29 @@ def meet(
             until_all_have_come.enter_context(store.announced(opened, world, store.token(world, occasion)))
         else:
             opened = store.find(world, store.token(world, occasion), timeout, here)
-        prefix = f"hpc_kit/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
+        # Agents of torchrun and their workers meet in one store, and so do workers that were started again.
+        prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _part(opened.store, f"{prefix}/roster")
         route.tell(notes, world, master=opened.host, here=here)
         roster.sign(notes, world, roster.Entry(here, os.getpid()))
         roster.wait_for_all(notes, world, until, timeout)
     whole = roster.completed(notes, world)
-    return Meeting(
+    interface = route.interface(notes, whole, master=opened.host)
+    doors = _part(opened.store, f"{prefix}/doors")
+    roster.open_doors(doors)
+    meeting = Meeting(
         world=whole,
         host=opened.host,
         port=opened.port,
         server=opened.store,
         prefix=prefix,
         is_owner=is_owner,
-        interface=route.interface(notes, whole, master=opened.host),
+        interface=interface,
         keys=opened.store.num_keys(),
     )
+    if not is_owner:
+        roster.pass_door(doors, roster.IN)
+    return meeting
 
 
 def _part(server: TCPStore, prefix: str) -> Store:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch._C._distributed_c10d import Store
 
     from hpc_kit.runtime.world import World
 
 _ARRIVED, _COMPLETE = "arrived", "complete"
-_GONE, _ALL_GONE = "gone", "all gone"
+IN, OUT = "in", "out"
 _MAX_PAUSE = 0.1
 _MOST_NAMED = 16
 
@@ -69,7 +72,7 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float) -> No
         RendezvousError: Some did not come in time, or rank 0 has gone; names ranks and hosts.
     """
     try:
-        if _is_set(store, _COMPLETE, until):
+        if _wait(lambda: store.check([_COMPLETE]), until):
             return
     except RuntimeError as error:
         raise RendezvousError(
@@ -80,30 +83,27 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float) -> No
     raise _incomplete(store, world, timeout)
 
 
-def say_goodbye(store: Store, world: World) -> None:
-    """Leave before rank 0, with which the store ends."""
-    try:
-        if store.add(_GONE, 1) == world.world_size - 1:
-            store.set(_ALL_GONE, "1")
-    except RuntimeError:
-        return
+def open_doors(store: Store) -> None:
+    """Begin to count who passes; nothing is counted yet."""
+    for door in (IN, OUT):
+        store.add(door, 0)
 
 
-def wait_for_goodbyes(store: Store, world: World, *, patience: float) -> None:
-    """Wait until all but this rank have left, or for `patience` seconds."""
-    if world.world_size > 1:
-        _is_set(store, _ALL_GONE, time.monotonic() + patience)
+def pass_door(store: Store, door: str) -> None:
+    """Be counted: behind IN a rank has read all about the meeting, behind OUT it needs the store no more."""
+    with suppress(RuntimeError):
+        store.add(door, 1)
 
 
-def goodbye_keys(store: Store) -> int:
-    """How many keys the goodbyes have written so far."""
-    return sum(store.check([key]) for key in (_GONE, _ALL_GONE))
+def wait_for(store: Store, door: str, world: World, *, patience: float) -> None:
+    """Wait until all but rank 0 have passed, or for `patience` seconds."""
+    _wait(lambda: store.add(door, 0) >= world.world_size - 1, time.monotonic() + patience)
 
 
-def _is_set(store: Store, key: str, until: float) -> bool:
-    """Whether a key is set in time. Asked again and again: a wait that times out writes to the log by itself."""
+def _wait(is_done: Callable[[], bool], until: float) -> bool:
+    """Whether it is done in time. Asked again and again: a store's own wait writes to the log when it times out."""
     pause = 0.002
-    while not store.check([key]):
+    while not is_done():
         left = until - time.monotonic()
         if left <= 0:
             return False

@@ -59,7 +59,7 @@ def ask_all(script: Script, runner: Runner, environ: Mapping[str, str], *, real_
         file = Path(folder) / "script.sbatch"
         file.write_text(script.text, encoding="utf-8")
         for checker in CHECKERS:
-            if checker.code == "KIT903" and not real_slurm:
+            if checker.code == "KIT902" and not real_slurm:
                 outcomes.append(Outcome(checker.name, skipped="the job is for the embedded Slurm"))
             elif any(finding.code == "KIT901" and finding.severity == "error" for finding in _found(outcomes)):
                 outcomes.append(Outcome(checker.name, skipped="bash cannot read it"))
@@ -127,7 +127,7 @@ def _shellcheck(script: Script, file: Path, runner: Runner, environ: Mapping[str
         return "not installed"
     answer = runner(["shellcheck", "--format=json", "--severity=warning", str(file)], timeout=_SECONDS, environ=environ)
     try:
-        comments = json.loads(answer.stdout or "[]")
+        comments = json.loads(answer.stdout)
     except ValueError:
         return "it gave no answer that can be read"
     return iter([_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED])
@@ -161,11 +161,11 @@ def _sbatch(script: Script, file: Path, runner: Runner, environ: Mapping[str, st
     if re.search(r"unable to contact|connection|timed out|configuration source|munge", words, re.IGNORECASE):
         return "Slurm does not answer"
     what = words.splitlines()[0] if words else f"exit status {answer.returncode}"
-    return iter([Finding("KIT903", "error", 0, 0, f"sbatch: {what}", "mend what it names", words or None)])
+    return iter([Finding("KIT902", "error", 0, 0, f"sbatch: {what}", "mend what it names", words or None)])
 
 
 CHECKERS = (
     Checker("KIT901", "bash", _bash),
     Checker("SCnnnn", "shellcheck", _shellcheck, "warning"),
-    Checker("KIT903", "sbatch's parser", _sbatch),
+    Checker("KIT902", "sbatch's parser", _sbatch),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from hpc_kit.errors import DirectiveError
@@ -32,11 +33,40 @@ class Placed(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A directive that Slurm would not take; `unquoted`: the error as Slurm has it."""
+    """A directive that Slurm would not take, and its place."""
 
     line: int
     column: int
     error: DirectiveError
+
+
+_OTHER_WORDS = {
+    "cores": "cpus-per-task", "cpus": "cpus-per-task", "email": "mail-user", "err": "error", "gpu": "gpus",
+    "log": "output", "memory": "mem", "name": "job-name", "out": "output", "project": "account", "queue": "partition",
+    "tasks": "ntasks", "walltime": "time", "workdir": "chdir",
+}  # fmt: skip
+"""What other schedulers, or older Slurms, call an option."""
+
+
+class Mending(NamedTuple):
+    """What to do about an option; `certain`: no Slurm takes it as it is."""
+
+    remedy: str
+    certain: bool
+
+
+def mending(error: DirectiveError, command: str = "sbatch") -> Mending:
+    """How to mend what Slurm does not take; an unknown option that resembles none may be one of the site's plugins."""
+    typed = re.search(r"unrecognized option '--([\w-]+)", error.found or "")
+    if typed is None:
+        return Mending(error.remedy or f"{command} --help lists the options", certain=True)
+    name = typed[1].lower().replace("_", "-")
+    if name in _OTHER_WORDS:
+        return Mending(f"--{_OTHER_WORDS[name]}, as Slurm calls it", certain=True)
+    near = re.search(r"did you mean --([\w-]+)", error.remedy or "")
+    if near is not None and SequenceMatcher(None, name, near[1]).ratio() >= 0.75:
+        return Mending(error.remedy or "", certain=True)
+    return Mending(f"{command} --help lists the options, those of the site's plugins too", certain=False)
 
 
 class Read(NamedTuple):

@@ -80,7 +80,7 @@ def _wrapper(words: list[Text], valued: str, positional: int) -> tuple[Stage, li
 def _to_known(words: list[Text]) -> tuple[Stage, list[Text]]:
     """A container or environment tool: its program is the first that is known as one."""
     for index in range(1, len(words)):
-        if starts_something(words[index]):
+        if starts_something(words[index], alone=True):
             return Stage("wrapper", tuple(words), {}), words[index:]
     return Stage("program", tuple(words), {}), []
 

@@ -113,13 +113,12 @@ def _path(env: Mapping[str, object]) -> str | None:
 
 
 def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
-    beside = folder / PurePath(name).parent
+    wanted = PurePath(name)
+    elsewhere = [str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/{wanted.name}"))[:2]]
+    beside = folder / wanted.parent
     names = sorted(path.name for path in beside.iterdir() if path.is_file()) if beside.is_dir() else []
-    near = get_close_matches(PurePath(name).name, names, n=2) or [
-        str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/{PurePath(name).name}"))[:2]
-    ]
-    options = [str(PurePath(name).parent / each) if each in names else each for each in near]
-    remedy = " or ".join(options) or "the path as seen from there"
+    near = elsewhere or [str(wanted.parent / each) for each in get_close_matches(wanted.name, names, n=2)]
+    remedy = " or ".join(near) or "the path as seen from there"
     if "$" in name or name.startswith("~"):
         remedy = "the path itself: no shell expands the words of `command`"
     return SpecError(f"no program file {name}", found=f"looked in {folder}, for job {resolved.job.name}", remedy=remedy)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hpc_kit.script.directive_lines import Placed, Problem, Read, read_all
 from hpc_kit.script.geometry import UNKNOWN, Geometry, job_geometry, step_geometry
 from hpc_kit.script.launch import read_launch
-from hpc_kit.script.shell.grammar import Parsed, parse
+from hpc_kit.script.shell.parse import Parsed, parse
 from hpc_kit.script.shell.trace import Assigned, Step, Trace, seed
 from hpc_kit.script.shell.values import Environment
 from hpc_kit.script.stages import AGENTS, HELPERS, MULTIPLIERS, Stage

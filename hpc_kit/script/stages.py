@@ -57,13 +57,17 @@ class Parsed(NamedTuple):
 
 
 HELPERS = frozenset({
-    "apptainer", "cat", "chmod", "chown", "conda", "cp", "curl", "date", "dcgmi", "dd", "df", "docker", "du",
-    "echo", "enroot", "env", "false", "find", "free", "git", "grep", "hostname", "ibstat", "id", "ifconfig", "ip",
-    "ldd", "ln", "ls", "lscpu", "lspci", "mkdir", "module", "mount", "mv", "nproc", "numactl", "nvidia-smi",
-    "ping", "pip", "pip3", "pkill", "printenv", "printf", "ps", "pwd", "ray", "rclone", "rm", "rocm-smi", "rsync",
-    "sacct", "sbcast", "scancel", "scontrol", "scp", "sed", "sha256sum", "sinfo", "singularity", "sleep",
-    "squeue", "sstat", "stat", "sync", "tar", "test", "top", "touch", "true", "ulimit", "umount", "uname",
-    "unzip", "wc", "wget", "which", "whoami",
+    "aklog", "apptainer", "awk", "basename", "cat", "chmod", "chown", "cksum", "clear", "cmp", "conda", "cp",
+    "curl", "cut", "date", "dcgmi", "dd", "df", "diff", "dirname", "docker", "dos2unix", "du", "echo", "enroot",
+    "env", "false", "file", "find", "free", "git", "grep", "gunzip", "gzip", "head", "hf", "hostname",
+    "huggingface-cli", "ibstat", "id", "ifconfig", "install", "ip", "kinit", "ldd", "less", "ln", "ls", "lscpu",
+    "lspci", "md5sum", "mkdir", "mktemp", "module", "more", "mount", "mv", "nl", "nproc", "numactl", "nvcc",
+    "nvidia-cuda-mps-control", "nvidia-smi", "paste", "ping", "pip", "pip3", "pkill", "printenv", "printf", "ps",
+    "pwd", "ray", "rclone", "readlink", "realpath", "rev", "rm", "rocm-smi", "rsync", "sacct", "sacctmgr",
+    "sbcast", "scancel", "scontrol", "scp", "sed", "seq", "sha256sum", "sinfo", "singularity", "sleep", "sort",
+    "split", "squeue", "sstat", "stat", "stdbuf", "sync", "tail", "tar", "tee", "test", "time", "top", "touch",
+    "tr", "true", "ulimit", "umount", "uname", "uniq", "unzip", "wandb", "wc", "wget", "which", "whoami", "xargs",
+    "zcat",
 })  # fmt: skip
 """Programs that prepare, look or clean up; a job is not run for their sake."""
 
@@ -112,8 +116,8 @@ SHELLS = {"bash", "sh", "dash", "zsh", "ksh"}
 MPIRUN = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "mpirun.mpich", "mpiexec.openmpi"}
 
 
-def starts_something(text: Text) -> bool:
-    """Whether a word is a program that this module knows."""
+def starts_something(text: Text, *, alone: bool = False) -> bool:
+    """Whether a word is a program that this module knows; `alone`: one that is not also a tool's subcommand."""
     name = PurePath(text.text).name
-    known = {"srun", "env", *MPIRUN, *WRAPPERS, *CONTAINERS, *AGENTS, *SHELLS}
+    known = {*MPIRUN, *AGENTS, *SHELLS} if alone else {"srun", "env", *MPIRUN, *WRAPPERS, *CONTAINERS, *AGENTS, *SHELLS}
     return name in known or bool(PYTHON.match(name)) or name.endswith((".py", ".sh"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 import time
@@ -14,27 +13,22 @@ from typing import Any
 
 from msgspec import structs
 from submitit.core.utils import DelayedSubmission, JobPaths
-from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
+from submitit.slurm.slurm import SlurmExecutor
 
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.script.render import render_resolved
-from hpc_kit.slurm.units import UNLIMITED, parse_time
 from hpc_kit.spec import files
-from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.choose import Choice, default_cluster
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.submit.access import access_of
 from hpc_kit.submit.job import FunctionJob
 from hpc_kit.submit.parameters import Extras, parameters
+from hpc_kit.submit.protocol import timeout_minutes, with_protocol
 from hpc_kit.submit.submission import Submission, send
 
 __all__ = ["Executor", "PartlySubmitted"]
-
-SIGNAL_DELAY = 90
-"""Seconds before the time limit at which submitit's signal comes, where the limit leaves room for them."""
-
-ENDLESS_MINUTES = 10 * 365 * 24 * 60
 
 
 class PartlySubmitted(SubmitRefused):
@@ -87,11 +81,9 @@ class Executor(SlurmExecutor):
         super().__init__(folder, max_num_timeout, max_pickle_size_gb, python or "python")
         self.root = (root or Path.cwd()).absolute()
         self._job = job
-        found: dict[str, object] = {}
-        if cluster is None:
-            cluster, found = default_cluster(self.root, os.environ)
-        self._cluster = cluster
-        self._settings = {**found, **(set or {})}
+        choice = Choice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
+        self._cluster = choice.name if cluster is None else cluster
+        self._settings = {**choice.settings, **(set or {})}
         self._extras = Extras()
         self._array: str | None = None
         self._check_folder()
@@ -145,35 +137,7 @@ class Executor(SlurmExecutor):
             )
         job = structs.replace(job, command=tuple(shlex.split(self._submitit_command_str)))
         resolved = resolve(structs.replace(loaded, job=job), root=self.root)
-        return structs.replace(resolved, job=self._with_protocol(resolved.job))
-
-    def _with_protocol(self, job: Job) -> Job:
-        """What submitit's side in the job relies on: names of logs, the signal, the mark of who submitted."""
-        output, error = (str(path) for path in (JobPaths(self.folder).stdout, JobPaths(self.folder).stderr))
-        # Only these four are submitit's; any other percent sign in the folder is part of its name.
-        output, error = (re.sub(r"%(?![jtAa])", "%%", text) for text in (output, error))
-        if self._array is not None:
-            output, error = (text.replace("%j", "%A_%a") for text in (output, error))
-        separate = not self._extras.stderr_to_stdout
-        return structs.replace(
-            job,
-            env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
-            launch=structs.replace(job.launch, output=output, error=error if separate else None),
-            resources=structs.replace(
-                job.resources,
-                array=self._array,
-                output=output.replace("%t", "0"),
-                error=error.replace("%t", "0") if separate else None,
-                open_mode="append",
-                signal=f"{SlurmJobEnvironment.USR_SIG}@{self._signal_delay(_seconds(job.resources.time))}",
-            ),
-        )
-
-    def _signal_delay(self, limit: int | None) -> int:
-        """Seconds; a quarter of a short limit: Slurm may be a minute early, and would stop the job at its start."""
-        if self._extras.signal_delay_s is not None:
-            return self._extras.signal_delay_s
-        return SIGNAL_DELAY if limit is None or limit == UNLIMITED else min(SIGNAL_DELAY, limit // 4)
+        return structs.replace(resolved, job=with_protocol(resolved.job, self.folder, self._extras, self._array))
 
     @property
     def _submitit_command_str(self) -> str:
@@ -253,7 +217,7 @@ class Executor(SlurmExecutor):
     def _pickled(self, submissions: list[DelayedSubmission]) -> list[Path]:
         folder = JobPaths.get_first_id_independent_folder(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        minutes = self._timeout_minutes()
+        minutes = timeout_minutes(self._resolve().job)
         pickles: list[Path] = []
         for delayed in submissions:
             pickles.append(folder / f"{uuid.uuid4().hex}.pkl")
@@ -269,15 +233,3 @@ class Executor(SlurmExecutor):
                     remedy="pass the path of the data instead of the data, or raise max_pickle_size_gb",
                 )
         return pickles
-
-    def _timeout_minutes(self) -> int:
-        """What submitit's protocol takes for the time limit.
-
-        Without a known limit 0: each signal then counts as one of the `max_num_timeout`, and no job requeues for ever.
-        """
-        limit = _seconds(self._resolve().job.resources.time)
-        return 0 if limit is None else ENDLESS_MINUTES if limit == UNLIMITED else limit // 60
-
-
-def _seconds(limit: str | int | None) -> int | None:
-    return None if limit is None else parse_time(str(limit))

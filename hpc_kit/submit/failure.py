@@ -47,6 +47,7 @@ _SIGNALS = {
     "Out Of Memory": "SIGKILL",
 }
 _SLURM_SAYS = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error|fatal): .*")
+_SHELL_SAYS = re.compile(r"(?:task|worker|agent): line \d+: +\d+ .*\"\$@\"$")
 _MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
 
 
@@ -173,8 +174,9 @@ def _of_batch(run: Run, batch: list[str], status: JobStatus | None) -> Failure |
 
 
 def _last_lines(text: str, most: int) -> list[str]:
-    """The last lines; of a progress bar what it showed last."""
-    return [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")][-most:] if text.strip() else []
+    """The last lines; of a progress bar what it showed last, and nothing of the shell around the program."""
+    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
+    return [line for line in lines if not _SHELL_SAYS.match(line)][-most:] if text.strip() else []
 
 
 def _tail(path: Path) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import AnswerNo, SlurmUnavailable
 from hpc_kit.slurm.commands import Completed, clean_environ
-from hpc_kit.submit.refusals import LOST, own_words, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,13 +83,21 @@ def hand_over(
         raise
     answer = Completed(("sbatch", str(script)), process.returncode, out, err)
     job_id = _id_of(answer)
-    if job_id is None and (answer.returncode <= 0 or LOST.search(own_words(answer))):
-        job_id = _find(script, access)
-        if job_id is None:
-            raise _lost(answer, resolved, script)
     if job_id is None:
-        raise refusal(resolved, access, answer)
+        job_id = _without_id(answer, resolved, script, access)
     return job_id, interrupted
+
+
+def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access) -> str:
+    """The job of an answer that was lost on its way, or the error."""
+    from hpc_kit.submit.refusals import LOST, own_words, refusal
+
+    if answer.returncode > 0 and not LOST.search(own_words(answer)):
+        raise refusal(resolved, access, answer)
+    job_id = _find(script, access)
+    if job_id is None:
+        raise _lost(answer, resolved, script)
+    return job_id
 
 
 def _start(argv: list[str], access: Access, cwd: Path) -> subprocess.Popen[str]:
@@ -150,6 +157,8 @@ def _find(script: Path, access: Access) -> str | None:
 
 
 def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
+    from hpc_kit.submit.refusals import own_words
+
     words = own_words(answer) if answer.returncode > 0 else "it was ended before it had answered"
     if answer.returncode == 0:
         words = f"no job id in its answer: {answer.stdout.strip()!r}"

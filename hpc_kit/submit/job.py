@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from submitit.core.utils import FailedJobError, JobPaths, pickle_load
-from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob, SlurmJobEnvironment
+from submitit.slurm.slurm import SlurmJob, SlurmJobEnvironment
 
 from hpc_kit.errors import JobFailed, SlurmUnavailable
 from hpc_kit.run_files import SCRIPT, read_first_failure
 from hpc_kit.slurm.commands import scancel_argv
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import base_id
 from hpc_kit.slurm.values import parse_array
 from hpc_kit.submit.access import Access, access_of
-from hpc_kit.submit.monitor import LOST_LOOKS
 from hpc_kit.submit.outcome import Outcome, end_of, end_state
 from hpc_kit.submit.runs import Run, of_folder
+from hpc_kit.submit.watcher import Watcher, watcher_of
 
 if TYPE_CHECKING:
     from hpc_kit.slurm.commands import JobStatus
@@ -49,88 +48,6 @@ class ScriptFailed(JobFailed, FailedJobError):
 
     def __reduce__(self) -> tuple[type[ScriptFailed], tuple[Outcome]]:
         return type(self), (self.outcome,)
-
-
-class Watcher(SlurmInfoWatcher):
-    """Asks one Slurm for all jobs of this process at once; squeue first, so that it works without accounting."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(delay_s=int(access.pause))
-        self.access = access
-        self.statuses: dict[str, JobStatus] = {}
-        self._misses: dict[str, int] = {}
-
-    def register_job(self, job_id: str) -> None:
-        """Take a job in; one that no answer has told of yet is asked for at once."""
-        self._registered.add(job_id)
-        if job_id not in self.statuses:
-            self._last_status_check = float("-inf")
-
-    def update_if_long_enough(self, mode: str) -> None:
-        """Ask again where the last answer is older than the pause that this Slurm is owed."""
-        if mode == "cache" or (mode != "force" and time.time() - self._last_status_check < self.access.pause):
-            return
-        self.update()
-
-    def update(self) -> None:
-        """One query for all jobs that are not over; an array's id brings all its elements."""
-        wanted = self._registered - self._finished
-        if not wanted:
-            return
-        self._num_calls += 1
-        self._last_status_check = time.time()
-        try:
-            told = self.access.query(sorted({base_id(job_id) for job_id in wanted}))
-        except SlurmUnavailable:
-            # The controller is away for a while; what was known stays.
-            return
-        arrays: dict[str, list[JobStatus]] = {}
-        for job_id, status in told.items():
-            arrays.setdefault(base_id(job_id), []).append(status)
-        self.statuses |= {**{base: combined(own) for base, own in arrays.items()}, **told}
-        for job_id in wanted:
-            known = self.statuses.get(job_id)
-            self._misses[job_id] = 0 if known else self._misses.get(job_id, 0) + 1
-            if known and known.state.finished:
-                self._finished.add(job_id)
-
-    def get_state(self, job_id: str, mode: str = "standard") -> str:
-        """Slurm's state; UNKNOWN where it does not know the job."""
-        self.get_info(job_id, mode)
-        status = self.statuses.get(job_id)
-        return str(status.state if status else State.UNKNOWN)
-
-    def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
-        """The few fields that submitit has of a job."""
-        if job_id not in self._registered:
-            self.register_job(job_id)
-        self.update_if_long_enough(mode)
-        status = self.statuses.get(job_id)
-        return {"JobID": job_id, "State": str(status.state), "NodeList": status.nodelist} if status else {}
-
-    def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        """Whether it is over, or forgotten by Slurm."""
-        state = self.get_state(job_id, mode=mode)
-        return State(state).finished or self._misses.get(job_id, 0) >= LOST_LOOKS
-
-
-def combined(own: Sequence[JobStatus]) -> JobStatus:
-    """The state of a job, or of an array as a whole: that of the element that is least far, or failed first."""
-    by_state = {status.state: status for status in reversed(own)}
-    going = [state for state in by_state if not state.finished]
-    failed = [state for state in by_state if state.failed]
-    order = [State.RUNNING, *going, *failed, *by_state]
-    return next(by_state[state] for state in order if state in by_state)
-
-
-_WATCHERS: dict[tuple[str | None, ...], Watcher] = {}
-_TELLING = ("PATH", "SLURM_CONF", "HPC_KIT_SLURM_CONF", "HPC_KIT_SLURM_STATE")
-
-
-def watcher_of(access: Access) -> Watcher:
-    """The one watcher of a Slurm."""
-    key = (str(access.embedded), *(access.environ.get(name) for name in _TELLING))
-    return _WATCHERS.setdefault(key, Watcher(access))
 
 
 class Handle(SlurmJob[R_co]):
@@ -326,7 +243,7 @@ class FunctionJob(Handle[R_co]):
         told = {job.task_id: job.answer() for job in (self._sub_jobs or [self]) if isinstance(job, FunctionJob)}
         if all(answer is not None and answer[0] == "success" for answer in told.values()):
             return None
-        end = end_of(self.run, self.status(force=True))
+        end = end_of(self.run, self.status())
         first = read_first_failure(self._run_folder)
         ranks = [first.rank] if first else [rank for rank, answer in told.items() if answer and answer[0] == "error"]
         return ScriptFailed(self._with_own_words(end, ranks[0] if ranks else None, told))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,12 @@ FILE_PAUSE = 0.1
 
 LOST_LOOKS = 3
 """So often a job must be unknown to Slurm, and its script's end unmarked, before it counts as gone."""
+
+_KILLED = re.compile(
+    r"slurmstepd\S*: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED|(?:Terminated|Killed)$"
+    r"|(?:task|worker|agent): line \d+: +\d+ (?:Terminated|Killed)\b"
+)
+"""What Slurm and the shell around a program leave in the log of a rank that was ended: no word of the program's."""
 
 _PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
 """States too short or too vague for a line of their own."""
@@ -93,6 +100,8 @@ class _Watched:
 
     def lines(self, *, end: bool = False) -> Iterator[RankLine]:
         for text in self.tail.read(end=end):
+            if _KILLED.match(text):
+                continue
             yield RankLine(self.run.job_id, self.rank, text)
 
     def changes(self, status: JobStatus | None, now: float) -> Iterator[StateChanged | Waiting]:

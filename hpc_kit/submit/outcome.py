@@ -78,10 +78,13 @@ def end_state(run: Run, status: JobStatus | None) -> State:
 
 
 def end_of(run: Run, status: JobStatus | None) -> Outcome:
-    """How a job ended, also written into its record; where that is not possible, the next look writes it."""
+    """How a job ended, also written into its record; where that is not possible, the next look writes it.
+
+    Of a job that Slurm still takes for running it is how far it has come, and nothing is written.
+    """
     run = of_folder(run.folder)
     end = outcome(run, status)
-    if status is not None or recorded_end(run) is None:
+    if end.state.finished and (status is not None or recorded_end(run) is None):
         _, _, element = run.job_id.partition("_")
         with suppress(RecordError):
             record.finish(run.array_folder, _told(end, status), element or None)
@@ -122,12 +125,14 @@ def _sentence(state: State, status: JobStatus | None) -> str:
 def _exit_status(run: Run, state: State, status: JobStatus | None) -> int:
     if state is State.COMPLETED:
         return 0
+    end = run.end()
+    if state is State.FAILED and end and end.exit_code:
+        # The accounting knows the code of a killed program, 137, as 9.
+        return end.exit_code
     if status is not None:
         if status.exit_code:
             return status.exit_code
         if status.signal:
             return 128 + status.signal
-    recorded, end = recorded_end(run), run.end()
-    if status is None and recorded is not None:
-        return recorded.exit_status or 1
-    return end.exit_code if end and end.exit_code else 1
+    recorded = recorded_end(run)
+    return recorded.exit_status or 1 if status is None and recorded is not None else 1

@@ -91,6 +91,11 @@ def _partition(wanted: str | None, access: Access) -> str:
     return " or ".join(f"--partition={name}" for name in _near(wanted, known))
 
 
+def _hosts(access: Access) -> str:
+    known = _sinfo(access, "%N")
+    return f"nodes that there are: {', '.join(known)}" if known else "nodes that there are: sinfo --format=%N"
+
+
 def _features(access: Access) -> str:
     known = sorted({word for line in _sinfo(access, "%f") for word in line.split(",")} - {"(null)"})
     return f"features that there are: {', '.join(known)}" if known else "no node has features: leave --constraint out"
@@ -117,6 +122,7 @@ _REMEDIES: tuple[tuple[str, Remedy], ...] = (
     (r"invalid account", f"--account=... of yours: {_MINE}"),
     (r"invalid qos", f"--qos=... of yours: {_MINE}"),
     (r"time limit", _time),
+    (r"node name", _hosts),
     (r"memory", "less --mem: sinfo --format='%R %m' tells what the nodes have, in MiB"),
     (r"generic resource|\bgres\b", _generic),
     (r"invalid feature", _features),

@@ -19,7 +19,8 @@ from hpc_kit.submit import handover
 from hpc_kit.submit.access import Access, access_of
 from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
 from hpc_kit.submit.provenance import Git, kept_environment, kept_words, packages
-from hpc_kit.submit.record import Record, RecordLogs, Staging
+from hpc_kit.submit.record import Record, RecordLogs
+from hpc_kit.submit.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,8 +60,8 @@ def submit(
     """
     root = (root or Path.cwd()).absolute()
     if cluster is None:
-        cluster, found = default_cluster(root, os.environ)
-        set = {**found, **(set or {})}  # noqa: A001
+        choice = default_cluster(root, os.environ)
+        cluster, set = choice.name, {**choice.settings, **(set or {})}  # noqa: A001
     loaded = files.load(job, cluster, set=set, root=root)
     again = render_command(job, cluster, set or {}) if isinstance(job, str) else ()
     return submit_resolved(resolve(loaded, root=root, again=again), root=root, standalone=standalone)

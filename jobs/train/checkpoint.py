@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from hpc_kit.errors import SpecError
 from options import Options
+from report import say
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -59,6 +60,7 @@ def end(options: Options, world: Group, model: nn.Module, optimizer: Optimizer) 
                 optimizer=optimizer.state_dict(),
             ),
         )
+        say(world, f"saved   {options.checkpoint}")
 
 
 def prepare(path: Path) -> None:

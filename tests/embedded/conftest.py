@@ -107,9 +107,8 @@ class Slurm:
     def processes(self) -> list[int]:
         """All that belongs to this Slurm: daemons, and what carries its mark."""
         mark = f"HPC_KIT_SLURM_STATE={self.directory}".encode()
-        listed = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        own = {os.getpid(), os.getppid()}
-        return [pid for pid in listed if pid not in own and (self._holds_log(pid) or pid in processes.marked({mark}))]
+        daemons = {int(name) for name in os.listdir("/proc") if name.isdigit() and self._holds_log(int(name))}
+        return sorted((daemons | set(processes.marked({mark}))) - {os.getpid(), os.getppid()})
 
     def _holds_log(self, pid: int) -> bool:
         """Daemons write to the controller's log."""
@@ -120,7 +119,7 @@ class Slurm:
 
     def clear(self) -> None:
         """Cancel what is left, and wait for the last process to go."""
-        if (self.directory / "slurm.db").exists():
+        if (self.directory / "slurm.db").exists() and self.processes():
             self.run("scancel", "--me")
         deadline = time.monotonic() + 10
         while (left := self.processes()) and time.monotonic() < deadline:

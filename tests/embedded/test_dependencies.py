@@ -127,5 +127,5 @@ def test_a_waiting_job_can_be_held(slurm: Slurm) -> None:
 
 
 def test_a_job_past_its_deadline_is_not_started(slurm: Slurm) -> None:
-    job_id = slurm.submit("true", "--begin=now+1hour", "--deadline=now+1seconds")
+    job_id = slurm.submit("true", "--hold", "--deadline=now+1seconds")
     assert slurm.until(job_id, "DEADLINE").start_time == 0

@@ -17,7 +17,9 @@ from tests.embedded.conftest import Slurm, wait_for
 
 def test_a_script_runs_in_the_submitters_folder_with_its_environment_and_arguments(slurm: Slurm) -> None:
     script = slurm.folder / "job.sh"
-    script.write_text('#!/bin/bash\n#SBATCH --job-name=first\necho "$PWD|$MINE|$*|$SLURM_JOB_ID|$SLURM_JOB_NAME|$(basename $0)"\n')
+    script.write_text(
+        '#!/bin/bash\n#SBATCH --job-name=first\necho "$PWD|$MINE|$*|$SLURM_JOB_ID|$SLURM_JOB_NAME|$(basename $0)"\n'
+    )
     said = slurm.said("sbatch", str(script), "a b", "c", env={"MINE": "with 'quotes' and\nlines"})
     assert said == "Submitted batch job 1\n"
     job = slurm.until(1, "COMPLETED")

@@ -42,7 +42,8 @@ def imports(path: Path, *, late: bool = True) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner if inner <= MODULES.keys() else inner | {node.module}
     return {name for name in found if name in MODULES}
 
 

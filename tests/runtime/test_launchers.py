@@ -109,7 +109,7 @@ def test_a_half_set_torchrun_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT"])
 def test_a_torchrun_without_address_is_refused(name: str) -> None:
     with pytest.raises(IncompleteEnvironment, match="torchrun's address is not set"):
-        resolve(worker(5, **{name: ""}))
+        resolve(worker(5) | {name: ""})
 
 
 def test_a_run_id_alone_is_left_over() -> None:
@@ -134,7 +134,10 @@ def test_pmi_without_local_rank_is_no_mpirun() -> None:
 def test_names_that_slurm_sets_in_every_job_are_no_mpirun() -> None:
     names = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
     world = resolve(Step.of(2, 2).environ(3) | dict.fromkeys(names, "slurm"))
-    assert (world.launcher, world.left) == ("slurm", (f"{', '.join(names)} (set in every job by Slurm; no sign of MPI)",))
+    assert (world.launcher, world.left) == (
+        "slurm",
+        (f"{', '.join(names)} (set in every job by Slurm; no sign of MPI)",),
+    )
 
 
 @pytest.mark.parametrize("around", [Step.of(1, 1).environ(1), Step.of(4, 4).environ(5)], ids=["daemon", "same ranks"])

@@ -68,10 +68,9 @@ def test_the_names_among_step_ids_are_no_steps(step_id: str) -> None:
 def test_the_batch_shell_is_one_process_and_not_rank_0_of_8() -> None:
     world = resolve(batch_shell())
     assert (told(world), world.launcher) == ((0, 0, 1, 1, 0, 1), "single")
-    assert world.warnings == (
-        "this job has 8 tasks (SLURM_NTASKS), and this is one process outside of any step: put srun in front of the "
-        "command",
-    )
+    (warning,) = world.warnings
+    assert warning.startswith("this job has 8 tasks (SLURM_NTASKS), and this is one process outside of any step: ")
+    assert warning.endswith("put srun in front of the command")
 
 
 def test_without_ntasks_a_shell_on_two_nodes_is_told_of_srun_too() -> None:

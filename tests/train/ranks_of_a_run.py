@@ -1,9 +1,9 @@
 """Run `ddp.py` with several ranks, one run after the other; torch is imported once, each rank is forked from here.
 
-    python -m tests.train.ranks_of_a_run FOLDER < runs.json
+    PYTHONPATH=.:jobs/train python -m tests.train.ranks_of_a_run FOLDER < runs.json
 
 runs.json is a list of `Run`s. Rank R of run NAME leaves FOLDER/NAME-R.json, its losses or its error, and its output in
-FOLDER/NAME-R.out.
+FOLDER/NAME-R.out and .err.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
+from unittest import mock
 
 import torch
 
+import data
+import ddp
+import meter
+import plain_ddp
 from hpc_kit.errors import HpcKitError, SpecError
-from tests.train import conftest as conftest  # puts jobs/train on the path
-
-import checkpoint  # isort: skip
-import ddp  # isort: skip
-import meter  # isort: skip
-import plain_ddp  # isort: skip
 
 
 class Run(TypedDict, total=False):
@@ -52,9 +51,8 @@ def main(folder: Path, runs: list[Run]) -> None:
 def fork(folder: Path, run: Run, rank: int, port: int) -> int:
     if child := os.fork():
         return child
-    out = os.open(folder / f"{run['name']}-{rank}.out", os.O_CREAT | os.O_WRONLY)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+    for descriptor, ending in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / f"{run['name']}-{rank}.{ending}", os.O_CREAT | os.O_WRONLY), descriptor)
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": run["ranks"], "LOCAL_WORLD_SIZE": run["ranks"]}
     os.environ.update({name: str(value) for name, value in names.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -63,7 +61,7 @@ def fork(folder: Path, run: Run, rank: int, port: int) -> int:
         result = work(run, rank)
     except HpcKitError as error:
         result = {"error": str(error), "exit_status": error.exit_status}
-    except BaseException:
+    except BaseException:  # noqa: BLE001  a forked rank must end here, whatever it met
         traceback.print_exc()
     (folder / f"{run['name']}-{rank}.json").write_text(json.dumps(result))
     sys.stdout.flush()
@@ -97,11 +95,11 @@ def record_norms() -> list[torch.Tensor]:
     norms: list[torch.Tensor] = []
     clip = torch.nn.utils.clip_grad_norm_
 
-    def recorded(*arguments: Any) -> torch.Tensor:
-        norms.append(clip(*arguments))
+    def recorded(parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
+        norms.append(clip(parameters, most))
         return norms[-1]
 
-    torch.nn.utils.clip_grad_norm_ = recorded
+    mock.patch("torch.nn.utils.clip_grad_norm_", recorded).start()
     return norms
 
 
@@ -113,21 +111,17 @@ def late() -> None:
         begin(self)
         time.sleep(0.25)
 
-    meter.Meter.begin = begin_late  # type: ignore[method-assign]
+    mock.patch("meter.Meter.begin", begin_late).start()
 
 
 def another_text() -> None:
-    read_text = ddp.read_text
-    ddp.read_text = lambda folder=None: replace(read_text(folder), checksum=0xBAD)
+    mock.patch("ddp.read_text", lambda folder: replace(data.read_text(folder), checksum=0xBAD)).start()
 
 
 def blind() -> None:
     """It does not see the checkpoint."""
-
-    def load(path: Path, _: object) -> checkpoint.Checkpoint:
-        raise SpecError("there is no checkpoint", found=f"--resume {path.name}")
-
-    checkpoint.load = load
+    error = SpecError("there is no checkpoint", found="--resume half.pt")
+    mock.patch("checkpoint.load", side_effect=error).start()
 
 
 SPOILERS: dict[str, Callable[[], None]] = {"late": late, "another text": another_text, "blind": blind}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint import Checkpoint, compare_shapes, load, prepare, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from checkpoint import Checkpoint, compare_shapes, load, prepare, save
 from hpc_kit.errors import SpecError
 
 CPU = torch.device("cpu")
@@ -121,8 +121,8 @@ def test_a_path_that_takes_no_file_is_refused_before_the_training(
 ) -> None:
     prepare(tmp_path / "new" / "folder" / "c.pt")
     assert (tmp_path / "new" / "folder").is_dir()
+    (tmp_path / "c.pt").mkdir()
     with pytest.raises(SpecError, match=r"c\.pt: it is a folder\n"):
-        (tmp_path / "c.pt").mkdir()
         prepare(tmp_path / "c.pt")
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match=r"file/c\.pt: (File exists|Not a directory)\n"):

@@ -3,12 +3,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import data
 import pytest
 import torch
-from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, read_text, window_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import data
+from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, read_text, window_count
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
@@ -156,12 +157,12 @@ def test_a_step_does_not_depend_on_the_steps_before_it() -> None:
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_both_numbers() -> None:
-    with pytest.raises(ValueError, match="^3 ranks do not divide a global batch of 8$"):
+    with pytest.raises(ValueError, match=r"^3 ranks do not divide a global batch of 8$"):
         rank_slice(torch.arange(8), 0, 3)
 
 
 def test_a_text_shorter_than_a_batch_is_refused_with_both_numbers() -> None:
-    with pytest.raises(ValueError, match="^the text has 7 windows, fewer than a global batch of 8$"):
+    with pytest.raises(ValueError, match=r"^the text has 7 windows, fewer than a global batch of 8$"):
         batch_numbers(7, 8, seed=1, step=0)
 
 

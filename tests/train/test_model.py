@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from model import BYTES, GPT, Config, initialise, next_byte_loss
 
 SMALL = Config(layers=3, width=16, heads=2, sequence=12)
@@ -17,9 +18,7 @@ def model_of(config: Config, seed: int = 1) -> GPT:
     return model
 
 
-@given(
-    layers=st.integers(1, 3), heads=st.integers(1, 3), head_width=st.integers(1, 8), sequence=st.integers(1, 20)
-)
+@given(layers=st.integers(1, 3), heads=st.integers(1, 3), head_width=st.integers(1, 8), sequence=st.integers(1, 20))
 @settings(deadline=None, max_examples=20)
 def test_the_formula_counts_the_parameters(layers: int, heads: int, head_width: int, sequence: int) -> None:
     config = Config(layers=layers, heads=heads, width=heads * head_width, sequence=sequence)
@@ -31,7 +30,7 @@ def test_the_default_model_is_small() -> None:
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_with_both_numbers() -> None:
-    with pytest.raises(ValueError, match="^3 heads do not divide width 16$"):
+    with pytest.raises(ValueError, match=r"^3 heads do not divide width 16$"):
         Config(width=16, heads=3)
 
 

@@ -124,8 +124,8 @@ def lost_status(subject: Subject) -> Iterator[Fault]:
             return
     last = _last_word(followers)
     if last is not None and (shield is not None or not step.errexit):
-        name = last.name or f"{last.command.assignments[0].name}=" if last.words or last.command.assignments else ">"
-        what = f"the job's exit status is that of '{name}' in line {last.line}, not the training's"
+        assigned = f"{last.command.assignments[0].name}=" if last.command.assignments else ""
+        what = f"the job's exit status is that of '{last.name or assigned}' in line {last.line}, not the training's"
         yield found.fault(what, f"set -e at the top; or {_KEEP}", last.line)
 
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.directive_lines import mending
+from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.directives import MARK
 
-_LOOKS_LIKE_OPTIONS = re.compile(r"\s*(#+\s*\w+)\s+-{1,2}[A-Za-z]")
+_LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
 _HARMLESS = frozenset({"comment", "job-name", "mail-user", "wckey"})
 
@@ -53,7 +54,8 @@ def directives(subject: Subject) -> Iterator[Fault]:
     """A directive that sbatch does not take.
 
     An option that does not exist, one without its value, a value that cannot be read (a time like 2h30), or a word that
-    is no option at all. sbatch refuses the script, or stops reading the line.
+    is no option at all. sbatch refuses the script, or stops reading the line. An unknown option that resembles none is
+    a warning only: it may belong to a plugin of the site.
 
     Mend: as the message says. An option and its value stand as `--name=value`, without spaces around the `=`.
     Documented: sbatch(1), OPTIONS.
@@ -61,12 +63,13 @@ def directives(subject: Subject) -> Iterator[Fault]:
     script = subject.script
     for problem in script.problems:
         error = problem.error
-        remedy = error.remedy or "sbatch --help lists its options"
-        yield Fault(problem.line, problem.column, error.what, remedy, found=error.found)
+        remedy, certain = mending(error)
+        severity: Severity | None = None if certain else "warning"
+        yield Fault(problem.line, problem.column, error.what, remedy, (), severity, error.found)
     for number, line in enumerate(script.lines, start=1):
         match = _LOOKS_LIKE_OPTIONS.match(line) if number in script.comments else None
-        word = match[1].replace(" ", "") if match else MARK
-        # `# SBATCH` and `##SBATCH` are how people put a directive aside.
+        word = match[1] if match else MARK
+        # `##SBATCH` (as `# SBATCH`) is how people put a directive aside.
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
             yield Fault(number, 1, f"{word} is a comment to Slurm", f"write {MARK}", severity="warning")
 
@@ -84,7 +87,8 @@ def unseen_directives(subject: Subject) -> Iterator[Fault]:
     script = subject.script
     first = next((step.line for step in script.steps), None)
     for late in script.directives.late:
-        if late.line in script.comments or not script.is_shell:
+        options = late.text[len(MARK) :].lstrip().startswith("-")
+        if options and (late.line in script.comments or not script.is_shell):
             what = "ignored in silence: a command stands above it"
             yield Fault(late.line, 1, what, "move it above the first command", (first,))
     for number, line in enumerate(script.lines, start=1):

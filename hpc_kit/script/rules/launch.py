@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hpc_kit.script.directive_lines import mending
 from hpc_kit.script.geometry import Geometry
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
@@ -45,8 +46,8 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
             f"srun {stage.name} ..."
             + (", with --ntasks-per-node=1" if agent else "" if geometry.gpus else ", or --cpus-per-task for threads"),
             tuple(script.line_of(name) for name in asked),
-            # Cores are often asked for by --ntasks: wasteful only where the program does not use them.
-            "error" if geometry.several_nodes or geometry.gpus else "warning",
+            # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
+            "error" if geometry.several_nodes else "warning",
         )
 
 
@@ -171,7 +172,7 @@ def _early(name: str, line: int, column: int, geometry: Geometry, other: int) ->
 
 @rule("KIT205", "warning")
 def lost_cpus(subject: Subject) -> Iterator[Fault]:
-    """Srun does not say --cpus-per-task, and the job asks for several.
+    """A launch line without --cpus-per-task, in a job that asks for several.
 
     From 22.05 on (23.02 included), srun no longer takes the job's --cpus-per-task along: every step falls to one CPU a
     task, and data loaders and threads share it. No message tells.
@@ -200,9 +201,10 @@ def lost_cpus(subject: Subject) -> Iterator[Fault]:
 
 @rule("KIT206")
 def srun_options(subject: Subject) -> Iterator[Fault]:
-    """Srun does not take an option on the launch line.
+    """A launch line with an option that srun does not take.
 
-    The job waits in the queue, starts, and ends at once with srun's "unrecognized option".
+    The job waits in the queue, starts, and ends at once with srun's "unrecognized option". An option that resembles
+    none of srun's is a warning only: it may belong to a plugin of the site.
 
     Mend: as the message says. Options of the program stand behind the program.
     Documented: srun(1), OPTIONS.
@@ -211,11 +213,10 @@ def srun_options(subject: Subject) -> Iterator[Fault]:
         srun = launch.stage("srun")
         if srun is None or srun.fault is None or any(not word.known for word in srun.words):
             continue
-        first, remedy = srun.words[0], srun.fault.remedy or "srun --help lists its options"
-        # An option without a near match may be one of the site's plugins.
-        severity: Severity = "error" if remedy.startswith("did you mean") else "warning"
-        found = srun.fault.found
-        yield Fault(first.line, first.column, srun.fault.what, remedy, (launch.step.line,), severity, found)
+        first, fault = srun.words[0], srun.fault
+        remedy, certain = mending(fault, "srun")
+        severity: Severity | None = None if certain else "warning"
+        yield Fault(first.line, first.column, fault.what, remedy, (launch.step.line,), severity, fault.found)
 
 
 RULES: tuple[Rule, ...] = (forgotten_srun, multiplied_agents, early_expansion, lost_cpus, srun_options)

@@ -21,7 +21,8 @@ EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
 )
 """Options of which one at most makes sense; `error`: sbatch refuses both, or takes one in silence."""
 
-_REPEATABLE = frozenset({"verbose", "quiet"})
+_REPEATABLE = frozenset({"mail-type", "quiet", "verbose"})
+"""Options whose values add up."""
 
 
 @rule("KIT111")

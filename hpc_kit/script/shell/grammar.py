@@ -1,60 +1,18 @@
-"""Makes the tree of a shell text."""
+"""The grammar of shell: makes a tree of tokens, by recursive descent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from hpc_kit.script.shell.lexer import HereDocument, Lexer, Token
-from hpc_kit.script.shell.scanner import Scanner
 from hpc_kit.script.shell.tree import Block, Chain, Command, Compound, Pipeline, Redirect, Simple, Statement
-from hpc_kit.script.shell.words import WHOLE_FILE, Assignment, Piece, Unreadable, Word, as_assignment
+from hpc_kit.script.shell.words import Assignment, Unreadable, Word, as_assignment
 
 _ENDINGS = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
 _COMPOUND = {"if", "while", "until", "for", "select", "case", "{", "[[", "function"}
 _REDIRECTS = {"<", ">", "<<", "<<-", "<<<", "<&", ">&", "<>", ">|", ">>", "&>", "&>>"}
 
 
-class Parsed(NamedTuple):
-    """The tree of a text, the lines of its comments, and where and why reading stopped half-way, if it did."""
-
-    block: Block
-    comments: frozenset[int]
-    trouble: Unreadable | None = None
-
-
-def parse(text: str, pieces: Sequence[Piece] = WHOLE_FILE) -> Parsed:
-    """The tree of a text, as far as it can be read.
-
-    Args:
-        text: Shell text.
-        pieces: Where it stands in the file (default: it is the file).
-    """
-    lexer = Lexer(text, _commands_end, pieces=pieces)
-    statements: list[Statement] = []
-    trouble: Unreadable | None = None
-    try:
-        parser = _Parser(lexer, statements)
-        parser.block(set())
-        parser.expect_end()
-    except Unreadable as stop:
-        trouble = stop
-    except RecursionError:
-        trouble = Unreadable(1, "commands nested too deep")
-    return Parsed(tuple(statements), frozenset(lexer.comments), trouble)
-
-
-def _commands_end(lexer: Scanner, offset: int) -> int:
-    """The offset of the `)` that closes the commands which begin at `offset`."""
-    parser = _Parser(Lexer(lexer.text, _commands_end, offset, lexer.pieces))
-    parser.block({")"})
-    if parser.token.text != ")":
-        raise lexer.fail(offset, "a $( that is never closed")
-    return parser.token.offset
-
-
-class _Parser:
-    """Recursive descent; `token` is the one to be looked at."""
+class Parser:
+    """`token` is the one to be looked at."""
 
     def __init__(self, lexer: Lexer, outermost: list[Statement] | None = None) -> None:
         self.lexer = lexer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hpc_kit.script.shell.grammar import parse
 from hpc_kit.script.shell.lexer import HereDocument
+from hpc_kit.script.shell.parse import parse
 from hpc_kit.script.shell.tree import Block, Chain, Command, Compound, Pipeline, Simple, Statement
 from hpc_kit.script.shell.values import Environment, Text, expand, expand_value, join
 from hpc_kit.script.shell.words import Assignment, Origin, Piece, as_assignment
@@ -143,6 +143,8 @@ class Trace:
         if command.kind != "subshell":
             # Which of the branches runs, and how often, is not known.
             outer.forget([each.name for each in self.assigned[first:] if not each.task])
+            if command.kind in {"for", "select"}:
+                outer.set(command.name, None)
 
     def _simple(self, command: Simple, place: Place) -> None:
         environment = self.environment

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from hpc_kit.script.shell.arithmetic import calculate
 from hpc_kit.script.shell.words import NAME, Origin, Part, Piece, Word
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 """What only a task knows of itself; the batch shell has them too, always 0."""
 
 _MENTION = re.compile(rf"\$\{{?({'|'.join(TASK_VARIABLES)})\b")
+_SET_BY_SLURM = ("SLURM_", "CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_")
 _BARE_MENTION = re.compile(rf"\b({'|'.join(TASK_VARIABLES)})\b")
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 
 
 class Read(NamedTuple):
@@ -176,11 +168,16 @@ def _several(part: Part, environment: Environment) -> Sequence[Text] | None:
     """The words of an array or of the positional parameters, where the part is one that gives several."""
     if part.kind != "variable":
         return None
+    several: Sequence[Text] | None = None
     if part.text in {"@", "*"} and not part.detail:
-        return environment.positional
-    if part.detail in {"[@]", "[*]"}:
-        return environment.arrays.get(part.text)
-    return None
+        several = environment.positional
+    elif part.detail in {"[@]", "[*]"}:
+        several = environment.arrays.get(part.text)
+    if several is None or (part.quoted and "@" in part.text + part.detail):
+        return several
+    if part.quoted:
+        return [join(several, separator=" ")]
+    return [text.part(*match.span()) for text in several for match in re.finditer(r"\S+", text.text)]
 
 
 def _pieces(part: Part, environment: Environment) -> list[Text]:
@@ -207,8 +204,8 @@ def _lookup(part: Part, environment: Environment) -> Text | None:
     default = re.fullmatch(r":?-([\w./:,@%+=-]*)", detail)
     if not detail or (default and value is not None):
         return value
-    # Slurm sets its own: there the default is what the script falls back to elsewhere.
-    if default and name not in environment.values and not name.startswith("SLURM_"):
+    # What Slurm sets needs no default in a job: that is what the script falls back to elsewhere.
+    if default and name not in environment.values and not name.startswith(_SET_BY_SLURM):
         return Text(default[1], (Piece(0, part.origin._replace(exact=False)),))
     return None
 
@@ -233,20 +230,3 @@ def _arithmetic(source: str, environment: Environment) -> str:
     filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?", known, source)
     result = calculate(filled)
     return str(result) if result is not None else "$((" + re.sub(r"\s+", "", filled) + "))"
-
-
-def calculate(source: str) -> int | None:
-    """The value of a sum of whole numbers; None where it is more than that."""
-    try:
-        return _evaluate(ast.parse(source.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
-        return None
-
-
-def _evaluate(node: ast.expr) -> int | None:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _evaluate(node.left), _evaluate(node.right)
-        return _OPERATORS[type(node.op)](left, right) if left is not None and right is not None else None
-    return None

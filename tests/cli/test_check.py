@@ -1,0 +1,146 @@
+"""`hpc-kit check` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Kit
+from tests.conftest import ROOT
+
+OLD = """\
+#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+
+set -euo pipefail
+srun torchrun --nproc-per-node=8 train.py
+"""
+
+WARNED = "#!/bin/bash\nexport MASTER_PORT=29500\nsrun python train.py\n"
+
+
+def test_a_shipped_job_is_without_fault(kit: Kit) -> None:
+    for words in (["ddp_4node"], ["ddp_4node", "--standalone"]):
+        done = kit("check", *words, "--cluster", "local", cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
+        (line,) = done.stdout.splitlines()
+        assert line.startswith("ddp_4node: no fault found (")
+        assert " rules, bash, " in line
+        assert "sbatch's parser (the job is for the embedded Slurm)" in line
+
+
+@pytest.mark.parametrize("job", sorted(path.stem for path in (ROOT / "jobs").glob("*.toml")))
+def test_every_shipped_job_is_without_fault(kit: Kit, job: str) -> None:
+    done = kit("check", job, "--cluster", "local", "--strict", cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_fault_is_shown_with_place_evidence_and_remedy(kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_text(OLD)
+    done = kit("check", "old.sbatch")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[:4] == [
+        "old.sbatch:7:6  error KIT203  torchrun starts 8 processes, and srun starts it 8 times a node: 64 a node",
+        "   3 | #SBATCH --ntasks-per-node=8",
+        "   7 | srun torchrun --nproc-per-node=8 train.py",
+        "  do: --ntasks-per-node=1, or srun python train.py without torchrun  hpc-kit check --explain KIT203",
+    ]
+    assert done.stdout.splitlines()[-1].startswith("old.sbatch: 1 error (")
+
+
+def test_a_script_may_come_from_standard_input(project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hpc_kit", "check", "-", "--json"],
+        input=OLD, text=True, capture_output=True, cwd=project, timeout=60,
+    )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert set(report) == {"name", "findings", "checked", "not_checked"}
+    assert report["name"] == "stdin"
+    (finding,) = report["findings"]
+    assert finding["code"] == "KIT203"
+    assert finding["evidence"][0] == {"line": 3, "text": "#SBATCH --ntasks-per-node=8"}
+
+
+def test_warnings_count_only_where_that_is_asked(kit: Kit, project: Path) -> None:
+    (project / "x.sbatch").write_text(WARNED)
+    assert [kit("check", "x.sbatch", *words).returncode for words in ([], ["--strict"])] == [0, 1]
+
+
+def test_the_log_folder_is_looked_for_where_sbatch_would_be_run(kit: Kit, project: Path) -> None:
+    (project / "x.sbatch").write_text("#!/bin/bash\n#SBATCH --output=logs/%j.log\nsrun python t.py\n")
+    done = kit("check", "x.sbatch")
+    assert done.returncode == 1
+    assert "mkdir -p logs" in done.stdout
+    (project / "logs").mkdir()
+    assert kit("check", "x.sbatch").returncode == 0
+
+
+def test_a_job_is_checked_with_what_is_set(kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text("")
+    done = kit("check", "-j", "2x2", "--cluster", "local", "--signal", "B:USR1@60", "--", "python", "train.py")
+    assert done.returncode == 1
+    assert "KIT411" in done.stdout
+
+
+def test_a_missing_program_is_found_before_the_queue(kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text("")
+    done = kit("check", "-j", "2x2", "--cluster", "local", "--", "python", "trian.py")
+    assert done.returncode == 1
+    assert done.stdout.startswith("trian  error KIT601  no program file trian.py\n")
+    assert "do: train.py" in done.stdout
+
+
+def test_explain_needs_no_job(kit: Kit) -> None:
+    done = kit("check", "--explain", "KIT204")
+    assert done.returncode == 0
+    assert done.stdout.startswith("KIT204 (error): A task's own number is expanded by the batch shell\n\n")
+    assert "\nMend: " in done.stdout
+    assert "\nDocumented: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["check"], "neither a job nor a program"),
+        (["check", "ddp_4nod"], "no job file 'ddp_4nod'"),
+        (["check", "gone.sbatch"], "cannot read gone.sbatch"),
+        (["check", "--explain", "KIT999"], "no rule KIT999"),
+        (["check", "x.sbatch", "--set", "resources.nodes=2"], "a script's options are in the script"),
+        (["check", "x.sbatch", "--nodes", "2"], "a script's options are in the script"),
+        (["check", "x.sbatch", "--cluster", "nowhere"], "no cluster file 'nowhere'"),
+        (["check", "--frobnicate"], "No such option"),
+    ],
+)
+def test_wrong_use_is_one_clear_error(kit: Kit, project: Path, words: list[str], message: str) -> None:
+    (project / "x.sbatch").write_text(OLD)
+    done = kit(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_whatever_is_no_script_is_no_traceback(kit: Kit, project: Path) -> None:
+    (project / "x.sbatch").write_bytes(bytes(range(256)) * 20)
+    done = kit("check", "x.sbatch")
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert "KIT101" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+def test_a_missing_shellcheck_is_named(kit: Kit, project: Path, tmp_path: Path) -> None:
+    (project / "x.sbatch").write_text(WARNED)
+    done = kit("check", "x.sbatch", PATH=str(tmp_path))
+    assert (
+        "not checked: bash (not installed), shellcheck (not installed), sbatch's parser (no Slurm to ask)"
+        in done.stdout
+    )

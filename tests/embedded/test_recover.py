@@ -1,0 +1,165 @@
+"""Killed daemons, restarts of the machine, a directory that is taken away: no job is lost, none is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable
+
+from hpc_kit.embedded import processes
+from tests.embedded.conftest import Slurm, wait_for
+
+WAITS = "echo $$ > pid; echo run ${SLURM_RESTART_COUNT-0}; while [ ! -e go ]; do sleep 0.05; done"
+
+
+def controller(slurm: Slurm) -> int:
+    state = slurm.state()
+    name = state.meta("controller") or ""
+    state.close()
+    assert processes.alive(name)
+    return processes.pid_of(name)
+
+
+def supervisor(slurm: Slurm, job_id: int) -> int:
+    wait_for(lambda: slurm.job(job_id).supervisor and slurm.log("pid"))
+    return processes.pid_of(slurm.job(job_id).supervisor)
+
+
+def kill_everything(slurm: Slurm) -> None:
+    def left() -> list[int]:
+        pids = slurm.processes()
+        processes.kill(pids, signal.SIGKILL)
+        return pids
+
+    wait_for(lambda: not left())
+
+
+def test_jobs_run_on_without_their_controller(slurm: Slurm) -> None:
+    first = slurm.submit(WAITS)
+    supervisor(slurm, first)
+    second = slurm.submit("true", f"--dependency=afterok:{first}")
+    os.kill(controller(slurm), signal.SIGKILL)
+    (slurm.folder / "go").touch()
+    slurm.until(second, "COMPLETED")
+    assert slurm.job(first).state == "COMPLETED"
+
+
+def test_a_new_controller_comes_with_the_next_command(slurm: Slurm) -> None:
+    first = slurm.submit(WAITS)
+    supervisor(slurm, first)
+    old = controller(slurm)
+    os.kill(old, signal.SIGKILL)
+    wait_for(lambda: processes.look(old) is None)
+    assert slurm.said("squeue", "-h", "-o", "%i %T") == f"{first} RUNNING\n"
+    assert controller(slurm) != old
+
+
+def test_a_job_without_its_supervisor_is_requeued(slurm: Slurm) -> None:
+    job_id = slurm.submit(WAITS)
+    watcher = supervisor(slurm, job_id)
+    script = int(slurm.log("pid"))
+    os.kill(watcher, signal.SIGKILL)
+    wait_for(lambda: slurm.job(job_id).restart_count == 1)
+    assert processes.look(script) is None
+    (slurm.folder / "go").touch()
+    slurm.until(job_id, "COMPLETED")
+    assert slurm.log(f"slurm-{job_id}.out") == "run 1\n"
+
+
+def test_a_job_without_its_supervisor_that_must_not_be_requeued_is_a_node_failure(slurm: Slurm) -> None:
+    job_id = slurm.submit(WAITS, "--no-requeue")
+    os.kill(supervisor(slurm, job_id), signal.SIGKILL)
+    job = slurm.until(job_id, "NODE_FAIL")
+    assert job.end_time > 0
+    assert "DUE TO NODE FAILURE" in slurm.log(f"slurm-{job_id}.out")
+    assert slurm.said("sacct", "-nPX", "-o", "State", "-j", str(job_id)) == "NODE_FAIL\n"
+    wait_for(lambda: not slurm.processes())
+
+
+def test_everything_killed_at_once_is_put_in_order_by_the_next_command(slurm: Slurm) -> None:
+    again = slurm.submit(WAITS)
+    supervisor(slurm, again)
+    lost = slurm.submit("sleep 600", "--no-requeue")
+    waiting = slurm.submit("true", "--hold")
+    slurm.until(lost, "RUNNING")
+    wait_for(lambda: slurm.job(lost).supervisor)
+    kill_everything(slurm)
+    said = slurm.said("squeue", "-h", "-t", "all", "-S", "i", "-o", "%i %T").splitlines()
+    assert said[1:] == [f"{lost} NODE_FAIL", f"{waiting} PENDING"]
+    assert said[0] in {f"{again} PENDING", f"{again} RUNNING"}
+    (slurm.folder / "go").touch()
+    assert slurm.until(again, "COMPLETED").restart_count == 1
+
+
+def test_a_restart_of_the_machine_ends_what_ran(slurm: Slurm) -> None:
+    """The same processes still live, but under another boot's name they are somebody else's."""
+    job_id = slurm.submit("sleep 600", "--no-requeue")
+    slurm.until(job_id, "RUNNING")
+    wait_for(lambda: slurm.job(job_id).supervisor)
+    kill_everything(slurm)
+    db = sqlite3.connect(slurm.directory / "slurm.db")
+    other = f"{os.getpid()}:{processes.identity(os.getpid()).split(':')[1]}:another-boot"
+    with db:
+        db.execute("UPDATE jobs SET supervisor = ?", (other,))
+        db.execute("UPDATE meta SET value = ? WHERE name = 'controller'", (other,))
+    db.close()
+    assert slurm.said("squeue", "-h") == ""
+    assert slurm.job(job_id).state == "NODE_FAIL"
+
+
+def test_processes_end_when_their_directory_is_taken_away(slurm: Slurm) -> None:
+    job_id = slurm.submit(WAITS)
+    supervisor(slurm, job_id)
+    shutil.rmtree(slurm.directory)
+    wait_for(lambda: not slurm.processes())
+
+
+def test_a_directory_that_is_made_anew_is_a_new_slurm(slurm: Slurm) -> None:
+    supervisor(slurm, slurm.submit(WAITS))
+    commands = slurm.directory.parent / "commands"
+    shutil.copytree(slurm.directory / "bin", commands)
+    shutil.rmtree(slurm.directory)
+    shutil.copytree(commands, slurm.directory / "bin")
+    assert slurm.submit("true") == 1
+    slurm.until(1, "COMPLETED")
+    wait_for(lambda: not slurm.processes())
+
+
+def test_a_node_that_is_set_down_loses_its_jobs(slurm: Slurm) -> None:
+    again = slurm.submit(WAITS, "-w", "n2")
+    supervisor(slurm, again)
+    lost = slurm.submit("sleep 600", "-w", "n2", "--no-requeue")
+    slurm.until(lost, "RUNNING")
+    slurm.said("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=broken")
+    slurm.until(lost, "NODE_FAIL")
+    wait_for(lambda: slurm.job(again).restart_count == 1)
+    assert slurm.said("sinfo", "-h", "-n", "n2", "-o", "%t %E") == "down broken\n"
+    (slurm.folder / "go").touch()
+    slurm.said("scontrol", "update", "NodeName=n2", "State=RESUME")
+    assert slurm.until(again, "COMPLETED").nodes == ["n2"]
+
+
+def test_old_jobs_are_forgotten_by_squeue_first_and_then_by_sacct(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(min_job_age=0, max_jobs=2)
+    for _ in range(4):
+        slurm.ended(slurm.submit("true"))
+    assert slurm.refused("squeue", "-j", "4") == (1, "slurm_load_jobs error: Invalid job id specified\n")
+    state = slurm.state()
+    with state.transaction():
+        state.purge(10**10)
+    assert [job.job_id for job in state.jobs()] == [3, 4]
+    assert state.script(4) == (b"", b"")
+    state.close()
+    assert slurm.said("sacct", "-nPX", "-o", "JobID").split() == ["3", "4"]
+
+
+def test_settings_are_taken_over_while_it_runs(slurm: Slurm) -> None:
+    slurm.submit(WAITS, "-N4", "--exclusive")
+    supervisor(slurm, 1)
+    waiting = slurm.submit("true", "-N4")
+    path = slurm.directory / "slurm.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "nodes": "n[1-8]"}))
+    slurm.until(waiting, "COMPLETED")

@@ -1,0 +1,164 @@
+"""How a rank fails: who is first, with which code, and how the process ends."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import IncompleteEnvironment, RendezvousError
+from hpc_kit.run_files import claim_first_failure, read_first_failure
+from hpc_kit.runtime import failure
+
+GLOO = RuntimeError("[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:61104.")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "n3")
+    return tmp_path
+
+
+class Ended(BaseException):
+    """The process would have ended, with this code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exit_now(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setattr(failure, "exit_now", exit_now)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("x"), 1),
+        (SystemExit(3), 3),
+        (SystemExit("words"), 1),
+        (SystemExit(None), 0),
+        (SystemExit(0), 0),
+        (SystemExit(-1), 255),
+        (KeyboardInterrupt(), 130),
+        (RendezvousError("late"), 1),
+        (IncompleteEnvironment("half"), 2),
+    ],
+)
+def test_the_code_is_the_interpreters_own(error: BaseException, code: int) -> None:
+    assert failure.exit_code(error) == code
+
+
+def test_the_first_failure_is_left_with_rank_host_and_code(run: Path) -> None:
+    with pytest.raises(SystemExit), failure.claimed(5):
+        raise SystemExit(3)
+    first = read_first_failure(run)
+    assert first is not None
+    assert (first.rank, first.host, first.exit_code) == (5, "n3", 3)
+    assert abs(first.time - time.time()) < 60
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
+def test_a_good_end_is_no_failure(run: Path, error: BaseException) -> None:
+    with pytest.raises(SystemExit), failure.claimed(5):
+        raise error
+    assert read_first_failure(run) is None
+
+
+def test_outside_of_a_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    failure.claim(ValueError("x"), 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_folder_that_is_gone_does_not_hide_the_failure(run: Path) -> None:
+    run.rmdir()
+    with pytest.raises(ValueError, match="bad batch"), failure.claimed(5):
+        raise ValueError("bad batch")
+
+
+@pytest.mark.parametrize(
+    ("error", "victim"),
+    [
+        (GLOO, True),
+        (RuntimeError("NCCL error: unhandled system error, ncclSystemError: socketStartConnect failed"), True),
+        (RuntimeError("[Rank 2] Watchdog caught collective operation timeout: ncclRemoteError"), True),
+        (type("DistNetworkError", (RuntimeError,), {})("gone"), True),
+        (ValueError("bad batch"), False),
+        (FileNotFoundError(2, "No such file"), False),
+    ],
+)
+def test_a_victim_is_told_by_what_it_says(error: Exception, victim: bool) -> None:
+    assert failure.is_victim(error) is victim
+
+
+def test_what_a_victim_raises_afterwards_is_a_victims_too() -> None:
+    later = ValueError("could not save")
+    later.__context__ = GLOO
+    GLOO.__context__ = None
+    assert failure.is_victim(later)
+    GLOO.__context__ = later
+    assert failure.is_victim(later), "a circle ends"
+    GLOO.__context__ = None
+
+
+def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:
+    victim = threading.Thread(target=failure.claim, args=(GLOO, 1))
+    victim.start()
+    assert claim_first_failure(run, 2, "n4", 9)
+    victim.join()
+    first = read_first_failure(run)
+    assert first is not None
+    assert first.rank == 2
+
+
+@pytest.mark.parametrize(("error", "rank"), [(GLOO, 1), (RendezvousError("late"), 3)])
+def test_a_victim_without_culprit_says_so_itself(
+    run: Path, error: Exception, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure, "_VICTIM_WAITS", 0.05)
+    failure.claim(error, rank)
+    first = read_first_failure(run)
+    assert first is not None
+    assert first.rank == rank
+
+
+@pytest.mark.usefixtures("ends")
+def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ValueError("bad batch")
+    before = sys.excepthook
+    with pytest.raises(ValueError, match="bad batch"), failure.fast_exit():
+        raise error
+    hook, sys.excepthook = sys.excepthook, before
+    with pytest.raises(Ended) as ended:
+        hook(ValueError, error, error.__traceback__)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "ValueError: bad batch"
+
+
+@pytest.mark.usefixtures("ends")
+def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.excepthook
+    error = IncompleteEnvironment("SLURM_PROCID is not set", found="nothing", remedy="srun")
+    with pytest.raises(IncompleteEnvironment), failure.fast_exit():
+        raise error
+    hook, sys.excepthook = sys.excepthook, before
+    with pytest.raises(Ended) as ended:
+        hook(IncompleteEnvironment, error, None)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "hpc-kit: SLURM_PROCID is not set\n  found  nothing\n  do     srun\n"
+
+
+def test_a_good_end_leaves_no_hook() -> None:
+    before = sys.excepthook
+    with failure.fast_exit():
+        assert sys.excepthook is not before
+    assert sys.excepthook is before

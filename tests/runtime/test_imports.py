@@ -1,0 +1,34 @@
+"""The runtime is light until it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import hpc_kit.runtime
+
+HEAVY = ("torch", "jinja2", "submitit", "msgspec", "click", "rich", "asyncio", "subprocess", "logging")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import hpc_kit.runtime",
+        "from hpc_kit.runtime import resolve; resolve({})",
+        "from hpc_kit.runtime import distributed, write_summary, World",
+        "import hpc_kit.runtime.__main__",
+    ],
+)
+def test_nothing_heavy_is_imported(statement: str) -> None:
+    code = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in found if name.split(".")[0] in HEAVY} == set()
+
+
+def test_every_public_name_is_there() -> None:
+    for name in hpc_kit.runtime.__all__:
+        assert getattr(hpc_kit.runtime, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = hpc_kit.runtime.nothing

@@ -1,0 +1,192 @@
+"""`with hpc_kit.distributed() as world:` for a world of one, in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed as dist
+
+import hpc_kit
+from hpc_kit.errors import IncompleteEnvironment, SpecError
+from hpc_kit.run_files import read_first_failure
+from hpc_kit.runtime import devices, notice, process_group, resolve, session
+from hpc_kit.runtime.exports import exported, for_command
+from hpc_kit.runtime.process_group import seconds_of
+from tests.runtime.launches import Step, captured_case
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
+
+@pytest.fixture(autouse=True)
+def _threads_and_hooks_as_before() -> Iterator[None]:
+    import sys
+
+    threads, hook = torch.get_num_threads(), sys.excepthook
+    yield
+    torch.set_num_threads(threads)
+    sys.excepthook = hook
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_one_process_gets_a_real_group_and_leaves_none() -> None:
+    before = dict(os.environ)
+    with hpc_kit.distributed() as world:
+        numbers = torch.ones(3)
+        dist.all_reduce(numbers)
+        world.barrier()
+        assert (world.rank, world.world_size, world.local_rank, world.node_rank, world.nnodes) == (0, 1, 0, 0, 1)
+        assert (world.is_main, world.backend, world.device, world.device_ids) == (
+            True,
+            "gloo",
+            torch.device("cpu"),
+            None,
+        )
+        assert (dist.get_world_size(), numbers.tolist()) == (1, [1.0, 1.0, 1.0])
+        assert [os.environ[name] for name in NAMES] == ["0", "1", "0", "1", "0"]
+        assert (os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
+        assert isinstance(world, hpc_kit.World)
+    assert not dist.is_initialized()
+    assert dict(os.environ) == before
+
+
+def test_a_group_inside_a_group_is_the_same() -> None:
+    with hpc_kit.distributed() as outer:
+        with hpc_kit.distributed() as inner:
+            assert inner.rank == outer.rank
+        assert dist.is_initialized()
+    with hpc_kit.distributed():
+        assert dist.is_initialized()
+
+
+def test_a_group_that_the_program_made_is_left_to_it() -> None:
+    with hpc_kit.distributed(timeout=5):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+        with hpc_kit.distributed() as world:
+            assert world.backend == "gloo"
+        assert dist.is_initialized()
+
+
+def test_what_is_raised_inside_is_claimed_before_the_group_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    with pytest.raises(SystemExit), hpc_kit.distributed():
+        raise SystemExit(7)
+    first = read_first_failure(tmp_path)
+    assert first is not None
+    assert (first.rank, first.exit_code) == (0, 7)
+    assert dist.is_initialized(), "a dying rank waits for nobody"
+    assert session.current() is None
+
+
+def test_an_environment_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(IncompleteEnvironment), hpc_kit.distributed():
+        pass
+
+
+def test_the_jobs_choices_are_the_default_and_the_programs_own_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def backend_for(name: str) -> str:
+        asked.append(name)
+        return "gloo"
+
+    monkeypatch.setattr(devices, "backend_for", backend_for)
+    monkeypatch.setenv("HPC_KIT_BACKEND", "gloo")
+    with hpc_kit.distributed():
+        pass
+    with hpc_kit.distributed(backend="auto"):
+        pass
+    assert asked == ["gloo", "auto"]
+
+
+def test_threads_come_from_the_cpus_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with hpc_kit.distributed():
+        assert (os.environ["OMP_NUM_THREADS"], torch.get_num_threads()) == ("1", 1)
+
+
+def test_nccl_is_bound_to_the_ranks_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+
+    def init_process_group(backend: str, **named: object) -> None:
+        given.update(named, backend=backend)
+
+    monkeypatch.setattr(devices, "backend_for", lambda _asked: "nccl")
+    monkeypatch.setattr(devices, "choose", lambda *_: torch.device("cuda", 3))
+    monkeypatch.setattr(dist, "init_process_group", init_process_group)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    with hpc_kit.distributed(timeout=timedelta(minutes=2)) as world:
+        assert world.device_ids == [3]
+    assert (given["backend"], given["device_id"]) == ("nccl", torch.device("cuda", 3))
+    assert given["timeout"] == timedelta(seconds=120)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "variable", "expected"),
+    [(None, "", None), (None, "90", 90.0), (30, "90", 30), (timedelta(minutes=1), "", 60.0), (0.5, "", 0.5)],
+)
+def test_a_time_out_is_the_programs_or_the_jobs(
+    timeout: float | timedelta | None, variable: str, expected: float | None
+) -> None:
+    assert seconds_of(timeout, {"HPC_KIT_TIMEOUT": variable}) == expected
+
+
+@pytest.mark.parametrize(("timeout", "variable"), [(None, "soon"), (None, "-3"), (0, ""), (float("inf"), "")])
+def test_a_time_out_that_is_none_is_refused(timeout: float | None, variable: str) -> None:
+    with pytest.raises(SpecError, match="the time-out is no number of seconds"):
+        seconds_of(timeout, {"HPC_KIT_TIMEOUT": variable})
+
+
+def test_the_forgotten_srun_is_told_with_the_command_to_type(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.orig_argv", ["/opt/venv/bin/python", "train.py", "--name", "a b"])
+    notice.warn(resolve(captured_case("10_batch_shell_8task_job@22.05")[0]))
+    assert capsys.readouterr().err == (
+        "hpc-kit: warning: this job has 8 tasks (SLURM_NTASKS), and this is one process outside of any step: put srun "
+        "in front of the command\n"
+        "  do     srun python train.py --name 'a b'\n"
+    )
+
+
+def test_only_rank_0_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+    environ = Step.of(1, 1).environ(1) | {"MASTER_ADDR": "localhost"}
+    notice.warn(resolve(environ))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_command_gets_the_first_port_and_meets_by_itself() -> None:
+    world = resolve(Step.of(2, 2).environ(3))
+    assert for_command(world, {"SLURM_CPUS_PER_TASK": "4"}) == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": str(world.master_port),
+        "OMP_NUM_THREADS": "4",
+    }
+    alone = for_command(resolve({}), {})
+    assert (alone["MASTER_ADDR"], int(alone["MASTER_PORT"]) < 32_768) == ("127.0.0.1", True)
+
+
+def test_exported_variables_go_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "n9")
+    with exported({"MASTER_ADDR": "n1", "RANK": "0"}):
+        assert (os.environ["MASTER_ADDR"], os.environ["RANK"]) == ("n1", "0")
+    assert (os.environ["MASTER_ADDR"], os.environ.get("RANK")) == ("n9", None)
+
+
+def test_the_public_class_is_a_world() -> None:
+    assert issubclass(process_group.Group, hpc_kit.World)

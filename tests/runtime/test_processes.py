@@ -1,0 +1,214 @@
+"""Ranks as real processes over gloo, on the nodes 127.0.0.1, 127.0.0.2, ...: started as srun would, without a Slurm."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.run_files import read_first_failure
+from hpc_kit.runtime import ports, resolve
+from tests.runtime.launches import Environ, Step
+
+NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+NUMBERS = itertools.count(os.getpid() * 1000 + 500)
+
+ENDS_WITHIN = 15.0
+"""Seconds in which a job ends when a rank fails; importing torch on a busy machine comes on top."""
+
+DISTRIBUTED = """
+    import os, signal, sys
+    import hpc_kit
+    from torch import distributed as dist, ones
+    with hpc_kit.distributed(timeout=float(os.environ.get("PATIENCE", "60"))) as world:
+        numbers = ones(2)
+        dist.all_reduce(numbers)
+        FAIL
+        dist.all_reduce(numbers)
+        dist.all_reduce(numbers)
+    print(world.rank, world.local_rank, world.node_rank, numbers[0].item())
+"""
+
+PLAIN = """
+    import os, sys
+    from torch import distributed as dist, ones
+    FAIL
+    dist.init_process_group("gloo")
+    numbers = ones(2)
+    dist.all_reduce(numbers)
+    print(dist.get_rank(), numbers[0].item(), os.environ["LOCAL_RANK"])
+"""
+
+
+@dataclass
+class Task:
+    """A task of a step."""
+
+    process: subprocess.Popen[str]
+    out: str = ""
+    err: str = ""
+
+
+class Launch:
+    """Starts the tasks of a step, and ends them all at the end of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = folder / "run"
+        self.run.mkdir()
+        self.tasks: list[Task] = []
+
+    def program(self, text: str, fail: str = "pass") -> str:
+        """A program of this text, with what one rank does to fail."""
+        path = self.folder / "train.py"
+        path.write_text(textwrap.dedent(text).replace("FAIL", fail))
+        return str(path)
+
+    def start(self, environs: Sequence[Environ], *words: str, **variables: str) -> None:
+        """Start a task for each environment; all are ranks of one run."""
+        common = os.environ | {"HPC_KIT_RUN": str(self.run), "OMP_NUM_THREADS": "1", **variables}
+        for environ in environs:
+            process = subprocess.Popen(
+                [sys.executable, "-W", "error", *words],
+                env={**common, **environ},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            self.tasks.append(Task(process))
+
+    def wait(self, timeout: float = 120) -> list[int]:
+        """The exit codes of all tasks."""
+        deadline = time.monotonic() + timeout
+        for task in self.tasks:
+            task.out, task.err = task.process.communicate(timeout=deadline - time.monotonic())
+        return [task.process.returncode for task in self.tasks]
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        for task in self.tasks:
+            try:
+                os.killpg(task.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for task in self.tasks:
+            task.process.communicate()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    found = Launch(tmp_path)
+    yield found
+    found.end()
+
+
+def step_of(*tasks: int) -> Step:
+    """A step of a job of its own."""
+    return Step.of(*tasks, hosts=NODES[: len(tasks)], job=str(next(NUMBERS)))
+
+
+def test_ranks_on_two_nodes_meet_beside_a_port_that_is_taken(launch: Launch) -> None:
+    step = step_of(2, 1)
+    first = ports.candidates(resolve(step.environ(0)).key)[0]
+    with socket.create_server(("", first)):
+        launch.start(step.environs(), launch.program(DISTRIBUTED))
+        assert launch.wait() == [0, 0, 0]
+    assert [task.out for task in launch.tasks] == ["0 0 0 27.0\n", "1 1 0 27.0\n", "2 0 1 27.0\n"]
+    assert [task.err for task in launch.tasks] == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "claimed"),
+    [
+        ("if world.rank == 2: raise ValueError('bad batch')", 1, 1),
+        ("if world.rank == 2: sys.exit(3)", 3, 3),
+    ],
+)
+def test_a_rank_that_fails_in_its_group_is_named_and_all_end(
+    launch: Launch, fail: str, code: int, claimed: int
+) -> None:
+    launch.start(step_of(2, 1).environs(), launch.program(DISTRIBUTED, fail))
+    codes = launch.wait()
+    assert codes[2] == code
+    assert 0 not in codes
+    first = read_first_failure(launch.run)
+    assert first is not None
+    assert (first.rank, first.host, first.exit_code) == (2, "127.0.0.2", claimed)
+
+
+def test_a_rank_that_is_killed_lets_all_end(launch: Launch) -> None:
+    fail = "if world.rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
+    launch.start(step_of(1, 1).environs(), launch.program(DISTRIBUTED, fail))
+    started = time.monotonic()
+    while launch.tasks[1].process.poll() is None:
+        assert time.monotonic() < started + 100
+        time.sleep(0.05)
+    killed = time.monotonic()
+    assert launch.wait() == [1, -signal.SIGKILL]
+    assert time.monotonic() - killed < ENDS_WITHIN
+
+
+def test_a_rank_that_dies_before_the_group_is_named_with_its_own_traceback_alone(launch: Launch) -> None:
+    fail = "if os.environ['RANK'] == '1': raise OSError('no data')"
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN, fail))
+    failed = launch.tasks[1]
+    failed.out, failed.err = failed.process.communicate(timeout=100)
+    assert failed.process.returncode == 1
+    lines = failed.err.splitlines()
+    assert lines[1] == f'  File "{launch.folder}/train.py", line 4, in <module>'
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "OSError: no data")
+    assert failed.err.count("File ") == 1
+    first = read_first_failure(launch.run)
+    assert first is not None
+    assert (first.rank, first.host, first.exit_code) == (1, "127.0.0.2", 1)
+
+
+def test_a_rank_that_never_comes_is_named_within_the_time_out(launch: Launch) -> None:
+    environs = step_of(1, 1).environs()
+    launch.start(environs[:1], launch.program(DISTRIBUTED), PATIENCE="1")
+    assert launch.wait() == [1]
+    assert launch.tasks[0].err.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
+
+
+def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -> None:
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN))
+    assert launch.wait() == [0, 0]
+    assert [task.out for task in launch.tasks] == ["0 2.0 0\n", "1 2.0 0\n"]
+    assert [task.err for task in launch.tasks] == ["", ""]
+
+
+def test_torchrun_starts_ranks_with_logs_of_their_own_and_ends_without_noise(launch: Launch) -> None:
+    words = ("-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", launch.program(DISTRIBUTED))
+    launch.start(step_of(1, 1).environs(), *words)
+    assert launch.wait() == [0, 0]
+    logs = {path.name: path.read_text() for path in launch.run.iterdir()}
+    assert logs == {f"rank-{rank}.log": f"{rank} {rank % 2} {rank // 2} 64.0\n" for rank in range(4)}
+    assert [(task.out, task.err) for task in launch.tasks] == [("", "")] * 2
+
+
+def test_torchrun_tells_a_failure_in_one_line_and_books_its_code(launch: Launch) -> None:
+    program = launch.program(DISTRIBUTED, "if world.rank == 1: sys.exit(3)")
+    launch.start(step_of(1).environs(), "-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", program)
+    assert launch.wait() == [3]
+    assert launch.tasks[0].err == "hpc-kit: rank 1 ended with exit code 3: rank-1.log tells why\n"
+    first = read_first_failure(launch.run)
+    assert first is not None
+    assert (first.rank, first.exit_code) == (1, 3)
+
+
+def test_under_torchs_own_torchrun_a_program_meets_in_its_agents_store(launch: Launch) -> None:
+    words = ("-m", "torch.distributed.run", "--nproc-per-node=2", launch.program(DISTRIBUTED))
+    launch.start([{}], *words)
+    assert launch.wait() == [0]
+    assert sorted(launch.tasks[0].out.splitlines()) == ["0 0 0 8.0", "1 1 0 8.0"]

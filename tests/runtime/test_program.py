@@ -1,0 +1,84 @@
+"""Somebody's program in this process, as python itself would run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SpecError
+from hpc_kit.runtime.program import Program
+
+SHOW = """import sys
+def step(size: int) -> None: ...
+print(__name__, __file__, sys.argv, sys.path[0], __spec__ is None, step.__annotations__, sep="|")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a program, a module and a package, as the current one."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "train.py").write_text(SHOW)
+    (tmp_path / "tool.py").write_text(SHOW)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("print('app')\n")
+    (tmp_path / "script").write_text(SHOW)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sub/train.py", "--lr", "0.1"], Program("file", "sub/train.py", ("--lr", "0.1"))),
+        (["-m", "tool", "x"], Program("module", "tool", ("x",))),
+        (["app"], Program("file", "app", ())),
+        (["script"], Program("file", "script", ())),
+        (["nvidia-smi", "-L"], Program("command", "nvidia-smi", ("-L",))),
+        ([sys.executable, "sub/train.py"], Program("file", "sub/train.py", ())),
+        ([sys.executable, "-u", "-m", "tool"], Program("module", "tool", ())),
+        ([sys.executable, "-c", "pass"], Program("command", sys.executable, ("-c", "pass"))),
+        (["/elsewhere/python", "x.py"], Program("command", "/elsewhere/python", ("x.py",))),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_words_are_read_as_people_mean_them(words: list[str], expected: Program) -> None:
+    assert Program.read(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "what"), [([], "no program is named"), (["-m"], "no program is named"), (["x.py"], "there is no x.py")]
+)
+@pytest.mark.usefixtures("folder")
+def test_a_missing_program_is_refused(words: list[str], what: str) -> None:
+    with pytest.raises(SpecError, match=f"^{what}"):
+        Program.read(words)
+
+
+@pytest.mark.parametrize("words", [["sub/train.py", "--lr", "0.1"], ["-m", "tool", "x"], ["script"], ["app"]])
+def test_it_runs_as_python_would_run_it(
+    words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    Program.read(words).run()
+    seen = capfd.readouterr().out.splitlines()
+    python = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=folder)
+    assert seen == python.stdout.splitlines()
+
+
+def test_a_command_takes_this_process_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execvp", lambda name, words: taken.append((name, words)))
+    Program("command", "nvidia-smi", ("-L",)).replace_this_process()
+    assert taken == [("nvidia-smi", ["nvidia-smi", "-L"])]
+
+
+def test_a_command_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SpecError, match="cannot run no-such-command"):
+        Program("command", "no-such-command", ()).replace_this_process()

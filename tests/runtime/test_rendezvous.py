@@ -1,0 +1,308 @@
+"""How ranks meet: each rank is a thread here, which is enough for stores, ports and names."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
+from hpc_kit.runtime import addresses, ports, rendezvous, resolve, roster, store
+from hpc_kit.runtime.rendezvous import Meeting
+from hpc_kit.runtime.world import World
+from tests.runtime.launches import Environ, Step, worker
+
+NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
+
+Outcome = Meeting | HpcKitError
+
+
+NUMBERS = itertools.count(os.getpid() * 1000)
+
+
+@pytest.fixture
+def job() -> str:
+    """A job id of this test's own, and with it ports of its own."""
+    return str(next(NUMBERS))
+
+
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    """What a test holds until its end: sockets, stores."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def meet(environs: Sequence[Environ], timeout: float = 20, occasion: int = 0) -> list[Outcome]:
+    """What each rank gets of a meeting."""
+
+    def one(environ: Environ) -> Outcome:
+        try:
+            return rendezvous.meet(resolve(environ), timeout=timeout, environ=environ, occasion=occasion)
+        except HpcKitError as error:
+            return error
+
+    with ThreadPoolExecutor(len(environs)) as threads:
+        return list(threads.map(one, environs))
+
+
+def met(outcomes: Sequence[Outcome]) -> list[Meeting]:
+    """The meetings, where all have met."""
+    for outcome in outcomes:
+        if isinstance(outcome, HpcKitError):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, Meeting)]
+
+
+def refused(outcome: Outcome) -> str:
+    """The text of an error."""
+    assert isinstance(outcome, HpcKitError), outcome
+    return str(outcome)
+
+
+def test_all_ranks_meet_on_the_first_port_in_one_store(job: str) -> None:
+    step = Step.of(2, 1, 1, hosts=NODES[:3], job=job)
+    meetings = met(meet(step.environs()))
+    assert [meeting.world.rank for meeting in meetings] == [0, 1, 2, 3]
+    assert {(meeting.host, meeting.port) for meeting in meetings} == {("127.0.0.1", meetings[0].world.master_port)}
+    assert {meeting.interface for meeting in meetings} == {"lo"}
+    assert [meeting.is_owner for meeting in meetings] == [True, False, False, False]
+    meetings[3].part("test").set("word", "from rank 3")
+    assert meetings[1].part("test").get("word") == b"from rank 3"
+
+
+def test_the_same_processes_can_meet_again(job: str) -> None:
+    environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
+    first, second = met(meet(environs, occasion=0)), met(meet(environs, occasion=1))
+    assert {meeting.prefix for meeting in first}.isdisjoint({meeting.prefix for meeting in second})
+
+
+def test_ports_taken_by_silent_and_by_talking_programs_are_passed_by(job: str, held: ExitStack) -> None:
+    environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
+    key = resolve(environs[0]).key
+    for taken in (ports.candidates(key)[:2], ports.beacons(key)[:1]):
+        for port in taken:
+            held.enter_context(socket.create_server(("", port)))
+    meetings = met(meet(environs))
+    assert {meeting.port for meeting in meetings} == {ports.candidates(key)[2]}
+
+
+def test_the_store_of_another_job_is_passed_by(job: str, held: ExitStack) -> None:
+    environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
+    world = resolve(environs[0])
+    theirs = store.open_as_owner(world, 5)
+    held.enter_context(store.announced(theirs, world, "hpc_kit/another"))
+    assert theirs.port == ports.candidates(world.key)[0]
+    meetings = met(meet(environs))
+    assert {meeting.port for meeting in meetings} == {ports.candidates(world.key)[1]}
+
+
+def test_where_every_port_is_taken_rank_0_says_so(job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "CANDIDATES", 2)
+    environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
+    world = resolve(environ)
+    for port in ports.candidates(world.key):
+        held.enter_context(socket.create_server(("", port)))
+    (outcome,) = meet([environ], timeout=5)
+    assert refused(outcome).startswith(f"all 2 ports that the srun step {job}.0 may use are taken on this node")
+
+
+def test_where_every_port_of_the_beacon_is_taken_too(
+    job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "CANDIDATES", 2)
+    environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
+    for port in ports.beacons(resolve(environ).key):
+        held.enter_context(socket.create_server(("", port)))
+    (outcome,) = meet([environ], timeout=5)
+    assert f"{ports.beacons(resolve(environ).key)[0]}" in refused(outcome)
+
+
+def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
+    environs = Step.of(2, 2, 2, hosts=NODES[:3], job=job).environs()
+    outcomes = meet([environ for rank, environ in enumerate(environs) if rank not in {3, 4, 5}], timeout=1)
+    text = (
+        "3 of 6 ranks did not come within 1 s\n"
+        "  found  not there: ranks 3, 4, 5\n"
+        "         127.0.0.2: 1 of 2 came\n"
+        "         127.0.0.3: 0 of 2 came\n"
+        "  do     look at their logs: a rank that fails early never comes;\n"
+        "         HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer"
+    )
+    assert [refused(outcome) for outcome in outcomes] == [text] * 3
+
+
+def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "_MOST_NAMED", 2)
+    environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
+    (outcome,) = meet(environs[:1], timeout=0.3)
+    assert "not there: ranks 1, 2 and 1 more\n" in refused(outcome)
+    assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in refused(outcome)
+
+
+def test_without_rank_0_the_others_name_where_they_looked(job: str) -> None:
+    environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(1)
+    (outcome,) = meet([environ], timeout=0.4)
+    text = refused(outcome)
+    assert text.startswith("rank 1 did not find rank 0 on 127.0.0.1 within 0.4 s\n")
+    assert f"127.0.0.1:{ports.beacons(resolve(environ).key)[0]} Connection refused" in text
+
+
+def test_two_processes_that_say_the_same_rank_are_refused(job: str) -> None:
+    environs = Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()
+    outcomes = meet([*environs[:2], environs[1]], timeout=1)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, ContradictoryEnvironment)]
+    assert [error.what for error in errors] == [f"two processes say that they are rank 1 of the srun step {job}.0"]
+
+
+def test_with_arbitrary_distribution_rank_0_is_found_on_any_node(job: str) -> None:
+    step = Step((3, 0, 1, 2), NODES, "arbitrary", job=job)
+    assert resolve(step.environ(1)).master_addr is None
+    meetings = met(meet(step.environs()))
+    assert {meeting.port for meeting in meetings} == {meetings[0].world.master_port}
+
+
+def test_a_wrong_address_set_by_the_job_costs_nothing(job: str) -> None:
+    environs = [
+        environ | {"MASTER_ADDR": "127.0.0.9" if rank else "127.0.0.1"}
+        for rank, environ in enumerate(Step.of(1, 1, hosts=NODES[:2], job=job).environs())
+    ]
+    worlds = [replace(resolve(environ), master_addr=environ["MASTER_ADDR"]) for environ in environs]
+    with ThreadPoolExecutor(2) as threads:
+        meetings = list(threads.map(lambda world: rendezvous.meet(world, timeout=20, occasion=0), worlds))
+    assert len(meetings) == 2
+
+
+def names(table: dict[str, str]) -> Callable[[str], str]:
+    """A name service."""
+
+    def lookup(host: str) -> str:
+        if host not in table:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return table[host]
+
+    return lookup
+
+
+def test_a_name_that_does_not_resolve_is_told_with_the_line_to_add(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "lookup", names({}))
+    monkeypatch.setattr(store, "_NAMES", 0.1)
+    (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=5)
+    assert refused(outcome) == (
+        "the name n1 of rank 0's host does not resolve on n2\n"
+        "  found  Name or service not known (gai error -2)\n"
+        "  do     add a line to /etc/hosts on n2:  ADDRESS n1   (its address on the network of the nodes);\n"
+        "         or export MASTER_ADDR=ADDRESS before srun"
+    )
+
+
+def test_a_name_that_means_the_asking_node_is_told_with_the_line_to_mend(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.1.1"}))
+    (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=5)
+    assert refused(outcome).startswith(
+        "the name n1 of rank 0's host means n2 itself there\n  found  n1 resolves to 127.0.1.1 on n2\n"
+    )
+
+
+def test_a_name_service_that_needs_a_moment_gets_it(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(100))
+
+    def lookup(host: str) -> str:
+        return names({"n1": "127.0.0.1"} if next(calls) > 3 else {})(host)
+
+    monkeypatch.setattr(addresses, "lookup", lookup)
+    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    assert len(met(meet(Step.of(2, 1, job=job).environs()))) == 3
+
+
+def test_on_rank_0s_own_node_its_name_may_mean_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.1.1"}))
+    assert len(met(meet(Step.of(2, job=job).environs()))) == 2
+
+
+def test_where_nobody_can_know_rank_0s_host_its_address_is_asked_for() -> None:
+    world = World(
+        rank=1,
+        world_size=2,
+        local_rank=0,
+        local_world_size=1,
+        node_rank=None,
+        nnodes=None,
+        launcher="mpi",
+        name="mpirun",
+    )
+    with pytest.raises(RendezvousError, match="no variable tells on which host rank 0 is"):
+        rendezvous.meet(world, timeout=1, environ={}, occasion=0)
+
+
+def test_ranks_whose_launcher_tells_no_node_learn_it_when_they_meet(job: str) -> None:
+    step = Step((1, 0, 1, 0), NODES[:2], "arbitrary", job=job)
+    environs = step.environs()
+    worlds = [
+        replace(resolve(environ), local_rank=None, local_world_size=None, node_rank=None, nnodes=None, launcher="mpi")
+        for environ in environs
+    ]
+
+    def one(rank: int) -> Meeting:
+        return rendezvous.meet(worlds[rank], timeout=20, environ=environs[rank], occasion=0)
+
+    with ThreadPoolExecutor(4) as threads:
+        meetings = list(threads.map(one, range(4)))
+    found = [meeting.world for meeting in meetings]
+    told = [(world.local_rank, world.local_world_size, world.node_rank, world.nnodes) for world in found]
+    assert told == [(0, 2, 0, 2), (0, 2, 1, 2), (1, 2, 0, 2), (1, 2, 1, 2)]
+    assert found[1].sources["node_rank"] == "the ranks' hosts, when they met"
+
+
+def test_workers_of_torchrun_meet_in_the_store_of_their_agent(held: ExitStack) -> None:
+    agent = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    at = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port)}
+    meetings = met(meet([worker(rank, agents=1, per_agent=2, **at) for rank in range(2)]))
+    assert [(meeting.port, meeting.is_owner) for meeting in meetings] == [(agent.port, False)] * 2
+    for meeting in meetings:
+        meeting.leave()
+
+
+def test_a_launcher_without_store_is_told_within_the_time_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (outcome,) = meet([worker(1, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))], timeout=1)
+    assert refused(outcome).startswith(f"no store at 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT) in 1 s")
+
+
+def test_rank_0_leaves_when_the_others_have_left_or_nobody_used_the_store(job: str) -> None:
+    first, second = met(meet(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
+    first.leave()  # at once: nobody has used it
+    first.part("program").set("used", "1")
+    with ThreadPoolExecutor(1) as threads:
+        last = threads.submit(first.leave)
+        second.leave()
+        last.result(timeout=10)
+
+
+def test_a_goodbye_to_a_rank_0_that_has_gone_is_silent(
+    job: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second = met(meet(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
+    monkeypatch.setattr(addresses, "answers", lambda *_: False)
+    second.leave()
+    assert capfd.readouterr().err == ""
+
+
+def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    monkeypatch.setattr(addresses, "source_towards", lambda address: address)
+    monkeypatch.setattr(addresses, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
+    asked = iter(["127.0.1.1"])
+    monkeypatch.setattr(addresses, "lookup", lambda host: next(asked, "127.0.0.1") if host == "n1" else "127.0.0.1")
+    meetings = met(meet(Step.of(1, 1, job=job).environs()))
+    assert meetings[0].interface == "eth0"

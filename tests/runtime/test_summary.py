@@ -1,0 +1,32 @@
+"""What a training says of itself at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.runtime import write_summary
+
+
+def test_rank_0_leaves_a_flat_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    write_summary(loss=2.5, note="well", steps=60, peak=None)
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    assert json.loads((tmp_path / "summary.json").read_text()) == {
+        "loss": 2.5,
+        "note": "well",
+        "steps": 60,
+        "peak": None,
+    }
+
+
+def test_other_ranks_and_other_places_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_summary(loss=2.5)
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "12345"}.items():
+        monkeypatch.setenv(name, value)
+    write_summary(loss=2.5)
+    assert list(tmp_path.iterdir()) == []

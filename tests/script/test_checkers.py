@@ -1,0 +1,159 @@
+"""Other people's checkers: asked where they are, named where they are not, never in the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.script.checkers import Outcome, ask_all
+from hpc_kit.script.reader import read_script
+from hpc_kit.slurm.commands import Completed, run
+
+HEAD = "#!/bin/bash\n"
+
+
+class Answers:
+    """A runner with prepared answers by program: exit status, stdout, stderr."""
+
+    def __init__(self, **answers: tuple[int, str, str]) -> None:
+        self.answers = answers
+        self.asked: list[list[str]] = []
+
+    def __call__(
+        self, argv: Sequence[str], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
+    ) -> Completed:
+        self.asked.append(list(argv))
+        if argv[0] not in self.answers:
+            raise SlurmUnavailable(f"{argv[0]} does not answer")
+        return Completed(tuple(argv), *self.answers[argv[0]])
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A PATH with all three programs on it, and a Slurm that is configured."""
+    for name in ("bash", "shellcheck", "sbatch"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "slurm.conf").write_text("")
+    return {"PATH": str(tmp_path), "SLURM_CONF": str(tmp_path / "slurm.conf")}
+
+
+FINE = {"bash": (0, "", ""), "shellcheck": (0, "[]", ""), "sbatch": (0, "", "sbatch: Job 5 to start at ...")}
+
+
+def outcomes(text: str, environ: Mapping[str, str], runner: Answers, *, real_slurm: bool = True) -> dict[str, Outcome]:
+    return {each.name: each for each in ask_all(read_script(text), runner, environ, real_slurm=real_slurm)}
+
+
+def test_all_three_are_asked(environ: dict[str, str]) -> None:
+    runner = Answers(**FINE)
+    assert list(outcomes(HEAD, environ, runner).values()) == [
+        Outcome("bash"),
+        Outcome("shellcheck"),
+        Outcome("sbatch's parser"),
+    ]
+    assert [argv[:2] for argv in runner.asked] == [
+        ["bash", "-n"],
+        ["shellcheck", "--format=json"],
+        ["sbatch", "--test-only"],
+    ]
+
+
+def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
+    found = outcomes(HEAD, {"PATH": str(tmp_path)}, Answers())
+    assert {name: outcome.skipped for name, outcome in found.items()} == {
+        "bash": "not installed",
+        "shellcheck": "not installed",
+        "sbatch's parser": "no Slurm to ask",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ("#!/usr/bin/env python3\n", {"bash", "shellcheck"}),
+        ("#!/bin/zsh\n", {"bash", "shellcheck"}),
+        ("echo\n", {"shellcheck", "sbatch's parser"}),
+        (HEAD + "#SBATCH --ndoes=4\n", {"sbatch's parser"}),
+    ],
+)
+def test_a_script_that_is_not_theirs_is_not_given_to_them(
+    environ: dict[str, str], text: str, skipped: set[str]
+) -> None:
+    found = outcomes(text, environ, Answers(**FINE))
+    assert {name for name, outcome in found.items() if outcome.skipped} == skipped
+
+
+def test_the_real_slurm_is_left_alone_for_the_embedded_one(environ: dict[str, str]) -> None:
+    runner = Answers(**FINE)
+    found = outcomes(HEAD, environ, runner, real_slurm=False)
+    assert found["sbatch's parser"].skipped == "the job is for the embedded Slurm"
+    assert [argv[0] for argv in runner.asked] == ["bash", "shellcheck"]
+
+
+def test_shellchecks_findings_keep_their_codes(environ: dict[str, str]) -> None:
+    comments = [
+        {"line": 2, "column": 3, "level": "warning", "code": 2164, "message": "Use cd ... || exit"},
+        {"line": 2, "column": 1, "level": "error", "code": 1020, "message": "You need a space"},
+        {"line": 2, "column": 1, "level": "error", "code": 2068, "message": "Double quote"},
+        {"line": 1, "column": 1, "level": "error", "code": 2148, "message": "Add a shebang"},
+    ]
+    found = outcomes(HEAD + "cd x\n", environ, Answers(**FINE | {"shellcheck": (1, json.dumps(comments), "")}))
+    findings = found["shellcheck"].findings
+    assert [(finding.code, finding.severity, finding.line, finding.column) for finding in findings] == [
+        ("SC2164", "warning", 2, 3),
+        ("SC1020", "error", 2, 1),
+        ("SC2068", "warning", 2, 1),
+    ]
+    assert findings[0].remedy == "www.shellcheck.net/wiki/SC2164"
+    assert findings[0].evidence == ((2, "cd x"),)
+
+
+def test_an_answer_of_shellcheck_that_is_none_is_no_finding(environ: dict[str, str]) -> None:
+    found = outcomes(HEAD, environ, Answers(**FINE | {"shellcheck": (2, "", "unknown option")}))
+    assert found["shellcheck"] == Outcome("shellcheck", skipped="it gave no answer that can be read")
+
+
+def test_sbatchs_refusal_is_shown_in_its_own_words(environ: dict[str, str]) -> None:
+    words = "sbatch: error: invalid partition specified: gpuu\nallocation failure: Invalid partition name specified\n"
+    (finding,) = outcomes(HEAD, environ, Answers(**FINE | {"sbatch": (1, "", words)}))["sbatch's parser"].findings
+    assert (finding.code, finding.severity, finding.line) == ("KIT902", "error", 0)
+    assert finding.what == "sbatch: invalid partition specified: gpuu"
+    assert finding.found == "invalid partition specified: gpuu\nInvalid partition name specified"
+
+
+@pytest.mark.parametrize(
+    "sbatch", [(1, "", "sbatch: error: Unable to contact slurm controller (connect failure)"), None]
+)
+def test_a_slurm_that_does_not_answer_finds_nothing(
+    environ: dict[str, str], sbatch: tuple[int, str, str] | None
+) -> None:
+    answers = {name: FINE[name] for name in ("bash", "shellcheck")} | ({"sbatch": sbatch} if sbatch else {})
+    found = outcomes(HEAD, environ, Answers(**answers))
+    assert found["sbatch's parser"].skipped is not None
+    assert "does not answer" in found["sbatch's parser"].skipped
+
+
+def test_bash_itself_finds_what_it_cannot_read() -> None:
+    text = HEAD + "if true; then\necho 'x\n"
+    found = {each.name: each for each in ask_all(read_script(text), run, {"PATH": "/usr/bin:/bin"})}
+    (finding,) = found["bash"].findings
+    assert (finding.code, finding.severity) == ("KIT901", "error")
+    assert "unexpected EOF" in finding.what
+    assert found["shellcheck"].skipped == "bash cannot read it"
+
+
+def test_a_here_document_without_end_is_a_warning() -> None:
+    found = ask_all(read_script(HEAD + "cat <<E\ntext\n"), run, {"PATH": "/usr/bin:/bin"})
+    (finding,) = found[0].findings
+    assert (finding.code, finding.severity) == ("KIT901", "warning")
+
+
+@pytest.mark.oracle("shellcheck")
+def test_the_real_shellcheck_is_understood() -> None:
+    found = {each.name: each for each in ask_all(read_script(HEAD + "cd /x\nls\n"), run, {"PATH": "/usr/bin:/bin"})}
+    assert [finding.code for finding in found["shellcheck"].findings] == ["SC2164"]

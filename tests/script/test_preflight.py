@@ -1,0 +1,122 @@
+"""What is missing on this machine is refused before the queue, with the edit that mends it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SpecError
+from hpc_kit.script.preflight import check_program, findings
+from hpc_kit.spec import files
+from hpc_kit.spec.cluster import Cluster, Embedded
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.resources import Resources
+
+
+def resolved(
+    *command: str,
+    root: Path,
+    setup: tuple[str, ...] = (),
+    chdir: str | None = None,
+    partition: str | None = None,
+    cluster: Cluster | None = None,
+) -> Resolved:
+    job = Job(name="mine", command=command, setup=setup, resources=Resources(chdir=chdir, partition=partition))
+    cluster = cluster or Cluster(name="here", python=sys.executable)
+    return resolve(files.load(job, cluster, root=root), root=root)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("python", "train.py", "--x", "missing.py"),
+        ("python", "-u", "jobs/other.py"),
+        ("python", "-m", "package.module"),
+        ("python", "-c", "print()"),
+        ("python", "-"),
+        ("bash", "run.sh"),
+        ("bash", "-c", "missing.sh"),
+        ("./run.sh",),
+        ("env", "A=1", "python", "train.py"),
+        ("apptainer", "exec", "image.sif", "python", "/inside/train.py"),
+        ("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"),
+    ],
+)
+def test_a_job_whose_files_are_there_passes(project: Path, command: tuple[str, ...]) -> None:
+    for name in ("train.py", "run.sh", "jobs/other.py", "bin/apptainer"):
+        file = project / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+    job = resolved(*command, root=project)
+    if command[0] == "apptainer":
+        job = resolved(*command, root=project, setup=("module load apptainer",))
+    check_program(job, project)
+    assert findings(job, project) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "what", "remedy"),
+    [
+        (("python", "trian.py"), "no program file trian.py", "train.py"),
+        (("python", "other.py"), "no program file other.py", "jobs/other.py"),
+        (("python", "jobs/othre.py"), "no program file jobs/othre.py", "jobs/other.py"),
+        (("python", "$HOME/train.py"), "no program file $HOME/train.py", "no shell expands"),
+        (("python", "-m", "torch.distributed.run", "gone.py"), "no program file gone.py", "the path"),
+        (("./gone",), "no program file ./gone", "the path"),
+        (("./train.py",), "./train.py is not executable", "chmod +x ./train.py"),
+        (("bash", "gone.sh"), "no program file gone.sh", "the path"),
+        (("pyhton", "train.py"), "no program 'pyhton' on PATH", "python"),
+    ],
+)
+def test_a_missing_program_is_refused(project: Path, command: tuple[str, ...], what: str, remedy: str) -> None:
+    (project / "train.py").write_text("")
+    (project / "jobs" / "other.py").write_text("")
+    job = resolved(*command, root=project)
+    with pytest.raises(SpecError) as caught:
+        check_program(job, project)
+    assert caught.value.what == what
+    assert caught.value.remedy is not None
+    assert remedy in caught.value.remedy
+    (finding,) = findings(job, project)
+    assert (finding.code, finding.severity, finding.line, finding.what) == ("KIT601", "error", 0, what)
+
+
+def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
+    (project / "train.py").write_text("")
+    job = resolved("python", "train.py", root=project, cluster=Cluster(name="big", python=".venv/bin/python"))
+    with pytest.raises(SpecError, match=r"the interpreter \.venv/bin/python does not exist") as caught:
+        check_program(job, project)
+    assert caught.value.remedy == "python = '/path/to/python' in the cluster file, or --set cluster.python=..."
+
+
+def test_setup_may_bring_a_program_or_go_elsewhere(project: Path) -> None:
+    check_program(resolved("special", root=project, setup=("module load special",)), project)
+    check_program(resolved("python", "gone.py", root=project, setup=("cd /scratch/x",)), project)
+
+
+def test_the_working_folder_must_be_there_and_is_where_the_program_is_sought(project: Path) -> None:
+    job = resolved("python", "train.py", root=project, chdir="sub")
+    assert [finding.code for finding in findings(job, project)] == ["KIT601", "KIT602"]
+    (project / "sub").mkdir()
+    (project / "sub" / "train.py").write_text("")
+    assert findings(job, project) == []
+
+
+def test_a_log_folder_that_cannot_be_made_is_found(project: Path) -> None:
+    (project / "train.py").write_text("")
+    (project / "runs").write_text("a file")
+    (finding,) = findings(resolved("python", "train.py", root=project), project)
+    assert (finding.code, finding.found) == ("KIT603", f"{project / 'runs'} is a file")
+
+
+def test_the_embedded_slurm_knows_its_partitions(project: Path) -> None:
+    (project / "train.py").write_text("")
+    cluster = Cluster(name="local", slurm="embedded", python=sys.executable, embedded=Embedded(partitions=("a", "b")))
+    check_program(resolved("python", "train.py", root=project, cluster=cluster, partition="a,b"), project)
+    with pytest.raises(SpecError, match="no partition 'c'") as caught:
+        check_program(resolved("python", "train.py", root=project, cluster=cluster, partition="c"), project)
+    assert caught.value.found == "partitions of cluster local: a, b"

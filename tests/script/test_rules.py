@@ -1,0 +1,405 @@
+"""Each rule finds its fault, at its place, and leaves alone what only looks like it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from hpc_kit.errors import SpecError
+from hpc_kit.script.explain import explain, page, topics
+from hpc_kit.script.reader import read_script
+from hpc_kit.script.rules import RULES, Finding, Subject, check
+from tests import golden
+from tests.conftest import ROOT
+
+HEAD = "#!/bin/bash\n"
+FOUR = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=2\n"
+ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
+
+
+def findings(text: str, *, folders: set[str] | None = None) -> list[Finding]:
+    is_folder = None if folders is None else folders.__contains__
+    return check(Subject(read_script(text, "test.sbatch"), is_folder))
+
+
+def found(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:
+    return [finding for finding in findings(text, folders=folders) if finding.code == code]
+
+
+class Bad(NamedTuple):
+    """A script with a fault: its line, severity, and words of the message."""
+
+    code: str
+    text: str
+    line: int
+    severity: str
+    words: str
+
+
+E, W = "error", "warning"
+
+BAD = [
+    Bad("KIT101", "#SBATCH -N1\n", 1, E, "no interpreter"),
+    Bad("KIT101", "\n#!/bin/bash\n", 1, E, "no interpreter"),
+    Bad("KIT101", "", 1, E, "empty"),
+    Bad("KIT101", "\ufeff#!/bin/bash\n", 1, E, "no interpreter"),
+    Bad("KIT102", "#!/bin/bash\r\nls\r\n", 1, E, "DOS line breaks"),
+    Bad("KIT102", HEAD + "ls\n\0\n", 3, E, "NUL"),
+    Bad("KIT103", HEAD + "#SBATCH --ndoes=4\n", 2, E, "does not take"),
+    Bad("KIT103", HEAD + "#SBATCH --walltime=2:00:00\n", 2, E, "does not take"),
+    Bad("KIT103", HEAD + "#SBATCH --gpu_cmode=shared\n", 2, W, "does not take"),
+    Bad("KIT103", HEAD + "#SBATCH --time=2h30\n", 2, E, "duration"),
+    Bad("KIT103", HEAD + "#SBATCH nodes=4\n", 2, E, "no option"),
+    Bad("KIT103", HEAD + "#SBATCH --nodes = 4\n", 2, E, "no option"),
+    Bad("KIT103", HEAD + "#SBATCH --mem='4G\n", 2, E, "never closed"),
+    Bad("KIT103", HEAD + "#SBACTH --nodes=4\n", 2, W, "comment to Slurm"),
+    Bad("KIT103", HEAD + "#sbatch -N 4\n", 2, W, "comment to Slurm"),
+    Bad("KIT104", HEAD + "set -e\n#SBATCH --nodes=4\n", 3, E, "ignored in silence"),
+    Bad("KIT104", HEAD + "  #SBATCH --nodes=4\n", 2, E, "does not begin the line"),
+    Bad("KIT104", "#!/usr/bin/env python3\nimport os\n#SBATCH --nodes=4\n", 3, E, "ignored in silence"),
+    Bad("KIT105", HEAD + "#SBATCH --job-name=a#b\n", 2, E, "Slurm reads --job-name=a"),
+    Bad("KIT105", HEAD + "#SBATCH --time=60# one hour\n", 2, W, "Slurm reads --time=60"),
+    Bad("KIT106", HEAD + "#SBATCH --output=$HOME/%j.log\n", 2, E, "expands no variables"),
+    Bad("KIT106", HEAD + '#SBATCH -o "${SCRATCH}/%j.log"\n', 2, E, "expands no variables"),
+    Bad("KIT106", HEAD + "#SBATCH --chdir=~/project\n", 2, E, "expands no variables"),
+    Bad("KIT106", HEAD + "#SBATCH --job-name=$USER\n", 2, W, "expands no variables"),
+    Bad("KIT111", HEAD + "#SBATCH --mem=4G\n#SBATCH --mem-per-cpu=1G\n", 3, E, "exclude one another"),
+    Bad("KIT111", HEAD + "#SBATCH --gpus-per-node=4 --gres=gpu:a100:4\n", 2, E, "exclude one another"),
+    Bad("KIT111", HEAD + "#SBATCH --requeue --no-requeue\n", 2, E, "exclude one another"),
+    Bad("KIT111", HEAD + "#SBATCH --ntasks-per-gpu=1 --ntasks-per-node=2\n", 2, E, "exclude one another"),
+    Bad("KIT111", HEAD + "#SBATCH --cpus-per-gpu=1 -c 2\n", 2, W, "exclude one another"),
+    Bad("KIT112", HEAD + "#SBATCH --time=5\n#SBATCH -t 7\n", 3, W, "given twice"),
+    Bad("KIT113", HEAD + "#SBATCH --output=logs/%j.log\n", 2, E, "does not exist: logs"),
+    Bad("KIT113", HEAD + "#SBATCH -J a -D there -e logs/%x/%j.err\n", 2, E, "does not exist: there/logs/a"),
+    Bad("KIT113", HEAD + "#SBATCH --output=logs/%j/out.log\n", 2, E, "before the job runs"),
+    Bad("KIT113", HEAD + "#SBATCH --output=/elsewhere/x/%j.log\n", 2, W, "does not exist: /elsewhere/x"),
+    Bad("KIT201", HEAD + "#SBATCH -N2\n#SBATCH --ntasks=16 --ntasks-per-node=4\n", 3, E, "2 nodes x 4 tasks = 8"),
+    Bad("KIT201", HEAD + "#SBATCH -N2 -n2 --ntasks-per-node=4\n", 2, E, "2 nodes x 4 tasks = 8"),
+    Bad("KIT201", HEAD + "#SBATCH -N2 -n7 --ntasks-per-node=4\n", 2, W, "2 nodes x 4 tasks = 8"),
+    Bad("KIT202", FOUR + "python train.py\n", 3, E, "the job asks for 8 tasks"),
+    Bad("KIT202", ONE_A_NODE + "cd x && torchrun --nnodes=4 train.py\n", 3, E, "the job asks for 4 nodes"),
+    Bad("KIT202", HEAD + "#SBATCH -n 4 --gres=gpu:4\npython -m pkg.train\n", 3, W, "4 tasks"),
+    Bad("KIT202", HEAD + "#SBATCH -n 8\npython train.py --jobs 8\n", 3, W, "8 tasks"),
+    Bad(
+        "KIT203",
+        FOUR + "srun torchrun --nproc-per-node=8 t.py\n",
+        3,
+        E,
+        "8 processes, and srun starts it 2 times a node: 16",
+    ),
+    Bad(
+        "KIT203",
+        HEAD + "#SBATCH -N2 -n 16\nsrun python -m torch.distributed.run --nproc_per_node 8 t.py\n",
+        3,
+        E,
+        "8 times",
+    ),
+    Bad(
+        "KIT203",
+        FOUR + "srun bash -c 'accelerate launch --num_processes 16 --num_machines 4 t.py'\n",
+        3,
+        E,
+        "4 processes",
+    ),
+    Bad("KIT203", FOUR + "srun accelerate launch t.py\n", 3, E, "processes of its own"),
+    Bad("KIT203", FOUR + "srun torchrun --nproc-per-node=gpu t.py\n", 3, E, "processes of its own"),
+    Bad(
+        "KIT203",
+        HEAD + "#SBATCH -N2\nsrun --ntasks-per-node=4 torchrun --nproc-per-node=4 t.py\n",
+        3,
+        E,
+        "4 times a node",
+    ),
+    Bad(
+        "KIT204",
+        ONE_A_NODE + "srun torchrun --node-rank=$SLURM_NODEID --nproc-per-node=8 t.py\n",
+        3,
+        E,
+        "$SLURM_NODEID",
+    ),
+    Bad("KIT204", ONE_A_NODE + 'srun bash -c "torchrun --node-rank $SLURM_PROCID t.py"\n', 3, E, "0 for every task"),
+    Bad(
+        "KIT204",
+        FOUR + "srun python t.py --rank=${SLURM_PROCID} --gpu $((SLURM_LOCALID % 2))\n",
+        3,
+        E,
+        "0 for every task",
+    ),
+    Bad("KIT204", ONE_A_NODE + 'L="torchrun --node_rank $SLURM_NODEID"\nsrun $L t.py\n', 3, E, "0 for every node"),
+    Bad("KIT204", FOUR + "export RANK=$SLURM_PROCID\nsrun python t.py\n", 3, E, "$SLURM_PROCID"),
+    Bad("KIT204", FOUR + "RANK=$SLURM_PROCID srun python t.py\n", 3, E, "$SLURM_PROCID"),
+    Bad("KIT204", FOUR + "srun --export=ALL,RANK=$SLURM_PROCID python t.py\n", 3, E, "$SLURM_PROCID"),
+    Bad("KIT204", HEAD + "srun torchrun --node-rank=$SLURM_NODEID t.py\n", 2, W, "$SLURM_NODEID"),
+    Bad("KIT205", HEAD + "#SBATCH -c 8\nsrun python t.py\n", 3, W, "--cpus-per-task=8 does not reach"),
+    Bad("KIT206", HEAD + "srun --ntask-per-node=2 python t.py\n", 2, E, "does not take"),
+    Bad("KIT206", HEAD + "srun --frobnicate=2 python t.py\n", 2, W, "does not take"),
+    Bad("KIT301", FOUR + "export MASTER_ADDR=localhost\nsrun python t.py\n", 3, E, "localhost is another machine"),
+    Bad("KIT301", ONE_A_NODE + "srun torchrun --master_addr 127.0.0.1 t.py\n", 3, E, "127.0.0.1 is another machine"),
+    Bad("KIT301", ONE_A_NODE + "srun torchrun --rdzv-endpoint=localhost:29400 t.py\n", 3, E, "localhost"),
+    Bad("KIT302", HEAD + "export MASTER_PORT=29500\n", 2, W, "port 29500 is fixed"),
+    Bad("KIT302", HEAD + "MASTER_PORT=${MASTER_PORT:-12345}\n", 2, W, "port 12345 is fixed"),
+    Bad("KIT302", HEAD + "srun accelerate launch --main_process_port 29500 t.py\n", 2, W, "29500"),
+    Bad("KIT302", HEAD + "srun torchrun --rdzv_endpoint $HOST:29500 t.py\n", 2, W, "29500"),
+    Bad("KIT303", HEAD + "export MASTER_PORT=34567\n", 2, W, "34567 is one that Linux hands out"),
+    Bad("KIT303", HEAD + "#SBATCH --exclusive\nsrun torchrun --master-port=60000 t.py\n", 3, W, "60000"),
+    Bad("KIT311", HEAD + "export CUDA_VISIBLE_DEVICES=0,1\n", 2, W, "Slurm's to set"),
+    Bad("KIT311", FOUR + "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'\n", 3, W, "Slurm's to set"),
+    Bad(
+        "KIT311",
+        HEAD + "#SBATCH --gpus-per-task=1\nsrun bash -c 'export CUDA_VISIBLE_DEVICES=$SLURM_LOCALID; x'\n",
+        3,
+        E,
+        "Slurm's",
+    ),
+    Bad("KIT401", HEAD + "srun python t.py\necho done\n", 2, E, "'echo' in line 3"),
+    Bad("KIT401", HEAD + "srun python t.py\nrc=$?\ncp -r out /archive\nexit 0\n", 2, E, "'exit' in line 5"),
+    Bad("KIT401", HEAD + "torchrun t.py > log\ndate >> log\nX=1\n", 2, E, "'X=' in line 4"),
+    Bad("KIT401", HEAD + "srun python t.py || true\n", 2, W, "'|| true'"),
+    Bad("KIT401", HEAD + "set -e\nsrun python t.py && echo fine\ndate\n", 3, E, "'date' in line 4"),
+    Bad("KIT401", HEAD + "for i in 1 2; do srun python t.py; done\ndate\n", 2, W, "'date' in line 3"),
+    Bad("KIT402", HEAD + "srun python a.py &\nsrun python b.py &\nwait\n", 4, E, "wait without a process id"),
+    Bad("KIT402", HEAD + "srun python a.py &\necho started\n", 2, E, "not waited for"),
+    Bad("KIT403", HEAD + "srun python t.py | tee log\n", 2, E, "that of tee"),
+    Bad("KIT403", HEAD + "set -e\nsrun python t.py 2>&1 | tee log\n", 3, E, "that of tee"),
+    Bad("KIT403", HEAD + "{ module load x; srun python t.py; } |& tee log\n", 2, E, "that of tee"),
+    Bad("KIT411", HEAD + "#SBATCH --signal=B:USR1@120\nsrun python t.py\n", 2, E, "has no trap"),
+    Bad("KIT411", HEAD + "#SBATCH --signal=B:USR1@120\ntrap x TERM\nsrun python t.py\n", 2, E, "has no trap"),
+    Bad("KIT411", HEAD + "#SBATCH --signal=B:USR1@120\nsource common.sh\nsrun python t.py\n", 2, W, "has no trap"),
+    Bad(
+        "KIT411",
+        HEAD + "#SBATCH --signal=B:USR1@120\ntrap x SIGUSR1\nsrun python t.py\n",
+        4,
+        W,
+        "only when this line has ended",
+    ),
+    Bad(
+        "KIT412",
+        HEAD + "#SBATCH --signal=USR1@120\ntrap x USR1\nsrun python t.py & pid=$!; wait $pid\n",
+        3,
+        W,
+        "never runs",
+    ),
+    Bad("KIT501", HEAD + "export WANDB_API_KEY=0123456789abcdef\n", 2, E, "WANDB_API_KEY is a secret"),
+    Bad("KIT501", HEAD + "DB_PASSWORD=hunter2 srun python t.py\n", 2, E, "DB_PASSWORD is a secret"),
+    Bad("KIT501", HEAD + "srun --export=ALL,HF_TOKEN=abcd1234 python t.py\n", 2, E, "HF_TOKEN is a secret"),
+    Bad("KIT501", HEAD + f"huggingface-cli login --token hf_{'a1' * 17}\n", 2, E, "this is a secret"),
+]
+
+GOOD = [
+    ("KIT101", "#!/bin/sh\n"),
+    ("KIT102", HEAD + "printf 'a\\r\\n'\n"),
+    (
+        "KIT103",
+        HEAD + "#SBATCH -N 2-4 --time=1-12:30 --mem=4GB\n# SBATCH --ndoes=4\n##SBATCH --foo\n#SBATCH\n#SBATCH # x\n",
+    ),
+    ("KIT103", HEAD + "#SBATCH --container-image=x/y:1 --container-mounts=/a:/b\n"),
+    ("KIT103", HEAD + "#PBS -l nodes=1\n# batch -size is 3\n#BATCH_SIZE --is 5\n# SBATCHES: -3\n"),
+    ("KIT103", HEAD + "#SBATCH --nodes=4 --ntasks-per-n=2 --parti=x\n"),
+    (
+        "KIT104",
+        HEAD + "\n# text\n#SBATCH -N1\ncat <<E >x.sbatch\n#SBATCH -N4\nE\necho '\n#SBATCH -N4'\n#SBATCHES are many\n",
+    ),
+    ("KIT104", HEAD + "ls\n## SBATCH -N4\n  ##SBATCH -N4\n"),
+    ("KIT105", HEAD + "#SBATCH --time=60 # one#hour\n#SBATCH --job-name='a#b' --comment=\"c#d\" -p a\\#b\n#SBATCH#x\n"),
+    ("KIT106", HEAD + "#SBATCH --output=logs/%u/%x-%j.log --comment='5 $ a~b'\nexport X=$HOME\n"),
+    ("KIT111", HEAD + "#SBATCH --mem=4G --gpus-per-node=4 --gres=nvme:1 -c 2\n"),
+    ("KIT111", HEAD + "#SBATCH --mem=4G\n#SBATCH hetjob\n#SBATCH --mem-per-cpu=1G\n"),
+    (
+        "KIT112",
+        HEAD
+        + "#SBATCH --time=5 -t 5 -vv --mail-type=END\n#SBATCH --mail-type=FAIL\n#SBATCH hetjob\n#SBATCH --time=7\n",
+    ),
+    ("KIT113", HEAD + "#SBATCH -o logs/%x-%j.log -e %j.err\n"),
+    ("KIT113", HEAD + "#SBATCH -o %u/%x.log\n"),
+    ("KIT201", FOUR + "#SBATCH --ntasks=8\n"),
+    ("KIT201", HEAD + "#SBATCH -N 2-4 --ntasks=8 --ntasks-per-node=8\n"),
+    ("KIT202", FOUR + "srun python train.py\n"),
+    ("KIT202", FOUR + "python prepare.py\nsrun python train.py\n"),
+    ("KIT202", FOUR + "for h in $(scontrol show hostnames); do ssh $h torchrun t.py & done; wait\ntorchrun t.py\n"),
+    ("KIT202", FOUR + "python prepare.py\n./run_on_all_nodes.sh\n"),
+    ("KIT202", HEAD + "#SBATCH --ntasks-per-node=4 --gres=gpu:4\ntorchrun --nproc-per-node=4 t.py\n"),
+    ("KIT202", FOUR + "deepspeed --hostfile hosts t.py\n"),
+    ("KIT202", FOUR + "pip install x\npython -c 'import torch'\n"),
+    ("KIT202", HEAD + "#SBATCH -n1 -c 8\npython train.py\n"),
+    ("KIT203", ONE_A_NODE + "srun torchrun --nproc-per-node=8 t.py\n"),
+    ("KIT203", FOUR + "srun --ntasks=4 torchrun --nproc-per-node=2 t.py\n"),
+    ("KIT203", FOUR + "srun -N4 -n$SLURM_NNODES torchrun --nproc-per-node=2 t.py\n"),
+    ("KIT203", FOUR + "srun torchrun --nnodes=8 --nproc-per-node=2 t.py\n"),
+    ("KIT203", FOUR + "srun torchrun --nproc-per-node=1 t.py\n"),
+    ("KIT203", FOUR + "torchrun --nproc-per-node=2 t.py\n"),
+    ("KIT203", FOUR + "srun $ARGS torchrun --nproc-per-node=2 t.py\n"),
+    ("KIT204", FOUR + "srun bash -c 'torchrun --node-rank=$SLURM_NODEID t.py --rank $SLURM_PROCID'\n"),
+    ("KIT204", FOUR + 'srun bash -c "RANK=\\$SLURM_PROCID python t.py"\n'),
+    ("KIT204", FOUR + 'L="torchrun --node_rank \\$SLURM_PROCID t.py"\nsrun bash -c "$L"\n'),
+    ("KIT204", FOUR + "srun bash -c 'echo '\"$X\"' $SLURM_PROCID'\n"),
+    ("KIT204", FOUR + "echo $SLURM_PROCID; if [ $SLURM_NODEID = 0 ]; then ls; fi\nsrun python t.py\n"),
+    ("KIT204", HEAD + "#SBATCH -N1 -n1\nsrun torchrun --node-rank=$SLURM_NODEID t.py\n"),
+    ("KIT204", FOUR + "srun -N1 -n1 python t.py --rank $SLURM_PROCID\n"),
+    ("KIT204", FOUR + "HEAD=$(srun -n1 bash -c 'echo $SLURM_PROCID')\nsrun python t.py --head $HEAD\n"),
+    ("KIT204", FOUR + "export SEED=$((SLURM_JOB_ID + 1))\nsrun python t.py\n"),
+    ("KIT204", FOUR + "cat >run.sh <<'E'\nexport RANK=$SLURM_PROCID\nE\nsrun bash run.sh\n"),
+    ("KIT205", HEAD + "#SBATCH -c 8\nsrun -c8 python t.py\nsrun --cpus-per-task=$SLURM_CPUS_PER_TASK python t.py\n"),
+    ("KIT205", HEAD + "#SBATCH -c 8\nexport SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun python t.py\n"),
+    ("KIT205", HEAD + "#SBATCH -c 8\nsrun $OPTIONS python t.py\nsrun nvidia-smi\n"),
+    ("KIT205", HEAD + "#SBATCH -c 1\nsrun python t.py\n"),
+    ("KIT206", HEAD + "srun -N4 --gpus-per-task=1 --container-image x --mpi=pmix -lu python t.py --ntask-per-node=2\n"),
+    ("KIT206", HEAD + "srun --$X=2 python t.py\n"),
+    ("KIT301", HEAD + "#SBATCH -N1\nexport MASTER_ADDR=localhost\nsrun python t.py\n"),
+    ("KIT301", FOUR + "export MASTER_ADDR=$(scontrol show hostnames | head -n1)\nsrun python t.py\n"),
+    ("KIT301", FOUR + "export MASTER_ADDR=localhost\nsrun -N1 -n2 python t.py\n"),
+    ("KIT301", ONE_A_NODE + "srun torchrun --standalone --master_addr 127.0.0.1 t.py\n"),
+    (
+        "KIT302",
+        HEAD + "export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))\nsrun torchrun --rdzv-endpoint=$H:0 t.py\n",
+    ),
+    ("KIT302", HEAD + "#SBATCH --exclusive\nexport MASTER_PORT=29500\n"),
+    (
+        "KIT302",
+        HEAD + "PORT=8080\nsrun python t.py --port 29500\nsrun torchrun --standalone --master-port=29500 t.py\n",
+    ),
+    ("KIT303", HEAD + "export MASTER_PORT=29500\nX=40000\n"),
+    ("KIT311", HEAD + "export CUDA_VISIBLE_DEVICES=\nunset CUDA_VISIBLE_DEVICES\necho $CUDA_VISIBLE_DEVICES\n"),
+    (
+        "KIT311",
+        HEAD + 'export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"\nexport CUDA_DEVICE_ORDER=PCI_BUS_ID\n',
+    ),
+    ("KIT401", HEAD + "echo start\nsrun python t.py\n"),
+    ("KIT401", HEAD + "set -euo pipefail\nsrun python t.py\necho done\n"),
+    ("KIT401", "#!/bin/bash -e\nsrun python t.py | tee log\necho done\n"),
+    ("KIT401", HEAD + "srun python t.py\nstatus=$?\necho done\nexit $status\n"),
+    ("KIT401", HEAD + 'status=0\nsrun python t.py || status=$?\ndate\nexit "$status"\n'),
+    ("KIT401", HEAD + "srun python t.py || exit 1\ndate\n"),
+    ("KIT401", HEAD + "srun python t.py && echo done\n"),
+    ("KIT401", HEAD + "if srun python t.py; then echo good; else exit 3; fi\n"),
+    ("KIT401", HEAD + "srun python t.py\nif [ $? -ne 0 ]; then exit 1; fi\necho done\n"),
+    ("KIT401", HEAD + "srun python t.py\nexit\n"),
+    ("KIT401", HEAD + "srun python a.py\nsrun python b.py\n"),
+    ("KIT401", HEAD + "srun hostname\nsleep 5\necho done\n"),
+    ("KIT401", HEAD + "run() { srun python t.py; }\nrun\n"),
+    ("KIT401", HEAD + 'if [ -n "$X" ]; then srun python t.py; else echo no; fi\n'),
+    ("KIT401", HEAD + "trap 'rm -rf /tmp/x' EXIT\nsrun python t.py\n"),
+    ("KIT401", HEAD + "srun bash -c 'python t.py; echo done'\n"),
+    ("KIT402", HEAD + "srun python a.py & pid=$!\nwait $pid\n"),
+    ("KIT402", HEAD + "srun python a.py &\nwait -n\nexit $?\n"),
+    ("KIT402", HEAD + "set -e\npython monitor.py &\nsrun python t.py\nkill $!\nwait\n"),
+    ("KIT402", HEAD + "srun python a.py &\nwhile sleep 60; do sync; done\n"),
+    ("KIT403", HEAD + "set -o pipefail\nsrun python t.py | tee log\n"),
+    ("KIT403", HEAD + "srun python t.py | tee log\nexit ${PIPESTATUS[0]}\n"),
+    ("KIT403", HEAD + "cat input | srun python t.py\n"),
+    (
+        "KIT411",
+        HEAD + "#SBATCH --signal=B:USR1@120\ntrap 'kill -TERM $pid' USR1\nsrun python t.py & pid=$!\nwait $pid\n",
+    ),
+    (
+        "KIT411",
+        HEAD + "#SBATCH --signal=B:10@120\nfor s in TERM USR1; do trap x $s; done\nsrun python t.py & wait $!\n",
+    ),
+    ("KIT411", HEAD + "#SBATCH --signal=USR1@120\nsrun python t.py\n"),
+    (
+        "KIT412",
+        HEAD
+        + "#SBATCH --signal=USR1@120\ntrap x TERM EXIT\ntrap - USR1\nsrun bash -c 'trap : USR1; exec python t.py'\n",
+    ),
+    (
+        "KIT501",
+        HEAD
+        + "export WANDB_API_KEY=$(cat ~/.key)\nexport HF_TOKEN=$HF_TOKEN\nexport API_KEY=<your key>\nexport TOKEN=\n",
+    ),
+    (
+        "KIT501",
+        HEAD + "export MAX_TOKENS=123456789012345678\nPAD_TOKEN='[PAD]'\nSORT_KEY=date\nexport KEY=/home/me/1/key\n",
+    ),
+    ("KIT501", HEAD + "export TOKENIZERS_PARALLELISM=false\nPASSWORD_FILE=$HOME/.pw\nHF_TOKEN=your_token_here1\n"),
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.code}-{bad.line}-{bad.words}")
+def test_a_rule_finds_its_fault(bad: Bad) -> None:
+    findings = found(bad.text, bad.code, folders={"/", "there"})
+    assert findings, "nothing found"
+    assert (findings[0].line, findings[0].severity) == (bad.line, bad.severity)
+    assert bad.words in findings[0].what
+    assert findings[0].remedy
+
+
+@pytest.mark.parametrize(("code", "text"), GOOD)
+def test_a_rule_leaves_alone_what_only_looks_like_it(code: str, text: str) -> None:
+    assert found(text, code, folders={"/", "logs"}) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_every_rule_is_tested_both_ways_and_explains_itself(rule: object) -> None:
+    code = next(topic.code for topic in topics() if topic is rule)
+    assert any(bad.code == code for bad in BAD)
+    assert any(good == code for good, _ in GOOD)
+
+
+def test_codes_are_their_own() -> None:
+    codes = [topic.code for topic in topics()]
+    assert len(set(codes)) == len(codes)
+    assert sorted(codes) == codes[: len(RULES)] + sorted(codes[len(RULES) :])
+
+
+@pytest.mark.parametrize("topic", topics(), ids=lambda topic: topic.code)
+def test_every_text_says_what_why_how_and_where(topic: object) -> None:
+    text = next(each.text for each in topics() if each is topic)
+    title, empty, *rest = text.split("\n")
+    assert title.endswith(".")
+    assert len(title) < 100
+    assert empty == ""
+    assert re.search(r"^Mend: ", "\n".join(rest), re.MULTILINE)
+    assert re.search(r"^Documented: ", "\n".join(rest), re.MULTILINE)
+
+
+def test_the_page_of_rules_is_current() -> None:
+    assert (ROOT / "docs" / "rules.md").read_text() == page(), "make golden"
+
+
+def test_explain_prints_the_rule_and_names_near_codes() -> None:
+    assert explain("kit203").startswith("KIT203 (error): torchrun, accelerate or deepspeed is started once a task")
+    assert "shellcheck.net/wiki/SC2086" in explain("SC2086")
+    with pytest.raises(SpecError, match="no rule KIT20") as caught:
+        explain("KIT20")
+    assert caught.value.remedy is not None
+    assert "KIT20" in caught.value.remedy
+
+
+@pytest.mark.parametrize("case", [case for case in golden.CASES if case != "odd"])
+def test_our_own_scripts_are_without_fault(case: str) -> None:
+    assert findings(golden.script(case)) == []
+
+
+def test_a_finding_brings_the_lines_by_which_it_was_seen() -> None:
+    text = (
+        HEAD + "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=8\n\nset -e\nsrun torchrun --nproc-per-node=8 train.py\n"
+    )
+    (finding,) = findings(text)
+    assert finding._asdict() == {
+        "code": "KIT203",
+        "severity": "error",
+        "line": 6,
+        "column": 6,
+        "what": "torchrun starts 8 processes, and srun starts it 8 times a node: 64 a node",
+        "remedy": "--ntasks-per-node=1, or srun python train.py without torchrun",
+        "found": None,
+        "evidence": ((3, "#SBATCH --ntasks-per-node=8"), (6, "srun torchrun --nproc-per-node=8 train.py")),
+    }
+
+
+def test_a_secret_is_never_repeated() -> None:
+    text = HEAD + "export WANDB_API_KEY=0123456789abcdef && srun python t.py\n"
+    (finding,) = found(text, "KIT501")
+    assert "0123456789abcdef" not in repr(finding)
+    assert finding.evidence[0].text == "export WANDB_API_KEY=*** && srun python t.py"
+
+
+def test_findings_come_in_the_order_of_the_script() -> None:
+    text = FOUR + "#SBATCH --ndoes=1\nMASTER_PORT=29500\nMASTER_ADDR=localhost\nsrun python t.py\necho\n"
+    assert [(finding.line, finding.code) for finding in findings(text)] == [
+        (3, "KIT103"),
+        (4, "KIT302"),
+        (5, "KIT301"),
+        (6, "KIT401"),
+    ]
