@@ -90,14 +90,14 @@ def _check_file(request: Request, name: str) -> Report:
 
 
 def _check_job(request: Request, *, standalone: bool) -> Report:
-    from hpc_kit.script import preflight
+    from hpc_kit.script import checkers, preflight
     from hpc_kit.script.render import render_resolved
 
     root = Path.cwd()
     resolved = job_of(request, root)
     text = render_resolved(resolved, standalone=standalone, root=root)
     report = _report(text, resolved.job.name, job=True, embedded=resolved.cluster.slurm == "embedded")
-    missing = preflight.findings(resolved, root)
+    missing = preflight.findings(resolved, root, elsewhere=checkers.NO_SLURM in report.not_checked.values())
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
 
 

@@ -48,7 +48,7 @@ def _job(view: View) -> dict[str, object]:
         "group_id": job.gid,
         "job_id": job.job_id,
         "job_resources": _resources(view),
-        "job_state": view.shown_state,
+        "job_state": view.job.shown_state,
         "name": job.name,
         "node_count": view.node_count,
         "nodes": view.nodelist,

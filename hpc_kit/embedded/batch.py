@@ -1,4 +1,4 @@
-"""Starting a batch script the way slurmd does: its own copy, the submitter's environment, log files, folder and mask."""
+"""Starting a batch script the way slurmd does: a copy of it, the submitter's environment, log files, folder, mask."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, i
 
 def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
     try:
-        os.execve(path, [str(path), *job.arguments], environ)
+        os.execve(path, [str(path), *job.arguments], environ)  # noqa: S606 - its first line names the shell
     except OSError as error:
         with path.open("rb") as file:
             interpreter = file.readline()[2:].split()[:1]

@@ -72,7 +72,8 @@ def _text(condition: Condition, wanted: DependsOn) -> str:
 
 def _singleton(state: State, job: Job) -> Verdict:
     """No other job of this name runs, and none that waits was there first."""
-    same = "name = ? AND uid = ? AND job_id != ? AND (state = 'RUNNING' OR completing OR (state = 'PENDING' AND job_id < ?))"
+    ahead = "state = 'RUNNING' OR completing OR (state = 'PENDING' AND job_id < ?)"
+    same = f"name = ? AND uid = ? AND job_id != ? AND ({ahead})"
     others = state.jobs(same, (job.name, job.uid, job.job_id, job.job_id))
     own_array = [other for other in others if job.array_job_id is None or other.array_job_id != job.array_job_id]
     return Verdict.OPEN if own_array else Verdict.MET

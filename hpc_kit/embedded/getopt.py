@@ -16,6 +16,10 @@ class Usage(Exception):
     """The command line is wrong; its words are what getopt prints behind the command's name."""
 
 
+class Problem(Exception):
+    """Something else is wrong; its words are printed as they stand, and the command ends with 1."""
+
+
 class Given(NamedTuple):
     """An option by its long name, and its value."""
 

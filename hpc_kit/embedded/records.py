@@ -29,7 +29,8 @@ class Job(NamedTuple):
         work_dir: Where it runs; `submit_dir` is where sbatch was called.
         nodes: The nodes it has, in order; `cpus`, `mem` (MiB) and `gpus` (device numbers) go along with them.
         tasks: Tasks on each node.
-        exit_code: Wait status of the batch script, of a step for an srun of its own; `derived_exit_code` the steps' highest.
+        exit_code: Wait status of the batch script (of the step, for an srun of its own); `derived_exit_code` is the
+            highest of the steps.
         batch: Whether there is a script.
         holder: Identity (`processes.identity`) of the srun that owns an allocation, empty for a batch job.
         supervisor: Identity of the process that runs and watches it, empty while there is none.

@@ -130,7 +130,10 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> Requ
         exclusive=options.get("exclusive") == "",
         overcommit="overcommit" in options,
         contiguous="contiguous" in options,
-    )._replace(**_gpus(options))
+        gpus=_gpu_count(options, "gpus"),
+        gpus_per_node=_gpu_count(options, "gpus-per-node") + _gpus_of_gres(options),
+        gpus_per_task=_gpu_count(options, "gpus-per-task"),
+    )
     if per_gpu and not request.ntasks and request.gpus:
         request = request._replace(ntasks=per_gpu * request.gpus)
     elif per_gpu and not request.tasks_per_node and request.gpus_per_node:
@@ -167,21 +170,15 @@ def _check_exclusions(options: Mapping[str, str]) -> None:
         raise Refused("error: don't specify both --verbose (-v) and --quiet (-Q)")
 
 
-def _gpus(options: Mapping[str, str]) -> dict[str, int]:
-    """The GPU counts, from whichever of the options names them."""
-    found = {
-        "gpus": _gpu_count(options, "gpus"),
-        "gpus_per_node": _gpu_count(options, "gpus-per-node"),
-        "gpus_per_task": _gpu_count(options, "gpus-per-task"),
-    }
+def _gpus_of_gres(options: Mapping[str, str]) -> int:
+    count = 0
     for item in options.get("gres", "").split(","):
-        if not item or item.lower() == "none":
-            continue
         match = re.fullmatch(r"(?:gres:)?gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=]([0-9]+))?", item)
-        if not match:
+        if match:
+            count += int(match[2] or 1)
+        elif item and item.lower() != "none":
             raise Refused("error: Invalid generic resource (gres) specification")
-        found["gpus_per_node"] += int(match[2] or 1)
-    return found
+    return count
 
 
 def _gpu_count(options: Mapping[str, str], name: str) -> int:

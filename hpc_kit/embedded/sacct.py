@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import os
 import re
 import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import listing_support, start
-from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table, Usage
+from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Problem, Table, Usage
 from hpc_kit.embedded.job_ids import JobId, find, parse
 from hpc_kit.embedded.sacct_fields import NAMES, Field, Row
 from hpc_kit.embedded.sacct_fields import find as find_field
+from hpc_kit.embedded.sacct_filter import Filter
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.squeue_steps import step_name
 from hpc_kit.embedded.state import State, now
-from hpc_kit.embedded.view import View, parse_states
-from hpc_kit.errors import HpcKitError
-from hpc_kit.slurm.instants import parse_instant
-from hpc_kit.slurm.nodelist import expand
+from hpc_kit.embedded.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,10 +46,6 @@ OPTIONS = Table(
     ("wckeys", "W", REQUIRED), ("whole-hetjob", "", OPTIONAL),
     notes=listing_support.SACCT,
 )  # fmt: skip
-
-
-class Problem(Exception):
-    """An error that is printed as it stands."""
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -187,8 +179,8 @@ def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]
             pair[0].array_task_id or 0,
         )
     )
-    checks = _filters(options)
-    return [(job, steps) for job, steps in found if checks(job)]
+    passes = Filter(options)
+    return [(job, steps) for job, steps in found if passes(job)]
 
 
 def _by_ids(state: State, ids: list[JobId]) -> list[tuple[Job, set[str]]]:
@@ -199,58 +191,3 @@ def _by_ids(state: State, ids: list[JobId]) -> list[tuple[Job, set[str]]]:
             if each.step:
                 steps.add(each.step)
     return list(found.values())
-
-
-class _Filter:
-    """Which jobs the options let through."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        self._words = {
-            column: set(options[name].split(","))
-            for name, column in (("partition", "partition"), ("name", "name"), ("accounts", "account"), ("qos", "qos"))
-            if name in options
-        }
-        self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
-        if "user" not in options and "uid" not in options and os.getuid():
-            self._users = {str(os.getuid())}
-        if "allusers" in options or "jobs" in options:
-            self._users = set()
-        self._hosts = set(expand(options["nodelist"])) if "nodelist" in options else set()
-        self._states = _states(options)
-        by_id = "jobs" in options
-        self._since = _instant(options.get("starttime"), 0.0 if by_id or self._states else _midnight())
-        self._until = _instant(options.get("endtime"), float("inf"))
-
-    def __call__(self, job: Job) -> bool:
-        in_time = (job.end_time or float("inf")) >= self._since and job.submit_time <= self._until
-        return (
-            in_time
-            and all(getattr(job, column) in words for column, words in self._words.items())
-            and (not self._users or job.user in self._users or str(job.uid) in self._users)
-            and (not self._hosts or bool(self._hosts & set(job.nodes)))
-            and (not self._states or job.state in self._states)
-        )
-
-
-_filters = _Filter
-
-
-def _states(options: dict[str, str]) -> frozenset[str]:
-    try:
-        return parse_states(options["state"]) if options.get("state") else frozenset()
-    except ValueError as error:
-        raise Problem(f"fatal: unrecognized job state value '{error}'") from None
-
-
-def _instant(text: str | None, otherwise: float) -> float:
-    if not text:
-        return otherwise
-    try:
-        return parse_instant(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
-    except HpcKitError:
-        sys.stderr.write(f"Invalid time specification (pos=0): {text}\n")
-        raise Problem("fatal: Bad time specified") from None
-
-
-def _midnight() -> float:
-    return dt.datetime.now().replace(hour=0, minute=0, second=0, microsecond=0).timestamp()  # noqa: DTZ005

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import job_ids, listing_support, start
 from hpc_kit.embedded.arrays import split
-from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.view import parse_states
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.records import Job
 
 OPTIONS = Table(
-    ("account", "A", REQUIRED), ("batch", "b", NONE), ("clusters", "M", REQUIRED), ("ctld", "", NONE), ("cron", "c", NONE),
-    ("full", "f", NONE), ("help", "", NONE), ("hurry", "H", NONE), ("interactive", "i", NONE), ("jobname", "n", REQUIRED, "name"),
+    ("account", "A", REQUIRED), ("batch", "b", NONE), ("clusters", "M", REQUIRED), ("ctld", "", NONE),
+    ("cron", "c", NONE),
+    ("full", "f", NONE), ("help", "", NONE), ("hurry", "H", NONE), ("interactive", "i", NONE),
+    ("jobname", "n", REQUIRED, "name"),
     ("me", "", NONE), ("nodelist", "w", REQUIRED), ("partition", "p", REQUIRED), ("qos", "q", REQUIRED),
     ("quiet", "Q", NONE), ("reservation", "R", REQUIRED), ("sibling", "", REQUIRED), ("signal", "s", REQUIRED),
     ("state", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED), ("verbose", "v", NONE),
@@ -37,10 +39,6 @@ OPTIONS = Table(
 _FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reservation", "state", "user", "wckey")
 DONE = "Job/step already completing or completed"
 UNKNOWN = "Invalid job id specified"
-
-
-class Problem(Exception):
-    """An error that is printed as it stands."""
 
 
 class Target(NamedTuple):
@@ -156,9 +154,9 @@ def _one(state: State, target: Target, number: int | None, options: dict[str, st
         sys.stderr.write(f"scancel: {verb} {'step' if target.step else 'job'} {target.name}\n")
     if "interactive" in options and job and not _confirmed(job):
         return ""
+    if job is None:
+        return f"scancel: error: Kill job error on job id {target.name}: {UNKNOWN}\n"
     try:
-        if job is None:
-            raise HpcKitError(UNKNOWN)
         if target.step and target.step != "batch":
             _step(state, job, target.step, number)
         elif number is None:

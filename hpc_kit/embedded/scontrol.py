@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import listing_support, scontrol_change, scontrol_show, scontrol_update, start
-from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
-from hpc_kit.embedded.scontrol_change import Problem
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State
 from hpc_kit.errors import HostlistError

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import arrays, job_ids, submission
+from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.recover import requeue as put_back
 from hpc_kit.embedded.schedule import REQUEUED_HELD
 from hpc_kit.embedded.state import now
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 _INVALID = "Invalid job id specified"
 FINISHED = "Job has already finished"
-
-
-class Problem(Exception):
-    """An error that is printed as it stands."""
 
 
 def find(state: State, word: str) -> list[Job]:
@@ -59,9 +56,7 @@ def hold_or_release(state: State, verb: str, words: list[str]) -> int:
     status = 0
     for word in ",".join(words).split(","):
         try:
-            jobs = [job for job in find(state, word) if job.active or verb != "release"]
-            if not any(job.active for job in jobs):
-                raise Problem(f"{FINISHED} for job {word}")
+            jobs = _unfinished(state, word)
         except Problem as problem:
             reason = str(problem).partition(" for job")[0]
             sys.stderr.write(f"{problem}\nslurm_suspend error: {reason}\n")
@@ -72,6 +67,13 @@ def hold_or_release(state: State, verb: str, words: list[str]) -> int:
                 if job.state == "PENDING":
                     _hold(state, own_record(state, job), verb)
     return status
+
+
+def _unfinished(state: State, word: str) -> list[Job]:
+    jobs = [job for job in find(state, word) if job.active]
+    if not jobs:
+        raise Problem(f"{FINISHED} for job {word}")
+    return jobs
 
 
 def _hold(state: State, job: Job, verb: str) -> None:

@@ -30,7 +30,7 @@ def _identity(view: View) -> Iterator[str]:
     yield f"UserId={job.user}({job.uid}) GroupId={job.group}({job.gid}) MCS_label=N/A"
     nice = job.options.get("nice") or ("100" if "nice" in job.options else "0")
     yield f"Priority={job.priority} Nice={nice} Account={null(job.account)} QOS={null(job.qos)}"
-    yield (f"JobState={view.shown_state} Reason={job.reason.replace(' ', '_')} Dependency={null(view.dependency)}")
+    yield (f"JobState={view.job.shown_state} Reason={job.reason.replace(' ', '_')} Dependency={null(view.dependency)}")
     flags = f"Requeue={int(job.requeue)} Restarts={job.restart_count} BatchFlag={int(job.batch)}"
     yield f"{flags} Reboot=0 ExitCode={view.exit_code}"
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import job_ids, nodes, processes
+from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.node_view import NodeView, node_views
-from hpc_kit.embedded.scontrol_change import Problem
 from hpc_kit.embedded.scontrol_job import job_text, step_text
+from hpc_kit.embedded.scontrol_node import node_text, partition_text
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.view import View, moment
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.slurm.units import UNLIMITED, format_time
+from hpc_kit.slurm.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _ENTITIES = (
     ("job", "jobs", "jobid"), ("node", "nodes", "nodename"), ("partition", "partitions", "partitionname"),
-    ("step", "steps", "stepid"), ("config",), ("daemons",), ("reservation", "reservations"), ("licenses",), ("topology",),
+    ("step", "steps", "stepid"), ("config",), ("daemons",), ("reservation", "reservations"), ("licenses",),
+    ("topology",),
 )  # fmt: skip
 
 
@@ -43,9 +44,9 @@ def show(state: State, entity: str, name: str | None, flags: Collection[str]) ->
     elif kind == "step":
         texts = _steps(state, name)
     elif kind == "node":
-        texts = [_node_text(state, view) for view in _nodes(state, name)]
+        texts = [node_text(state, view) for view in _nodes(state, name)]
     elif kind == "partition":
-        texts = [_partition_text(state, each) for each in _partitions(state, name)]
+        texts = [partition_text(state, each) for each in _partitions(state, name)]
     elif kind == "config":
         print(_config(state))
         return 0
@@ -67,9 +68,8 @@ def odds(state: State, name: str, words: list[str]) -> int:
         print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
     elif name == "completing":
         for job in state.jobs("completing"):
-            print(
-                f"JobId={job.job_id} EndTime={moment(job.end_time)} CompletingTime=00:00:00 Nodes(COMPLETING)={fold(job.nodes)}"
-            )
+            since = f"EndTime={moment(job.end_time)} CompletingTime={format_time(int(now() - job.end_time))}"
+            print(f"JobId={job.job_id} {since} Nodes(COMPLETING)={fold(job.nodes)}")
     elif name == "wait_job":
         jobs = _find(state, words[0])
         if jobs[0].state != "RUNNING":
@@ -156,65 +156,11 @@ def _nodes(state: State, name: str | None) -> list[NodeView]:
     return found
 
 
-def _node_text(state: State, view: NodeView) -> str:
-    settings, uname = state.settings, os.uname()
-    gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
-    booted = moment(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
-    partitions = ",".join(each.name for each in settings.partitions if view.name in nodes.of_partition(settings, each))
-    gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
-    used = f"cpu={view.cpus_used}" + (f",mem={view.mem_used}M" if view.mem_used else "") if view.cpus_used else ""
-    used += f",gres/gpu={view.gpus_used}" if view.gpus_used else ""
-    reason = f"   Reason={view.out.reason} [{view.out.user}@{moment(view.out.since)}]\n" if view.out else ""
-    return (
-        f"NodeName={view.name} Arch={uname.machine} CoresPerSocket=1 \n"
-        f"   CPUAlloc={view.cpus_used} CPUEfctv={settings.cpus} CPUTot={settings.cpus} CPULoad={os.getloadavg()[0]:.2f}\n"
-        f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={gpus}\n"
-        f"   NodeAddr={view.name} NodeHostName={view.name} Version={VERSION}\n"
-        f"   OS={uname.sysname} {uname.release} {uname.version} \n"
-        f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={_free_memory()} "
-        f"Sockets={settings.cpus} Boards=1\n"
-        f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
-        f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n   LastBusyTime={moment(now())}\n"
-        f"   CfgTRES=cpu={settings.cpus},mem={settings.memory_of_node}M,billing={settings.cpus}{gres}\n"
-        f"   AllocTRES={used}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
-        f"   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n{reason}"
-    )
-
-
-def _free_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
-
-
 def _partitions(state: State, name: str | None) -> list[Partition]:
     found = [each for each in state.settings.partitions if name in {None, each.name}]
     if not found:
         raise Problem(f"Partition {name} not found")
     return found
-
-
-def _partition_text(state: State, each: Partition) -> str:
-    settings = state.settings
-    names = nodes.of_partition(settings, each)
-    default = "NONE" if each.default_time is None else _limit(each.default_time)
-    cpus, count = settings.cpus * len(names), len(names)
-    gres = f",gres/gpu={settings.gpus * count}" if settings.gpus else ""
-    first = "YES" if each == settings.partitions[0] else "NO"
-    return (
-        f"PartitionName={each.name}\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n"
-        f"   AllocNodes=ALL Default={first} QoS=N/A\n"
-        f"   DefaultTime={default} DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO\n"
-        f"   MaxNodes=UNLIMITED MaxTime={_limit(each.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
-        f"   Nodes={fold(names)}\n"
-        "   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO\n"
-        "   OverTimeLimit=NONE PreemptMode=OFF\n"
-        f"   State=UP TotalCPUs={cpus} TotalNodes={count} SelectTypeParameters=NONE\n   JobDefaults=(null)\n"
-        "   DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
-        f"   TRES=cpu={cpus},mem={settings.memory_of_node * count}M,node={count},billing={cpus}{gres}\n"
-    )
-
-
-def _limit(seconds: int) -> str:
-    return "UNLIMITED" if seconds == UNLIMITED else format_time(seconds)
 
 
 def _config(state: State) -> str:

@@ -7,9 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import nodes
+from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.owner import user_name
 from hpc_kit.embedded.request import Refused
-from hpc_kit.embedded.scontrol_change import FINISHED, Problem, find, own_record
+from hpc_kit.embedded.scontrol_change import FINISHED, find, own_record
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.wake import poke
 from hpc_kit.errors import HpcKitError
@@ -41,7 +42,7 @@ def update(state: State, words: list[str]) -> int:
 def _updatefind(state: State, name: str, given: dict[str, str], words: list[str]) -> int:
     if not given:
         raise Problem("No changes specified")
-    unknown = [word for word in words if word.partition("=")[0].lower() not in {*_CHANGES, "jobid", "job"}]
+    unknown = [word for word in words if word.partition("=")[0].lower() not in {*CHANGES, "jobid", "job"}]
     if unknown:
         raise Problem(f"Update of this parameter is not supported: {unknown[0]}\nRequest aborted")
     jobs = find(state, name)
@@ -54,7 +55,7 @@ def _updatefind(state: State, name: str, given: dict[str, str], words: list[str]
             current = own_record(state, job)
             for field, value in given.items():
                 try:
-                    changes = _CHANGES[field](state, current, value)
+                    changes = CHANGES[field](state, current, value)
                 except HpcKitError:
                     raise Problem(f"Invalid {field} specification: {value}\nRequest aborted") from None
                 state.update_job(current.job_id, **changes)
@@ -115,7 +116,7 @@ def _nice(_: State, job: Job, value: str) -> dict[str, object]:
     return {"options": {**job.options, "nice": value}, "priority": priority}
 
 
-_CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
+CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
     "account": _plain("account"),
     "arraytaskthrottle": lambda _state, _job, value: {"array_at_once": int(value)},
     "comment": _plain("comment"),

@@ -34,7 +34,8 @@ class Settings(NamedTuple):
         nodes: The virtual nodes, as a node list.
         cpus: CPUs of each, whatever the machine has.
         memory: MiB of each; None for the machine's own.
-        gpus: GPUs of each, numbered from 0; `gpu_type` is their type, if they have one.
+        gpus: GPUs of each, numbered from 0.
+        gpu_type: Their type, if they have one; `sinfo` shows it.
         partitions: The first one is the default.
         max_array_size: No array index reaches it.
         kill_wait: Seconds between SIGTERM and SIGKILL.
@@ -110,11 +111,9 @@ def decode(text: str, path: Path) -> Settings:
     for name, value in found.items():
         if name not in Settings._fields:
             raise _bad(path, f"no setting is called {name!r}")
-        if name == "partitions":
-            value = _partitions(path, value)
-        elif not _fits(value, Settings._field_defaults[name], name):
+        if name != "partitions" and not _fits(value, Settings._field_defaults[name], name):
             raise _bad(path, f"{name} = {value!r}")
-        values[name] = value
+        values[name] = _partitions(path, value) if name == "partitions" else value
     return Settings(**values)  # type: ignore[arg-type]  # checked above, name by name
 
 

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import columns, listing_support, start
-from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Given, Table, Usage
+from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Given, Problem, Table, Usage
 from hpc_kit.embedded.job_ids import select
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME, SORT_KEYS
@@ -45,10 +45,6 @@ VARIABLES = {
     "SQUEUE_USERS": "user", "SQUEUE_ARRAY": "array",
 }  # fmt: skip
 """Variables that stand for options where the command line has none."""
-
-
-class Problem(Exception):
-    """An error that is printed as it stands."""
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:

@@ -71,7 +71,7 @@ FIELDS = (
     Field("", "s", "selectjobinfo", lambda _: ""),
     Field("START_TIME", "S", "starttime", lambda view: moment(view.start)),
     Field("ST", "t", "statecompact", lambda view: view.short_state),
-    Field("STATE", "T", "state", lambda view: view.shown_state),
+    Field("STATE", "T", "state", lambda view: view.job.shown_state),
     Field("UID", "U", "userid", lambda view: str(view.job.uid)),
     Field("USER", "u", "username", lambda view: view.job.user),
     Field("RESERVATION", "v", "reservation", lambda _: "(null)"),

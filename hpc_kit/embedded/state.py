@@ -4,44 +4,23 @@ Nobody sends anybody anything but a byte that says "look": what is to be done st
 whoever was to do it.
 """
 
+# ruff: noqa: S608 - the names in the statements are those of the records, never a user's words
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.embedded.database import NAME, connect, decode, encode, retry
 from hpc_kit.embedded.records import Job, Step
 from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, load, state_directory
 from hpc_kit.errors import AnswerNo, HpcKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-T = TypeVar("T")
-
-BUSY_SECONDS = 30.0
-DATABASE = "slurm.db"
-_IS_MADE = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
-_JSON = frozenset({"options", "request", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
-_BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
-_JOB_COLUMNS = ", ".join(f'"{name}"' + " INTEGER PRIMARY KEY" * (name == "job_id") for name in Job._fields)
-_STEP_COLUMNS = ", ".join(f'"{name}"' for name in Step._fields)
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS jobs ({_JOB_COLUMNS});
-CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state);
-CREATE INDEX IF NOT EXISTS jobs_completing ON jobs (completing) WHERE completing;
-CREATE INDEX IF NOT EXISTS jobs_array ON jobs (array_job_id);
-CREATE INDEX IF NOT EXISTS jobs_end ON jobs (end_time);
-CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id));
-CREATE TABLE IF NOT EXISTS scripts (job_id INTEGER PRIMARY KEY, script BLOB, environ BLOB);
-CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, job_id INTEGER, kind TEXT, value TEXT);
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
-"""
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class Order(NamedTuple):
@@ -90,18 +69,7 @@ class State:
 
     def _connect(self) -> sqlite3.Connection:
         if self._db is None:
-            path = self.directory / DATABASE
-            old = os.umask(0o077)
-            try:
-                db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-            finally:
-                os.umask(old)
-            db.row_factory = sqlite3.Row
-            # Committed means on its way to the disk: no process's death loses it, only the machine's may.
-            db.execute("PRAGMA synchronous = NORMAL")
-            if not _retry(lambda: db.execute(_IS_MADE).fetchone()):
-                _make(db, self.directory)
-            self._db = db
+            self._db = connect(self.directory)
         return self._db
 
     def is_cluster(self, names: str) -> bool:
@@ -110,7 +78,7 @@ class State:
 
     def exists(self) -> bool:
         """Whether the file is still there; a directory may be taken away under our feet."""
-        return (self.directory / DATABASE).exists()
+        return (self.directory / NAME).exists()
 
     def close(self) -> None:
         """Let go of the file; it opens again by itself. A connection must not live through a fork."""
@@ -122,7 +90,7 @@ class State:
     def transaction(self) -> Iterator[None]:
         """All or nothing, and nobody else writes meanwhile."""
         db = self._connect()
-        _retry(lambda: db.execute("BEGIN IMMEDIATE"))
+        retry(lambda: db.execute("BEGIN IMMEDIATE"))
         try:
             yield
         except BaseException:
@@ -133,7 +101,7 @@ class State:
     def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run one statement."""
         db = self._connect()
-        return _retry(lambda: db.execute(sql, values))
+        return retry(lambda: db.execute(sql, values))
 
     # Jobs
 
@@ -153,8 +121,8 @@ class State:
 
     def jobs(self, where: str = "1", values: Sequence[object] = (), order: str = "job_id") -> list[Job]:
         """The jobs that a condition holds for, by id or in another order."""
-        rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)  # noqa: S608
-        return [Job(**_decode(row)) for row in rows]
+        rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)
+        return [Job(**decode(row)) for row in rows]
 
     def active_jobs(self) -> list[Job]:
         """Every job that is not over."""
@@ -168,9 +136,10 @@ class State:
 
     def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
         """The steps of a job's present (or another) attempt, by number; the batch script is -1."""
-        sql = "SELECT * FROM steps WHERE job_id = ?1 AND attempt = coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
-        rows = self.execute(f"{sql} ORDER BY step_id", (job_id, attempt))
-        return [Step(**_decode(row)) for row in rows]
+        which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
+        sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id"
+        rows = self.execute(sql, (job_id, attempt))
+        return [Step(**decode(row)) for row in rows]
 
     def next_step_id(self, job_id: int) -> int:
         """The number of a job's next step; in one transaction with `add_step`."""
@@ -190,7 +159,7 @@ class State:
     # Scripts, orders and odds and ends
 
     def script(self, job_id: int) -> tuple[bytes, bytes]:
-        """The batch script and the environment (`NAME=value\\0`...) that a job, or an array by its id, came with."""
+        """The batch script and the environment, see `exports.encode`, that a job, or an array by its id, came with."""
         row = self.execute("SELECT script, environ FROM scripts WHERE job_id = ?", (job_id,)).fetchone()
         return (row["script"], row["environ"]) if row else (b"", b"")
 
@@ -222,7 +191,7 @@ class State:
         """Forget scripts of jobs long over, and the oldest finished jobs."""
         over = "state NOT IN ('PENDING', 'RUNNING') AND NOT completing"
         forgotten = moment - self.settings.min_job_age
-        live = f"SELECT job_id FROM jobs WHERE NOT ({over} AND end_time < ?1) UNION SELECT array_job_id FROM jobs WHERE NOT ({over} AND end_time < ?1) AND array_job_id"
+        live = f"SELECT coalesce(array_job_id, job_id) FROM jobs WHERE NOT ({over} AND end_time < ?)"
         self.execute(f"DELETE FROM scripts WHERE job_id NOT IN ({live})", (forgotten,))
         oldest = f"SELECT job_id FROM jobs WHERE {over} ORDER BY end_time DESC LIMIT -1 OFFSET ?"
         self.execute(f"DELETE FROM jobs WHERE job_id IN ({oldest})", (self.settings.max_jobs,))
@@ -230,49 +199,13 @@ class State:
 
     def _insert(self, table: str, values: Mapping[str, object]) -> None:
         names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
-        self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", _encode(values))  # noqa: S608
+        self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", encode(values))
 
     def _update(self, table: str, changes: Mapping[str, object], where: str, key: Iterable[object]) -> None:
         names = ", ".join(f'"{name}" = ?' for name in changes)
-        self.execute(f"UPDATE {table} SET {names} WHERE {where}", [*_encode(changes), *key])  # noqa: S608
+        self.execute(f"UPDATE {table} SET {names} WHERE {where}", [*encode(changes), *key])
 
 
 def now() -> float:
     """The time, as records have it."""
     return time.time()
-
-
-def _make(db: sqlite3.Connection, directory: Path) -> None:
-    """Make the tables; under a lock, for the journal's mode can only be changed while nobody else is there."""
-    lock = os.open(directory / "slurm.db.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _retry(lambda: db.execute(_IS_MADE).fetchone()):
-            _retry(lambda: db.execute("PRAGMA journal_mode = WAL"))
-            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-    finally:
-        os.close(lock)
-
-
-def _retry(action: Callable[[], T]) -> T:
-    """Again while the file is locked: SQLite does not wait by itself where the last one to leave clears up."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            return action()
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-
-
-def _encode(values: Mapping[str, object]) -> list[object]:
-    return [json.dumps(value) if name in _JSON else value for name, value in values.items()]
-
-
-def _decode(row: sqlite3.Row) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name in row.keys():  # noqa: SIM118 - a Row is no mapping
-        value = row[name]
-        values[name] = json.loads(value) if name in _JSON else bool(value) if name in _BOOL else value
-    return values

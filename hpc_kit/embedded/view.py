@@ -106,12 +106,7 @@ class View:
     @property
     def short_state(self) -> str:
         """`PD`, `R`, `CG`..."""
-        return STATES.get(self.shown_state, self.shown_state)
-
-    @property
-    def shown_state(self) -> str:
-        """`PENDING`, `RUNNING`, `COMPLETING`..."""
-        return self.job.shown_state
+        return STATES.get(self.job.shown_state, self.job.shown_state)
 
     @property
     def nodelist(self) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, rank_log
-from hpc_kit.runtime import failure, notice, program, session
+from hpc_kit.runtime import failure, notice, program, session, settle
 from hpc_kit.runtime.exports import for_command, of_world
 from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
@@ -85,10 +85,8 @@ def _run_to_its_end(what: program.Program) -> None:
         if failure.exit_code(stop):
             raise
     if "torch.distributed" in sys.modules:
-        from torch import distributed as dist
-
-        if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
+        settle.destroy_process_group()
+        settle.settle()  # the program may have destroyed it itself
 
 
 def _write_own_log(world: World) -> None:

@@ -104,9 +104,11 @@ def fast_exit() -> Iterator[None]:
 
     The hook stays when the block is left by an exception.
     """
-    previous = sys.excepthook
+    previous, stderr = sys.excepthook, sys.stderr
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        # The hook that torch puts before this one collects what is written, to print it afterwards: there is no after.
+        sys.stderr = stderr
         if isinstance(error, HpcKitError):
             sys.stderr.write(f"hpc-kit: {error}\n")
         else:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime import devices, failure, session
+from hpc_kit.runtime import devices, failure, session, settle
 from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.world import World
 
@@ -113,7 +113,7 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None) -> Iterato
         device_id=group.device if group.backend == "nccl" else None,
     )
     yield group
-    dist.destroy_process_group()
+    settle.destroy_process_group()
 
 
 def _group(meeting: Meeting, backend: str) -> Group:

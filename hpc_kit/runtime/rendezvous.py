@@ -93,8 +93,7 @@ def meet(
         if world.launcher in _LAUNCHERS_WITH_STORE:
             opened = store.of_launcher(world, environ, timeout)
         elif is_owner:
-            opened = store.open_as_owner(world, timeout)
-            until_all_have_come.enter_context(store.announced(opened, world, store.token(world, occasion)))
+            opened = until_all_have_come.enter_context(store.opened(world, store.token(world, occasion), timeout))
         else:
             opened = store.find(world, store.token(world, occasion), timeout, here)
         # Agents of torchrun and their workers meet in one store, and so do workers that were started again.

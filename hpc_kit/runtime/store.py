@@ -39,43 +39,30 @@ def token(world: World, occasion: int = 0) -> str:
     return f"hpc_kit/{blake2s(text.encode(), digest_size=16).hexdigest()}"
 
 
-def open_as_owner(world: World, timeout: float) -> Opened:
-    """Open the store on the first candidate port that is free, bound before anybody is told of it.
+@contextmanager
+def opened(world: World, token: str, timeout: float) -> Iterator[Opened]:
+    """Rank 0's store; inside, all ranks that ask are told of it.
 
     Raises:
-        RendezvousError: All candidates are taken.
+        RendezvousError: All ports that this launch may use are taken.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    with _bound(world) as listener, _announced(world, token, listener.getsockname()[1]):
+        yield _served(world, listener, timeout)
 
+
+def _bound(world: World) -> socket.socket:
+    """The first candidate port that is free, taken before anybody is told of it."""
     alone = world.world_size == 1
     candidates = [0] if alone else ports.candidates(world.key, world.master_port)
     for candidate in candidates:
         listener = addresses.listen(candidate, everywhere=not alone)
-        if listener is None:
-            continue
-        port = listener.getsockname()[1]
-        store = TCPStore(
-            "127.0.0.1",
-            port,
-            None,
-            True,  # noqa: FBT003 (is_master)
-            timedelta(seconds=timeout),
-            wait_for_workers=False,
-            # A program's own env:// asks for the same port in this process: it gets this very store.
-            multi_tenant=True,
-            master_listen_fd=listener.detach(),
-        )
-        return Opened(store, "127.0.0.1" if alone else world.master_addr or socket.gethostname(), port)
+        if listener is not None:
+            return listener
     raise _all_taken(world, candidates)
 
 
 @contextmanager
-def announced(opened: Opened, world: World, token: str) -> Iterator[None]:
-    """Tell all ranks that ask where the store is.
-
-    Raises:
-        RendezvousError: All ports on which they would ask are taken.
-    """
+def _announced(world: World, token: str, port: int) -> Iterator[None]:
     if world.world_size == 1:
         yield
         return
@@ -83,8 +70,27 @@ def announced(opened: Opened, world: World, token: str) -> Iterator[None]:
     listener = beacon.light(candidates)
     if listener is None:
         raise _all_taken(world, candidates)
-    with beacon.shining(listener, token, opened.port):
+    with beacon.shining(listener, token, port):
         yield
+
+
+def _served(world: World, listener: socket.socket, timeout: float) -> Opened:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        "127.0.0.1",
+        port,
+        None,
+        True,  # noqa: FBT003 (is_master)
+        timedelta(seconds=timeout),
+        wait_for_workers=False,
+        # A program's own env:// asks for the same port in this process: it gets this very store.
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
+    )
+    host = "127.0.0.1" if world.world_size == 1 else world.master_addr or socket.gethostname()
+    return Opened(store, host, port)
 
 
 def find(world: World, token: str, timeout: float, here: str) -> Opened:
@@ -124,7 +130,7 @@ def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Ope
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     if world.master_addr is None or world.master_port is None:
-        return open_as_owner(world, timeout)
+        return _served(world, _bound(world), timeout)
     launcher_has_opened_it = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
         store = TCPStore(

@@ -39,12 +39,12 @@ def main(words: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     try:
-        options = torchrun.parse_args(words)  # type: ignore[no-untyped-call]
+        options = torchrun.parse_args(words)
         world = agents(resolve(os.environ), options.nnodes)
         notice.warn(world)
         meeting = rendezvous.meet(world, timeout=seconds_of(None, os.environ))
         _prepare(meeting, options)
-        torchrun.run(options)  # type: ignore[no-untyped-call]
+        torchrun.run(options)
     except HpcKitError as error:
         sys.stderr.write(f"hpc-kit: {error}\n")
         return error.exit_status
@@ -108,16 +108,23 @@ def _told(error: ChildFailedError) -> int:
     """Say which worker of this node failed first, and leave its name, which one that was killed cannot do itself."""
     rank, worker = error.get_first_failure()
     code = worker.exitcode if worker.exitcode >= 0 else _KILLED - worker.exitcode
-    how = f"with exit code {code}" if worker.exitcode >= 0 else f"by {signal.Signals(-worker.exitcode).name}"
-    more = ""
-    if run := os.environ.get(RUN_VARIABLE):
-        claim_first_failure(Path(run), rank, failure.host(), code)
-        first = read_first_failure(Path(run))
-        more = f": {rank_log(rank)} tells why"
-        if first is not None and first.rank not in error.failures:
-            more = f" after rank {first.rank} on {first.host}"
-    sys.stderr.write(f"hpc-kit: rank {rank} ended {how}{more}\n")
-    return code
+    run = os.environ.get(RUN_VARIABLE)
+    if run is None:
+        sys.stderr.write(f"hpc-kit: rank {rank} ended {_how(code)}\n")
+        return code
+    claim_first_failure(Path(run), rank, failure.host(), code)
+    first = read_first_failure(Path(run))
+    if first is None or first.host != failure.host():
+        after = f" after rank {first.rank} on {first.host}" if first else ""
+        sys.stderr.write(f"hpc-kit: rank {rank} ended {_how(code)}{after}\n")
+        return code
+    # Torch knows whose end it saw first; the marker, who failed first.
+    sys.stderr.write(f"hpc-kit: rank {first.rank} ended {_how(first.exit_code)}: {rank_log(first.rank)} tells why\n")
+    return first.exit_code
+
+
+def _how(code: int) -> str:
+    return f"by {signal.Signals(code - _KILLED).name}" if code > _KILLED else f"with exit code {code}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Evidence, Finding, Severity
 from hpc_kit.slurm.commands import Runner, clean_environ, find_slurm
 
+NO_SLURM = "no Slurm to ask"
+"""Why sbatch is skipped where this machine is no login node."""
+
 _SECONDS = 20.0
 _BASH = {"bash", "sh", "dash", None}
 _SHELLCHECK = {"bash", "sh", "dash", "ksh"}
@@ -151,7 +154,7 @@ def _sbatch(script: Script, file: Path, runner: Runner, environ: Mapping[str, st
     Documented: sbatch(1), --test-only.
     """
     if find_slurm(environ, runner) is None:
-        return "no Slurm to ask"
+        return NO_SLURM
     if script.problems or not script.text.startswith("#!"):
         return "mend the directives first"
     answer = runner(["sbatch", "--test-only", str(file)], timeout=_SECONDS, environ=clean_environ(environ))

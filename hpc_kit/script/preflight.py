@@ -50,13 +50,25 @@ def check_program(resolved: Resolved, root: Path) -> None:
             raise error
 
 
-def findings(resolved: Resolved, root: Path) -> list[Finding]:
-    """Everything that is missing, as findings."""
-    return [
-        Finding(each.code, "error", 0, 0, error.what, error.remedy or "", error.found)
-        for each in CHECKS
-        for error in each.check(resolved, root)
-    ]
+def findings(resolved: Resolved, root: Path, *, elsewhere: bool = False) -> list[Finding]:
+    """Everything that is missing, as findings.
+
+    Args:
+        resolved: The job.
+        root: The user's project.
+        elsewhere: The job's cluster is another machine: its interpreter need not be here.
+    """
+    found = []
+    for each in CHECKS:
+        for error in each.check(resolved, root):
+            doubtful = elsewhere and isinstance(error, MissingInterpreter)
+            severity: Severity = "warning" if doubtful else "error"
+            found.append(Finding(each.code, severity, 0, 0, error.what, error.remedy or "", error.found))
+    return found
+
+
+class MissingInterpreter(SpecError):
+    """The cluster's Python is not there."""
 
 
 def _program(resolved: Resolved, root: Path) -> Iterator[SpecError]:
@@ -96,7 +108,7 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
     path = folder / name
     if not path.exists():
         if name == resolved.python:
-            return SpecError(
+            return MissingInterpreter(
                 f"the interpreter {name} does not exist",
                 found=f"python of cluster {resolved.cluster.name}, as seen from {folder}",
                 remedy="python = '/path/to/python' in the cluster file, or --set cluster.python=...",

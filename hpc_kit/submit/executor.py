@@ -24,6 +24,7 @@ from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.submit.access import access_of
 from hpc_kit.submit.job import FunctionJob
+from hpc_kit.submit.logs import make_folder
 from hpc_kit.submit.parameters import Extras, parameters
 from hpc_kit.submit.protocol import timeout_minutes, with_protocol
 from hpc_kit.submit.submission import Submission, send
@@ -156,10 +157,9 @@ class Executor(SlurmExecutor):
         uid = uuid.uuid4().hex
         resolved = self._resolve()
         text = self._make_submission_file_text(command, uid)
-        JobPaths.get_first_id_independent_folder(self.folder).mkdir(parents=True, exist_ok=True)
         done = send(resolved, root=self.root, text=text, command_line=sys.argv, allow_ids=True)
         job = self._handle(done, done.job_id, resolved)
-        job.paths.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(job.paths.folder, mode=0o700)
         job.paths.submission_file.write_text(text)
         self._write_job_id(done.job_id, uid)
         return job
@@ -216,7 +216,8 @@ class Executor(SlurmExecutor):
 
     def _pickled(self, submissions: list[DelayedSubmission]) -> list[Path]:
         folder = JobPaths.get_first_id_independent_folder(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        # Arguments may hold what is nobody else's business.
+        make_folder(folder, mode=0o700)
         minutes = timeout_minutes(self._resolve().job)
         pickles: list[Path] = []
         for delayed in submissions:

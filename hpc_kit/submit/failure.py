@@ -85,7 +85,9 @@ def find_failure(run: Run, status: JobStatus | None) -> Failure | None:
         return _of_rank(run, _TaskEnd(marker.rank, marker.host, marker.exit_code, killed), batch)
     if state in ENDED_FROM_OUTSIDE:
         return None
-    first = next(_tasks(batch), None)
+    ends = list(_tasks(batch))
+    # SIGTERM is what srun sends to those that are to end because another one did.
+    first = next((end for end in ends if end.killed != "SIGTERM"), ends[0] if ends else None)
     if first is not None:
         return _of_rank(run, first._replace(rank=first.rank * run.ranks_per_task), batch)
     return _of_batch(run, batch, status)

@@ -9,6 +9,7 @@ from msgspec import structs
 from submitit.core.utils import JobPaths
 from submitit.slurm.slurm import SlurmJobEnvironment
 
+from hpc_kit.script.quoting import sh
 from hpc_kit.slurm.units import UNLIMITED, parse_time
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ SIGNAL_DELAY = 90
 
 ENDLESS_MINUTES = 10 * 365 * 24 * 60
 
+_TAG = re.compile("%[jtAa]")
+
 
 def with_protocol(job: Job, folder: Path, extras: Extras, array: str | None) -> Job:
     """A job whose script keeps submitit's protocol.
@@ -34,15 +37,18 @@ def with_protocol(job: Job, folder: Path, extras: Extras, array: str | None) -> 
     """
     output, error = (_pattern(path, array) for path in (JobPaths(folder).stdout, JobPaths(folder).stderr))
     separate = not extras.stderr_to_stdout
+    own_folder = _make_folder(str(folder), array=array is not None)
     return structs.replace(
         job,
         env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
+        setup=(*job.setup, *own_folder),
         launch=structs.replace(job.launch, output=output, error=error if separate else None),
         resources=structs.replace(
             job.resources,
             array=array,
-            output=output.replace("%t", "0"),
-            error=error.replace("%t", "0") if separate else None,
+            # A folder with the job's id is not there yet when Slurm opens the batch script's log.
+            output=None if own_folder else output.replace("%t", "0"),
+            error=error.replace("%t", "0") if separate and not own_folder else None,
             open_mode="append",
             signal=f"{SlurmJobEnvironment.USR_SIG}@{_signal_delay(job, extras)}",
         ),
@@ -53,6 +59,18 @@ def _pattern(path: Path, array: str | None) -> str:
     """A name of submitit's with Slurm's patterns; any percent sign but those of its four is part of the name."""
     text = re.sub(r"%(?![jtAa])", "%%", str(path))
     return text if array is None else text.replace("%j", "%A_%a")
+
+
+def _make_folder(folder: str, *, array: bool) -> tuple[str, ...]:
+    """The line of shell that makes a folder whose name holds the job's id; none where it does not."""
+    if not _TAG.search(folder):
+        return ()
+    ids = {"%j": "$SLURM_JOB_ID", "%A": "$SLURM_JOB_ID", "%t": "0"}
+    if array:
+        ids |= {"%A": "$SLURM_ARRAY_JOB_ID", "%a": "$SLURM_ARRAY_TASK_ID"}
+        ids["%j"] = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    parts = re.split(f"({_TAG.pattern})", folder)
+    return ("mkdir -p " + "".join(f'"{ids[part]}"' if part in ids else sh(part) for part in parts if part),)
 
 
 def _signal_delay(job: Job, extras: Extras) -> int:

@@ -43,7 +43,9 @@ def refusal(resolved: Resolved, access: Access, answer: Completed) -> AnswerNo:
     words = own_words(answer)
     if _UNREACHABLE.search(words):
         remedy = "try again in a while; `scontrol ping` tells whether the controller is up"
-        if re.search("munge|authentication", words, re.IGNORECASE):
+        if re.search("configuration source", words, re.IGNORECASE):
+            remedy = "run this on a login node of the cluster, or add --cluster local for the embedded Slurm"
+        elif re.search("munge|authentication", words, re.IGNORECASE):
             remedy = "tell the administrators: munge, which vouches for users, does not run on this host"
         return SlurmUnavailable("Slurm does not answer, and the job was not submitted", found=words, remedy=remedy)
     return SubmitRefused(f"sbatch refused {resolved.job.name}", found=words, remedy=_remedy(words, resolved, access))

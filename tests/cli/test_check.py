@@ -98,6 +98,13 @@ def test_a_missing_program_is_found_before_the_queue(kit: Kit, project: Path) ->
     assert "do: train.py" in done.stdout
 
 
+def test_a_job_for_another_machine_is_checked_all_the_same(kit: Kit) -> None:
+    words = ["check", "ddp_4node", "--cluster", "example-gpu", "--set", "resources.ntasks_per_node=4"]
+    done = kit(*words, "--set", "cluster.python=/there/python", cwd=ROOT)
+    assert done.returncode == 0
+    assert "warning KIT601  the interpreter /there/python does not exist" in done.stdout
+
+
 def test_explain_needs_no_job(kit: Kit) -> None:
     done = kit("check", "--explain", "KIT204")
     assert done.returncode == 0

@@ -20,7 +20,7 @@ T = TypeVar("T")
 PATIENCE = 20.0
 
 
-def wait_for(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
+def wait_for(what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
     """What the function gives as soon as it is true, asked again and again."""
     deadline = time.monotonic() + seconds
     while not (found := what()):
@@ -65,7 +65,8 @@ class Slurm:
     def refused(self, *argv: str, stdin: str | None = None) -> tuple[int, str]:
         """Exit status and complaint of a command that must print nothing else."""
         done = self.run(*argv, stdin=stdin)
-        assert done.returncode != 0 and not done.stdout, f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout == ""
+        assert done.returncode != 0, f"{argv} succeeded"
         return done.returncode, done.stderr
 
     def submit(self, body: str, *options: str, arguments: tuple[str, ...] = (), shell: str = "/bin/bash") -> int:
@@ -107,13 +108,13 @@ class Slurm:
     def processes(self) -> list[int]:
         """All that belongs to this Slurm: daemons, and what carries its mark."""
         mark = f"HPC_KIT_SLURM_STATE={self.directory}".encode()
-        daemons = {int(name) for name in os.listdir("/proc") if name.isdigit() and self._holds_log(int(name))}
+        daemons = {int(path.name) for path in Path("/proc").glob("[0-9]*") if self._holds_log(path)}
         return sorted((daemons | set(processes.marked({mark}))) - {os.getpid(), os.getppid()})
 
-    def _holds_log(self, pid: int) -> bool:
+    def _holds_log(self, process: Path) -> bool:
         """Daemons write to the controller's log."""
         try:
-            return os.readlink(f"/proc/{pid}/fd/2").startswith(str(self.directory))
+            return str((process / "fd" / "2").readlink()).startswith(str(self.directory))
         except OSError:
             return False
 

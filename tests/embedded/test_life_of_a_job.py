@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -30,8 +29,8 @@ def test_a_script_runs_in_the_submitters_folder_with_its_environment_and_argumen
 def test_nothing_is_left_when_the_queue_is_empty(slurm: Slurm) -> None:
     slurm.until(slurm.submit("true"), "COMPLETED")
     wait_for(lambda: not slurm.processes())
-    assert sorted(os.listdir(slurm.directory / "wake")) == []
-    assert sorted(os.listdir(slurm.directory / "jobs")) == []
+    assert not list((slurm.directory / "wake").iterdir())
+    assert not list((slurm.directory / "jobs").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -190,7 +189,8 @@ def test_twenty_at_once_get_twenty_ids(slurm: Slurm) -> None:
 def test_two_hundred_queued_jobs_are_no_trouble(slurm: Slurm) -> None:
     holder = slurm.submit("sleep 600", "-N4", "--exclusive")
     slurm.until(holder, "RUNNING")
-    program = "import os; from hpc_kit.embedded import sbatch\nfor _ in range(200): sbatch.main(['-Q', '--wrap', 'true'], os.environ)"
+    program = "import os; from hpc_kit.embedded import sbatch\n"
+    program += "for _ in range(200): sbatch.main(['-Q', '--wrap', 'true'], os.environ)"
     subprocess.run([sys.executable, "-c", program], env=slurm.environ, cwd=slurm.folder, check=True)
     reasons = slurm.said("squeue", "-h", "-t", "PD", "-o", "%r").split()
     assert len(reasons) == 200

@@ -13,6 +13,9 @@ from hpc_kit.embedded import Partition
 from hpc_kit.slurm.status import parse_scontrol_job
 from tests.embedded.conftest import Slurm, wait_for
 
+NO_ENTITY = """No valid entity in update command
+Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"
+"""
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 
 
@@ -265,8 +268,7 @@ def test_odds_and_ends_of_scontrol(queue: Slurm) -> None:
         (("update", "JobId=77", "Name=x"), "Invalid job id specified for job 77\n"),
         (
             ("update", "Name=x"),
-            "No valid entity in update command\n"
-            'Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"\n',
+            NO_ENTITY,
         ),
         (("update", "NodeName=n9", "State=DRAIN", "Reason=x"), "slurm_update error: Invalid node name specified\n"),
     ],
@@ -353,7 +355,7 @@ def test_what_sinfo_refuses(slurm: Slurm) -> None:
 
 
 def test_every_column_of_sinfo_has_a_value(slurm: Slurm) -> None:
-    from hpc_kit.embedded.sinfo import BY_LETTER, BY_NAME
+    from hpc_kit.embedded.sinfo_fields import BY_LETTER, BY_NAME
 
     assert slurm.said("sinfo", "-h", "-N", "-o", "".join(f"%{letter} " for letter in BY_LETTER)).count("\n") == 4
     assert slurm.said("sinfo", "-h", "-N", "-O", ",".join(BY_NAME)).count("\n") == 4

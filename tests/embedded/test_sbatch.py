@@ -156,8 +156,13 @@ def test_a_later_option_takes_back_an_earlier_one(slurm: Slurm) -> None:
 
 
 def test_options_of_real_clusters_change_nothing(slurm: Slurm) -> None:
-    directives = ["--account=abc", "--qos=high", "--mail-type=END,FAIL", "--mail-user=me@example.org", "--comment=x", "--licenses=fluent:2", "--constraint=a100&nvlink", "--wckey=k", "--nice=10", "--hint=nomultithread", "--switches=1@1:00", "--tmp=10G", "--threads-per-core=1", "--sockets-per-node=2", "--mem-bind=local", "--gpu-bind=closest", "--cpu-freq=high", "--no-kill", "--oversubscribe", "--propagate=NONE", "--profile=task", "--acctg-freq=30", "--core-spec=1", "--network=x", "--power=x"]
-    job_id = slurm.submit("\n".join(f"#SBATCH {each}" for each in directives) + "\ntrue")
+    text = """
+        --account=abc --qos=high --mail-type=END,FAIL --mail-user=me@example.org --comment=x --licenses=fluent:2
+        --constraint=a100&nvlink --wckey=k --nice=10 --hint=nomultithread --switches=1@1:00 --tmp=10G
+        --threads-per-core=1 --sockets-per-node=2 --mem-bind=local --gpu-bind=closest --cpu-freq=high --no-kill
+        --oversubscribe --propagate=NONE --profile=task --acctg-freq=30 --core-spec=1 --network=x --power=x
+    """
+    job_id = slurm.submit("\n".join(f"#SBATCH {each}" for each in text.split()) + "\ntrue")
     assert slurm.until(job_id, "COMPLETED").account == "abc"
 
 

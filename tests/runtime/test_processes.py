@@ -129,14 +129,14 @@ def test_ranks_on_two_nodes_meet_beside_a_port_that_is_taken(launch: Launch) -> 
 
 
 @pytest.mark.parametrize(
-    ("fail", "code", "claimed"),
+    ("fail", "code", "words"),
     [
-        ("if world.rank == 2: raise ValueError('bad batch')", 1, 1),
-        ("if world.rank == 2: sys.exit(3)", 3, 3),
+        ("if world.rank == 2: raise ValueError('bad batch')", 1, ["ValueError: bad batch"]),
+        ("if world.rank == 2: sys.exit(3)", 3, []),
     ],
 )
 def test_a_rank_that_fails_in_its_group_is_named_and_all_end(
-    launch: Launch, fail: str, code: int, claimed: int
+    launch: Launch, fail: str, code: int, words: list[str]
 ) -> None:
     launch.start(step_of(2, 1).environs(), launch.program(DISTRIBUTED, fail))
     codes = launch.wait()
@@ -144,7 +144,8 @@ def test_a_rank_that_fails_in_its_group_is_named_and_all_end(
     assert 0 not in codes
     first = read_first_failure(launch.run)
     assert first is not None
-    assert (first.rank, first.host, first.exit_code) == (2, "127.0.0.2", claimed)
+    assert (first.rank, first.host, first.exit_code) == (2, "127.0.0.2", code)
+    assert [line for line in launch.tasks[2].err.splitlines() if "Error: " in line] == words
 
 
 def test_a_rank_that_is_killed_lets_all_end(launch: Launch) -> None:

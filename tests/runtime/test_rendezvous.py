@@ -97,8 +97,7 @@ def test_ports_taken_by_silent_and_by_talking_programs_are_passed_by(job: str, h
 def test_the_store_of_another_job_is_passed_by(job: str, held: ExitStack) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
     world = resolve(environs[0])
-    theirs = store.open_as_owner(world, 5)
-    held.enter_context(store.announced(theirs, world, "hpc_kit/another"))
+    theirs = held.enter_context(store.opened(world, "hpc_kit/another", 5))
     assert theirs.port == ports.candidates(world.key)[0]
     meetings = met(meet(environs))
     assert {meeting.port for meeting in meetings} == {ports.candidates(world.key)[1]}

@@ -91,6 +91,8 @@ def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
     with pytest.raises(SpecError, match=r"the interpreter \.venv/bin/python does not exist") as caught:
         check_program(job, project)
     assert caught.value.remedy == "python = '/path/to/python' in the cluster file, or --set cluster.python=..."
+    assert [finding.severity for finding in findings(job, project)] == ["error"]
+    assert [finding.severity for finding in findings(job, project, elsewhere=True)] == ["warning"]
 
 
 def test_setup_may_bring_a_program_or_go_elsewhere(project: Path) -> None:

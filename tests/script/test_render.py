@@ -117,10 +117,8 @@ def test_every_option_reaches_the_script(name: str) -> None:
         "profile": "task", "propagate": "NONE", "acctg_freq": "task=7", "cpu_freq": "high", "gpu_freq": "high",
     }  # fmt: skip
     field = str(Resources.__annotations__[name])
-    sample = next(
-        (value for kind, value in {"bool]": True, "Count": 7, "Number": 7, "bool,": True}.items() if kind in field), "7"
-    )
-    value = values.get(name, True if getattr(Resources(), name) is False else 7 if "Annotated" in field else "7")
+    plain = True if getattr(Resources(), name) is False else 7 if "Annotated" in field else "7"
+    value = values.get(name, plain)
     settings: dict[str, object] = {"resources.ntasks_per_node": 1, f"resources.{name}": value}
     settings |= {"resources.nodes": 7} if name == "ntasks" else {}
     text = render("single", "slurm", set=settings, root=ROOT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,21 @@ def test_the_script_is_ours_and_keeps_submitits_protocol(executor: Executor, slu
     assert job.paths.submitted_pickle.is_file()
     assert job.num_tasks == 4
     assert sorted(path.name for path in folder.iterdir()) == ["12_submission.sh", "12_submitted.pkl"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_with_the_jobs_id_is_made_by_the_script_before_srun(slurm: FakeSlurm, project: Path) -> None:
+    executor = Executor(job="job", folder="my $pickles/%j/x", cluster="fake")
+    executor.submit(functions.add, 2, 3)
+    script = slurm.told("12.script")
+    assert f'mkdir -p "{project}/my \\$pickles/""$SLURM_JOB_ID"/x\n' in script
+    assert directives(script)["output"] == "runs/job/%j.log"
+    executor.map_array(functions.add, [1, 2], [1, 2])
+    script = slurm.told("13.script")
+    made = next(line for line in script.splitlines() if line.startswith("mkdir -p") and "pickles" in line)
+    environ = {**os.environ, "SLURM_ARRAY_JOB_ID": "13", "SLURM_ARRAY_TASK_ID": "1"}
+    subprocess.run(["bash", "-c", made], env=environ, check=True)
+    assert (project / "my $pickles/13_1/x").is_dir()
 
 
 def test_parameters_change_what_is_submitted(executor: Executor, slurm: FakeSlurm) -> None:
@@ -139,6 +155,20 @@ def test_a_function_too_large_to_pickle_is_refused(slurm: FakeSlurm, project: Pa
     with pytest.raises(SpecError, match="too large"):
         executor.submit(len, "x" * 10_000)
     assert list((project / "pickles").iterdir()) == []
+
+
+def test_another_way_to_start_python_is_taken_word_by_word(slurm: FakeSlurm) -> None:
+    python = "apptainer exec 'my image.sif' python"
+    Executor(job="job", folder="pickles", cluster="fake", python=python).submit(functions.add, 1, 1)
+    assert "apptainer exec 'my image.sif' python -u -m submitit.core._submit /" in slurm.told("12.script")
+
+
+def test_the_cluster_that_fits_the_machine_is_the_default(slurm: FakeSlurm, project: Path) -> None:
+    (project / "env" / "default.toml").write_text('slurm = "system"\npython = "/opt/python"\n')
+    assert Executor(job="job", folder="pickles").submit(functions.add, 1, 1).job_id == "12"
+    known = hpc_kit.submit("job").run.known
+    assert known is not None
+    assert (known.job_id, known.cluster) == ("13", "default")
 
 
 def test_a_job_of_torchrun_is_refused(slurm: FakeSlurm, project: Path) -> None:

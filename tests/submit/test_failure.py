@@ -73,6 +73,14 @@ def test_without_a_mark_the_first_that_srun_names_is_it(run: Run) -> None:
     assert failure == (5, "n3", 3, None, "exit code 3", "loading\nno such file: data.bin", run.rank_log(5))
 
 
+def test_a_rank_ended_because_of_another_is_not_the_first_although_srun_names_it_first(run: Run) -> None:
+    batch = "srun: error: n1: task 0: Exited with exit code 143\nsrun: error: n3: task 5: Exited with exit code 3\n"
+    fill(run, batch=batch, r0="step 1\n", r5="no such file\n")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.rank == 5
+
+
 def test_a_program_that_is_no_python_gives_its_last_lines(run: Run) -> None:
     lines = [f"line {number}" for number in range(100)]
     fill(run, mark="2 n1 7 100.0", r2="\n".join(lines))

@@ -317,6 +317,29 @@ def test_ctrl_c_while_sbatch_works_loses_no_job(slurm: FakeSlurm, project: Path,
     assert (project / "runs/job/12/record.json").is_file()
 
 
+def test_a_second_ctrl_c_does_not_wait_for_an_sbatch_that_hangs(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    slurm.says("sbatch.hook", "exec sleep 60")
+    monkeypatch.setattr(submission, "import_module", interrupted)
+    monkeypatch.setattr(handover, "INTERRUPTED_SECONDS", 0.1)
+    with pytest.raises(AnswerLost, match="did not tell whether it took job"):
+        submit("job", "fake")
+
+
+def test_an_sbatch_that_cannot_be_started_leaves_nothing(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(slurm.bin))
+    (slurm.bin / "sbatch").write_text("#!/no/such/interpreter\n")
+    with pytest.raises(SlurmUnavailable, match="cannot run sbatch"):
+        submit("job", "fake")
+    assert not (project / "runs").exists()
+
+
 def test_an_sbatch_that_hangs_is_given_up(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm.says("sbatch.hook", "exec sleep 60")
     monkeypatch.setattr(handover, "SBATCH_SECONDS", 0.2)

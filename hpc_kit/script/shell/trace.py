@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hpc_kit.script.shell.lexer import HereDocument
 from hpc_kit.script.shell.parse import parse
 from hpc_kit.script.shell.tree import Block, Chain, Command, Compound, Pipeline, Simple, Statement
 from hpc_kit.script.shell.values import Environment, Text, expand, expand_value, join
@@ -222,13 +221,6 @@ class Trace:
                 names.append(name.text)
             for option in {"errexit", "pipefail", "allexport"}.intersection(names):
                 setattr(self, option, on)
-
-
-def here_documents(command: Simple) -> Iterator[HereDocument]:
-    """The here-documents that a command reads."""
-    for redirect in command.redirects:
-        if isinstance(redirect.target, HereDocument):
-            yield redirect.target
 
 
 def seed(values: dict[str, str], line: int) -> dict[str, Text | None]:

@@ -1,0 +1,171 @@
+"""The contract: every option, variable and column of the embedded Slurm, as docs/embedded-slurm.md prints it.
+
+`python -m hpc_kit.embedded.contract > docs/embedded-slurm.md` makes the page anew.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded import (
+    sacct,
+    sacct_fields,
+    scancel,
+    scontrol,
+    scontrol_update,
+    sinfo,
+    sinfo_fields,
+    squeue,
+    squeue_fields,
+)
+from hpc_kit.embedded.environ import batch_environ
+from hpc_kit.embedded.records import Job
+from hpc_kit.embedded.settings import VERSION, Settings
+from hpc_kit.embedded.srun_table import INPUT, SRUN_SUPPORT
+from hpc_kit.embedded.support import SBATCH_SUPPORT, VARIABLES, Row
+from hpc_kit.slurm.options import SBATCH, SRUN, Option, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from hpc_kit.embedded.getopt import Table
+
+_INTRODUCTION = f"""# The embedded Slurm
+
+A Slurm for one machine: the commands `sbatch srun squeue sacct scancel scontrol sinfo` with the words, exit statuses
+and variables of Slurm {VERSION}. It runs the very script that a cluster runs, on virtual nodes that are all this
+machine. It needs no root and no daemon: the first job starts a controller, which ends with the last.
+
+This page is made from the code (`python -m hpc_kit.embedded.contract`). What stands here works, is accepted without
+effect for the reason given, or is refused; nothing is passed over in silence.
+
+## Differences to know
+
+- Nodes are names with counts of CPUs, memory and GPUs. They are kept account of, and not enforced: nothing is bound,
+  and a job that takes more memory than it asked for meets the machine's own limits only.
+- Jobs start in the order of their priority (first come, first served). A job that waits for nodes keeps those that it
+  could run on; jobs behind it start on the others.
+- A requeued job starts again at once, not after two minutes. Time limits and signals come to the second; as in Slurm,
+  limits are whole minutes.
+- A job whose supervising process is killed, or that ran when the machine went down, is requeued, or ends as NODE_FAIL
+  with `--no-requeue`.
+- There is no `salloc`, no heterogeneous job, no reservation, no preemption, and no accounting but the queue's records:
+  `sacct` knows the last 10000 jobs, `squeue` and `scontrol` those that ended in the last 300 seconds.
+
+## State and settings
+
+The queue is one SQLite file in `$HPC_KIT_SLURM_STATE` (default `$XDG_STATE_HOME/hpc_kit/slurm`), beside the commands
+(`bin/`), the controller's log (`controller.log`) and the settings: `slurm.json`, or the file that
+`$HPC_KIT_SLURM_CONF` names. Take the folder away and every process of it ends.
+"""
+
+
+def text() -> str:
+    """The whole page."""
+    parts = [
+        _INTRODUCTION,
+        _table(("setting", "default", "meaning"), _settings()),
+        "## sbatch\n",
+        _options(SBATCH_SUPPORT, SBATCH),
+        "Variables that stand for options, stronger than a directive and weaker than the command line:\n",
+        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in VARIABLES.items())),
+        "The batch script's own variables, here of a job of two nodes in an array, requeued once:\n",
+        _table(("variable", "for example"), _variables()),
+        "## srun\n",
+        _options(SRUN_SUPPORT, SRUN),
+        "Variables that stand for options, the later stronger than the earlier:\n",
+        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in INPUT.items())),
+        *_listings(),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _listings() -> Iterator[str]:
+    for command, table in (
+        ("squeue", squeue.OPTIONS),
+        ("sacct", sacct.OPTIONS),
+        ("scancel", scancel.OPTIONS),
+        ("scontrol", scontrol.OPTIONS),
+        ("sinfo", sinfo.OPTIONS),
+    ):
+        yield f"## {command}\n"
+        yield _own_options(table)
+        yield from _extras(command)
+
+
+def _extras(command: str) -> Iterator[str]:
+    if command == "squeue":
+        rows = ((_code(f"%{each.letter}" if each.letter else ""), _codes(each.names)) for each in squeue_fields.FIELDS)
+        yield _table(("column of -o", "of -O"), rows)
+        named = ((f"`{name}`", f"`--{option}`") for name, option in squeue.VARIABLES.items())
+        yield _table(("variable", "option"), named)
+    elif command == "sacct":
+        filled = ", ".join(f"`{name}`" for name in sacct_fields.FIELDS)
+        yield f"Columns: {filled}. All others of Slurm's are known and empty: nothing is measured.\n"
+    elif command == "scontrol":
+        listed = ", ".join(f"`{name}`" for name in sorted(scontrol.COMMANDS))
+        changed = ", ".join(f"`{name}`" for name in sorted(scontrol_update.CHANGES))
+        yield f"Commands: {listed}.\n"
+        yield "`show` knows `job`, `step`, `node`, `partition`, `config`, `hostnames`, `hostlist`, `hostlistsorted`.\n"
+        yield f"`update JobId=...` changes {changed}; `update NodeName=...` the node's `State` and `Reason`.\n"
+    elif command == "sinfo":
+        rows = ((_code(f"%{each.letter}" if each.letter else ""), _codes(each.names)) for each in sinfo_fields.FIELDS)
+        yield _table(("column of -o", "of -O"), rows)
+
+
+def _settings() -> Iterator[tuple[str, str, str]]:
+    """The settings with what their own docstring says of them."""
+    described = dict(re.findall(r"^\s{8}(\w+): (.+?)$", Settings.__doc__ or "", re.MULTILINE))
+    for name, default in Settings._field_defaults.items():
+        shown = [part.name for part in default] if name == "partitions" else default
+        yield f"`{name}`", f"`{shown}`", described.get(name, "")
+
+
+def _variables() -> Iterator[tuple[str, str]]:
+    job = Job(
+        13, "train", "ada", 1000, "users", 1000, "local", array_job_id=12, array_task_id=3, array_spec="0-7",
+        cluster="embedded", account="lab", qos="normal", submit_dir="/home/ada", submit_host="laptop",
+        work_dir="/home/ada", nodes=["127.0.0.1", "127.0.0.2"], cpus=[4, 4], mem=[2048, 2048], gpus=[[0], [0]],
+        tasks=[2, 2], restart_count=1,
+        options={"ntasks": "4", "ntasks-per-node": "2", "cpus-per-task": "2", "mem": "2G", "gpus-per-node": "1"},
+    )  # fmt: skip
+    found = batch_environ(job, Settings(gpus=1), {})
+    yield from ((f"`{name}`", f"`{value}`") for name, value in sorted(found.items()))
+
+
+def _options(support: Mapping[str, Row], options: Mapping[str, Option]) -> str:
+    rows = ((_spelled(options[name]), row.support.value, row.note) for name, row in _in_order(support, options))
+    return _table(("option", "here", "note"), rows)
+
+
+def _in_order(support: Mapping[str, Row], options: Mapping[str, Option]) -> Iterable[tuple[str, Row]]:
+    return ((name, support[name]) for name in options if name in support)
+
+
+def _own_options(table: Table) -> str:
+    rows = ((f"`{table.spelled(name)}`", row.support.value, row.note) for name, row in table.support.items())
+    return _table(("option", "here", "note"), rows)
+
+
+def _spelled(option: Option) -> str:
+    value = {Value.NONE: "", Value.REQUIRED: "=VALUE", Value.OPTIONAL: "[=VALUE]"}[option.value]
+    letter = f"-{option.short}, " if option.short else ""
+    return f"`{letter}--{option.name}{value}`"
+
+
+def _code(name: str) -> str:
+    return f"`{name}`" if name else ""
+
+
+def _codes(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split())
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    print(text(), end="")

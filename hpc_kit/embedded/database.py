@@ -1,0 +1,90 @@
+"""The SQLite file under the state: its tables, how it is opened, and how records become rows."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpc_kit.embedded.records import Job, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+T = TypeVar("T")
+
+NAME = "slurm.db"
+BUSY_SECONDS = 30.0
+_IS_MADE = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
+_JSON = frozenset({"options", "request", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
+_BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
+_JOB_COLUMNS = ", ".join(f'"{name}"' + " INTEGER PRIMARY KEY" * (name == "job_id") for name in Job._fields)
+_STEP_COLUMNS = ", ".join(f'"{name}"' for name in Step._fields)
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS jobs ({_JOB_COLUMNS});
+CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state);
+CREATE INDEX IF NOT EXISTS jobs_completing ON jobs (completing) WHERE completing;
+CREATE INDEX IF NOT EXISTS jobs_array ON jobs (array_job_id);
+CREATE INDEX IF NOT EXISTS jobs_end ON jobs (end_time);
+CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id));
+CREATE TABLE IF NOT EXISTS scripts (job_id INTEGER PRIMARY KEY, script BLOB, environ BLOB);
+CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, job_id INTEGER, kind TEXT, value TEXT);
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
+"""
+
+
+def connect(directory: Path) -> sqlite3.Connection:
+    """Open the file, made with its tables where there is none yet."""
+    old = os.umask(0o077)
+    try:
+        db = sqlite3.connect(directory / NAME, timeout=BUSY_SECONDS, isolation_level=None)
+    finally:
+        os.umask(old)
+    db.row_factory = sqlite3.Row
+    # Committed means on its way to the disk: no process's death loses it, only the machine's may.
+    db.execute("PRAGMA synchronous = NORMAL")
+    if not retry(lambda: db.execute(_IS_MADE).fetchone()):
+        _make(db, directory)
+    return db
+
+
+def _make(db: sqlite3.Connection, directory: Path) -> None:
+    """Make the tables; under a lock, for the journal's mode can only be changed while nobody else is there."""
+    lock = os.open(directory / "slurm.db.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not retry(lambda: db.execute(_IS_MADE).fetchone()):
+            retry(lambda: db.execute("PRAGMA journal_mode = WAL"))
+            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+    finally:
+        os.close(lock)
+
+
+def retry(action: Callable[[], T]) -> T:
+    """Again while the file is locked: SQLite does not wait by itself where the last one to leave clears up."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def encode(values: Mapping[str, object]) -> list[object]:
+    """Values of a record as columns hold them."""
+    return [json.dumps(value) if name in _JSON else value for name, value in values.items()]
+
+
+def decode(row: sqlite3.Row) -> dict[str, Any]:
+    """The values of a record in a row."""
+    values: dict[str, Any] = {}
+    for name in row.keys():  # noqa: SIM118 - a Row is no mapping
+        value = row[name]
+        values[name] = json.loads(value) if name in _JSON else bool(value) if name in _BOOL else value
+    return values

@@ -1,0 +1,119 @@
+"""The columns of sinfo: those of -o by letter, those of -O by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.embedded.node_view import SHORT, NodeView
+from hpc_kit.embedded.settings import VERSION, Partition, Settings
+from hpc_kit.embedded.view import clock, moment
+from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.units import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Row(NamedTuple):
+    """A line: nodes of a partition that are in the same state."""
+
+    settings: Settings
+    partition: Partition
+    views: list[NodeView]
+
+    @property
+    def first(self) -> NodeView:
+        """One of them, for what they share."""
+        return self.views[0]
+
+    def count(self, *states: str) -> int:
+        """How many are in one of these states."""
+        return sum(view.state in states for view in self.views)
+
+
+class Field(NamedTuple):
+    """A column; `splits`: nodes that differ in it stand on lines of their own."""
+
+    heading: str
+    letter: str
+    names: str
+    value: Callable[[Row], str]
+    splits: bool = False
+
+
+def _default_mark(row: Row) -> str:
+    return f"{row.partition.name}{'*' if row.partition == row.settings.partitions[0] else ''}"
+
+
+def _counts(row: Row) -> str:
+    busy = row.count("allocated", "mixed", "completing")
+    other = row.count("drained", "draining", "down")
+    return f"{busy}/{row.count('idle')}/{other}/{len(row.views)}"
+
+
+def _cpus(row: Row) -> str:
+    used, total = sum(view.cpus_used for view in row.views), sum(view.cpus for view in row.views)
+    out = sum(view.cpus - view.cpus_used for view in row.views if view.out)
+    return f"{used}/{total - used - out}/{out}/{total}"
+
+
+def _limit(seconds: int | None) -> str:
+    return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else clock(seconds)
+
+
+def _gres(row: Row) -> str:
+    kind = f":{row.settings.gpu_type}" if row.settings.gpu_type else ""
+    return f"gpu{kind}:{row.settings.gpus}" if row.settings.gpus else "(null)"
+
+
+FIELDS = (
+    Field("PARTITION", "P", "partition", _default_mark),
+    Field("PARTITION", "R", "partitionname", lambda row: row.partition.name),
+    Field("AVAIL", "a", "available", lambda _: "up"),
+    Field("TIMELIMIT", "l", "time", lambda row: _limit(row.partition.max_time)),
+    Field("DEFAULTTIME", "L", "defaulttime", lambda row: _limit(row.partition.default_time)),
+    Field("NODES", "D", "nodes", lambda row: str(len(row.views))),
+    Field("STATE", "t", "statecompact", lambda row: SHORT[row.first.state], splits=True),
+    Field("STATE", "T", "statelong", lambda row: row.first.state, splits=True),
+    Field("NODELIST", "N", "nodelist", lambda row: fold(view.name for view in row.views)),
+    Field("HOSTNAMES", "n", "nodehost", lambda row: row.first.name, splits=True),
+    Field("NODE_ADDR", "o", "nodeaddr", lambda row: row.first.name, splits=True),
+    Field("NODES(A/I)", "A", "nodeai", lambda row: "/".join(_counts(row).split("/")[:2])),
+    Field("NODES(A/I/O/T)", "F", "nodeaiot", _counts),
+    Field("CPUS(A/I/O/T)", "C", "cpusstate", _cpus),
+    Field("CPUS", "c", "cpus", lambda row: str(row.settings.cpus)),
+    Field("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node)),
+    Field("ALLOCMEM", "", "allocmem", lambda row: str(row.first.mem_used), splits=True),
+    Field("GRES", "G", "gres", _gres),
+    Field("GRES_USED", "", "gresused", lambda row: f"gpu:{row.first.gpus_used}", splits=True),
+    Field("TMP_DISK", "d", "disk", lambda _: "0"),
+    Field("WEIGHT", "w", "weight", lambda _: "1"),
+    Field("S:C:T", "z", "socketcorethread", lambda row: f"{row.settings.cpus}:1:1"),
+    Field("SOCKETS", "X", "sockets", lambda row: str(row.settings.cpus)),
+    Field("CORES", "Y", "cores", lambda _: "1"),
+    Field("THREADS", "Z", "threads", lambda _: "1"),
+    Field("AVAIL_FEATURES", "f", "features", lambda _: "(null)"),
+    Field("ACTIVE_FEATURES", "b", "features_act", lambda _: "(null)"),
+    Field("JOB_SIZE", "s", "size", lambda _: "1-infinite"),
+    Field("ROOT", "r", "root", lambda _: "no"),
+    Field("OVERSUBSCRIBE", "h", "oversubscribe", lambda _: "NO"),
+    Field("GROUPS", "g", "groups", lambda _: "all"),
+    Field("PREEMPT_MODE", "M", "preemptmode", lambda _: "OFF"),
+    Field("PRIO_TIER", "p", "prioritytier", lambda _: "1"),
+    Field("MAX_CPUS_PER_NODE", "B", "maxcpuspernode", lambda _: "UNLIMITED"),
+    Field("REASON", "E", "reason", lambda row: row.first.out.reason if row.first.out else "none", splits=True),
+    Field("USER", "u", "user", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
+    Field("USER", "U", "", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
+    Field(
+        "TIMESTAMP",
+        "H",
+        "timestamp",
+        lambda row: moment(row.first.out.since if row.first.out else 0, "Unknown"),
+        splits=True,
+    ),
+    Field("VERSION", "v", "version", lambda _: VERSION),
+    Field("CLUSTER", "V", "cluster", lambda row: row.settings.cluster),
+)
+
+BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
+BY_NAME = {name: field for field in FIELDS for name in field.names.split()}

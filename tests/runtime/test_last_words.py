@@ -1,0 +1,55 @@
+"""How a rank ends, seen from outside: an error's text reaches the log, a good end leaves no running thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.runtime import settle
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+
+
+def test_an_error_inside_the_process_group_is_told() -> None:
+    """torch.distributed catches what its predecessor's hook writes; ours ends the process before it is printed."""
+    done = run("import hpc_kit\nwith hpc_kit.distributed():\n    raise ValueError('told')")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ValueError: told"
+
+
+def test_a_refusal_inside_the_process_group_is_told_without_a_traceback() -> None:
+    done = run(
+        "import hpc_kit\nfrom hpc_kit.errors import SpecError\n"
+        "with hpc_kit.distributed():\n    raise SpecError('no', found='3', remedy='2')"
+    )
+    assert (done.returncode, done.stderr) == (2, "hpc-kit: no\n  found  3\n  do     2\n")
+
+
+def _thread(folder: Path, number: int, name: str, state: str) -> None:
+    (folder / str(number)).mkdir()
+    (folder / str(number) / "comm").write_text(f"{name}\n")
+    (folder / str(number) / "stat").write_text(f"{number} ({name}) {state} 1 1\n")
+
+
+@pytest.mark.parametrize(("state", "least"), [("S", 0.0), ("R", 0.2)])
+def test_a_running_thread_of_gloo_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, least: float
+) -> None:
+    monkeypatch.setattr(settle, "_TASKS", tmp_path)
+    _thread(tmp_path, 1, "python", "R")
+    _thread(tmp_path, 2, "pt_gloo_runloop", state)
+    start = time.monotonic()
+    settle.settle(0.2)
+    assert time.monotonic() - start >= least
+
+
+def test_without_gloo_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settle, "_TASKS", tmp_path)
+    monkeypatch.setattr(settle.time, "sleep", lambda _: pytest.fail("slept"))
+    settle.settle()

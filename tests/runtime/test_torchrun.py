@@ -1,0 +1,146 @@
+"""`python -m hpc_kit.runtime.torchrun`: what it makes of the step and of failures, without starting anything."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
+from hpc_kit.run_files import claim_first_failure, read_first_failure
+from hpc_kit.runtime import rendezvous, resolve
+from hpc_kit.runtime.rendezvous import Meeting
+from hpc_kit.runtime.torchrun import agents, main
+from tests.runtime.launches import Step
+
+
+def failed(**exit_codes: int) -> ChildFailedError:
+    """What torchrun raises when workers have ended so; the first named was seen first."""
+    failures = {}
+    for place, (name, code) in enumerate(exit_codes.items()):
+        rank = int(name.removeprefix("rank"))
+        failures[rank] = ProcessFailure(local_rank=rank % 2, pid=1, exitcode=code, error_file="<N/A>")
+        failures[rank].timestamp = int(time.time()) + place
+    return ChildFailedError("train.py", failures)
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> list[Namespace]:
+    """The options with which torchrun would have run."""
+    seen: list[Namespace] = []
+    monkeypatch.setattr(run, "run", seen.append)
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "LOGLEVEL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return seen
+
+
+def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+    """The exit code of an agent whose torchrun ends so."""
+
+    def end(_options: Namespace) -> None:
+        raise error
+
+    monkeypatch.setattr(run, "run", end)
+    return main(["--nproc-per-node=2", "train.py"])
+
+
+def test_a_step_of_one_task_a_node_is_a_world_of_agents() -> None:
+    world = resolve(Step.of(1, 1).environ(1))
+    assert [agents(world, nnodes) for nnodes in ("1", "1:1", "2", "2:2")] == [world] * 4
+
+
+def test_several_tasks_on_a_node_would_start_it_several_times() -> None:
+    with pytest.raises(ContradictoryEnvironment) as refused:
+        agents(resolve(Step.of(4, 4).environ(5)), "2")
+    assert refused.value.what == "torchrun would be started 4 times on this node"
+    assert refused.value.remedy == "srun --ntasks-per-node=1, with torchrun --nproc-per-node=N"
+
+
+def test_another_number_of_nodes_is_refused_with_both() -> None:
+    with pytest.raises(ContradictoryEnvironment, match=r"--nnodes=4 does not fit the srun step 1234\.0"):
+        agents(resolve(Step.of(1, 1).environ(1)), "4")
+
+
+def test_torchrun_is_told_all_that_the_step_says(options: list[Namespace], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    assert main(["--nproc-per-node=2", "train.py", "--lr", "0.1"]) == 0
+    (seen,) = options
+    assert (seen.nnodes, seen.node_rank, seen.rdzv_backend, seen.master_addr) == ("1", 0, "static", "127.0.0.1")
+    assert (seen.training_script, seen.training_script_args) == ("hpc_kit.runtime", ["train.py", "--lr", "0.1"])
+    assert (seen.module, seen.rdzv_id) == (True, "alone")
+    import os
+
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
+
+
+def test_a_module_is_run_as_one(options: list[Namespace]) -> None:
+    assert main(["--rdzv-id=mine", "-m", "app.train", "x"]) == 0
+    assert (options[0].training_script_args, options[0].rdzv_id) == (["-m", "app.train", "x"], "mine")
+
+
+@pytest.mark.usefixtures("options")
+def test_without_a_run_torchs_own_first_failure_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ends(monkeypatch, failed(rank1=-9, rank0=1)) == 137
+    assert capsys.readouterr().err == "hpc-kit: rank 1 ended by SIGKILL\n"
+
+
+@pytest.mark.usefixtures("options")
+def test_a_killed_worker_is_claimed_by_its_agent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    assert ends(monkeypatch, failed(rank3=-9, rank2=1)) == 137
+    first = read_first_failure(tmp_path)
+    assert first is not None
+    assert (first.rank, first.host, first.exit_code) == (3, "n2", 137)
+    assert capsys.readouterr().err == "hpc-kit: rank 3 ended by SIGKILL: rank-3.log tells why\n"
+
+
+@pytest.mark.usefixtures("options")
+def test_the_worker_that_claimed_counts_and_not_the_one_seen_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    claim_first_failure(tmp_path, 3, "n2", 3)
+    assert ends(monkeypatch, failed(rank2=1, rank3=-15)) == 3
+    assert capsys.readouterr().err == "hpc-kit: rank 3 ended with exit code 3: rank-3.log tells why\n"
+
+
+@pytest.mark.usefixtures("options")
+def test_a_node_that_fell_with_another_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    claim_first_failure(tmp_path, 0, "n1", 3)
+    assert ends(monkeypatch, failed(rank2=1)) == 1
+    assert capsys.readouterr().err == "hpc-kit: rank 2 ended with exit code 1 after rank 0 on n1\n"
+
+
+@pytest.mark.usefixtures("options")
+def test_an_agent_that_is_stopped_ends_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import signal
+
+    assert ends(monkeypatch, SignalException("stopped", signal.SIGTERM)) == 143
+    assert capsys.readouterr().err == ""
+
+
+def test_agents_that_do_not_meet_are_told_without_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def meet(*_: object, **__: object) -> Meeting:
+        raise RendezvousError("1 of 2 ranks did not come within 5 s")
+
+    monkeypatch.setattr(rendezvous, "meet", meet)
+    assert main(["train.py"]) == 1
+    assert capsys.readouterr().err == "hpc-kit: 1 of 2 ranks did not come within 5 s\n"
