@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from hpc_kit.cli.request import JobCommand, job_arguments, job_of, request_of
 @click.option("--standalone", is_flag=True, help="A script that needs no hpc_kit on the nodes.")
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Keep the job as a job file, too.")
 def command(standalone: bool, save: Path | None, **_: object) -> None:
-    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch.
+    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch. Its log folder is made, too.
 
     JOB is a job file's name or path. Without one, the program stands behind --:
     hpc-kit render -j 4x2 --time 2:00:00 -- python train.py --steps 100
@@ -31,5 +32,8 @@ def command(standalone: bool, save: Path | None, **_: object) -> None:
 
         save_job(resolved.asked, save)
     for note in resolved.notes:
-        click.echo(f"hpc-kit: left out {note}", err=True)
+        click.echo(f"hpc-kit: {note}", err=True)
+    # sbatch makes no folders: without this one, the script that is printed here would vanish without a word.
+    with suppress(OSError):
+        (root / (resolved.job.resources.chdir or "") / resolved.log_folder).mkdir(parents=True, exist_ok=True)
     click.echo(text, nl=False)

@@ -13,7 +13,7 @@ import click
 from msgspec import Struct
 
 from hpc_kit.errors import SpecError
-from hpc_kit.slurm.options import SBATCH
+from hpc_kit.slurm.options import parse_options
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import Choice, default_cluster
 from hpc_kit.spec.job import Job, Launch
@@ -44,9 +44,10 @@ class JobCommand(click.Command):
         """Set the program and sbatch's options aside before click looks at the rest."""
         own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta["program"] = tuple(program)
-        ours = {name: option for option in self.params for name in option.opts if isinstance(option, click.Option)}
-        ctx.meta["sbatch"], rest = _sbatch_options(own, ours)
-        return super().parse_args(ctx, rest)
+        names = {name: param for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
+        ours, others = _split(own, {name: param for name, param in names.items() if isinstance(param, click.Option)})
+        ctx.meta["sbatch"], words = sbatch_options(others)
+        return super().parse_args(ctx, [*ours, *words])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Say what the table of options leaves out."""
@@ -55,28 +56,47 @@ class JobCommand(click.Command):
         formatter.write_text("Every option of sbatch is an option here, too: --time 2:00:00, -p gpu, --requeue.")
 
 
-def _sbatch_options(args: list[str], ours: Mapping[str, click.Option]) -> tuple[dict[str, object], list[str]]:
-    """Sbatch's options among the words of a command line, by field name; and the words that are left."""
-    table = {f"--{name.replace('_', '-')}": name for name in Resources.__struct_fields__}
-    table |= {f"-{SBATCH[name[2:]].short}": field for name, field in table.items() if SBATCH[name[2:]].short}
-    found: dict[str, object] = {}
-    rest: list[str] = []
+def _split(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
+    """The words of our own options, with their values; and all others."""
+    mine: list[str] = []
+    others: list[str] = []
     words = iter(args)
     for word in words:
-        name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
-        if not word.startswith("-") or name in ours or name not in table:
-            rest.append(word)
-            option = ours.get(name)
-            if option is not None and not option.is_flag and not equals:
-                rest.extend(word for word in [next(words, None)] if word is not None)
-        elif isinstance(getattr(Resources(), table[name]), bool):
-            found[table[name]] = True
-        else:
-            given = value if equals else next(words, None)
-            if given is None:
-                raise SpecError(f"{name} wants a value", remedy=f"hpc-kit schema says what {table[name]} takes")
-            found[table[name]] = given
-    return found, rest
+        name, equals, _ = word.partition("=")
+        short = word[:2] if not word.startswith("--") else name
+        option = ours.get(name) or (ours.get(short) if short == "-j" else None)
+        if option is None:
+            others.append(word)
+            continue
+        mine.append(word)
+        alone = option.is_flag or equals or (short == "-j" and len(word) > 2)
+        mine.extend([] if alone else [value for value in [next(words, None)] if value is not None])
+    return mine, others
+
+
+def sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
+    """sbatch's options in a command line, by field name and as sbatch itself reads them; and the words between them.
+
+    Raises:
+        DirectiveError: An option that sbatch does not have, or one without its value.
+        SpecError: An option of sbatch that is not a job's.
+    """
+    found: dict[str, object] = {}
+    between: list[str] = []
+    while words:
+        options, rest = parse_options(words)
+        for given in options.given:
+            name = given.option.name.replace("-", "_")
+            if name not in Resources.__struct_fields__:
+                raise SpecError(
+                    f"--{given.option.name} is not an option of a job",
+                    found="sbatch has it, for the submission itself",
+                    remedy="hpc-kit render ... > job.sbatch, then sbatch with it",
+                )
+            found[name] = True if given.value is None else given.value
+        between += rest[:1]
+        words = list(rest[1:])
+    return found, between
 
 
 def job_arguments(function: F) -> F:

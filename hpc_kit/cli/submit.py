@@ -37,16 +37,16 @@ def command(wait: bool | None, standalone: bool, save: Path | None, **_: object)
     root = Path.cwd()
     resolved = job_of(request_of(), root)
     check_program(resolved, root)
-    if save is not None:
-        from hpc_kit.spec.write import save_job
-
-        save_job(resolved.asked, save)
     embedded = resolved.cluster.slurm == "embedded"
     if embedded:
         line("slurm", f"the embedded one: nodes {resolved.cluster.embedded.nodes} on this machine")
     sent = submission.send(resolved, root=root, standalone=standalone, command_line=sys.argv)
+    if save is not None:
+        from hpc_kit.spec.write import save_job
+
+        save_job(resolved.asked, save)
     for note in resolved.notes:
-        line("note", f"left out {note}")
+        line("note", note)
     line("job", f"{sent.job_id} {describe(resolved)}", right=account.shown(sent.run))
     if not (embedded if wait is None else wait):
         account.next_steps(sent.job_id, going=True)

@@ -100,7 +100,9 @@ def toml_value(value: object) -> str:
     """A value as it stands in a TOML file (JSON's strings and lists are TOML's)."""
     import json
 
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else json.dumps(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _nested(key: str, value: object) -> Table:

@@ -14,8 +14,7 @@ from hpc_kit.spec.job import Job
 def job_text(job: Job) -> str:
     """The TOML of a job; what is not set is left out."""
     table = msgspec.to_builtins(job)
-    lines = [f"# {job.description}", "#:schema job.schema.json"]
-    lines += [f"{key} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for name, inner in table.items():
         if isinstance(inner, dict) and inner:
             lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in inner.items())]
@@ -29,12 +28,19 @@ def save_job(job: Job, path: Path) -> None:
         SpecError: The file exists.
         RecordError: It cannot be written.
     """
+    if path.suffix != ".toml":
+        raise SpecError(f"{path} cannot be a job file", found="job files end in .toml", remedy=f"--save {path}.toml")
+    text = job_text(job)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(job_text(job))
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
     except FileExistsError as error:
         raise SpecError(f"{path} exists", remedy="another name for --save, or remove the file first") from error
     except OSError as error:
-        path.unlink(missing_ok=True)
         raise RecordError(f"cannot write {path}", found=str(error), remedy="a folder that you may write to") from error

@@ -51,5 +51,5 @@ def test_a_running_thread_of_gloo_is_waited_for(
 
 def test_without_gloo_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "_TASKS", tmp_path)
-    monkeypatch.setattr(settle.time, "sleep", lambda _: pytest.fail("slept"))
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("slept"))
     settle.settle()

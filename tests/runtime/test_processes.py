@@ -36,7 +36,7 @@ DISTRIBUTED = """
         FAIL
         dist.all_reduce(numbers)
         dist.all_reduce(numbers)
-    print(world.rank, world.local_rank, world.node_rank, numbers[0].item())
+    sys.stdout.write(f"{world.rank} {world.local_rank} {world.node_rank} {numbers[0].item()}\\n")
 """
 
 PLAIN = """
