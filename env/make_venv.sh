@@ -54,7 +54,7 @@ fi
 # One line a package: an install of minutes without a word looks like a hang.
 install() {
   if ! "$venv/bin/python" -m pip install --disable-pip-version-check "$@" 2>&1 | tee -a "$venv/install.log" |
-    sed -unE "s/^(Collecting |Processing [^ ]*\/)([^ \/]+).*/env     \2/p" >&2; then
+    sed -unE "s/^(Collecting |Processing [^ ]*\/)([^ =-]+)(==|-)([0-9][^ -]*).*/env     \2 \4/p" >&2; then
     grep -i error "$venv/install.log" | tail -3 >&2 || true
     fail "installing into $venv failed" "read $venv/install.log; then run the same command again" 1
   fi

@@ -83,7 +83,10 @@ def main() -> NoReturn:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(f"  do     {error.ctx.command_path} --help", err=True)
         sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        # Interrupted while sbatch was at work, a submission says that the job is queued, and how to end it.
+        if str(interrupt):
+            click.echo(f"hpc-kit: {interrupt}", err=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader (head, less) has what it wanted; Python must not complain about it while it ends.

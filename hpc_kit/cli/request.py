@@ -75,7 +75,7 @@ def _split(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str]
 
 
 def sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
-    """sbatch's options in a command line, by field name and as sbatch itself reads them; and the words between them.
+    """Sbatch's options in a command line, by field name and as sbatch itself reads them; and the words between them.
 
     Raises:
         DirectiveError: An option that sbatch does not have, or one without its value.

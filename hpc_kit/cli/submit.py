@@ -40,20 +40,18 @@ def command(wait: bool | None, standalone: bool, save: Path | None, **_: object)
     embedded = resolved.cluster.slurm == "embedded"
     if embedded:
         line("slurm", f"the embedded one: nodes {resolved.cluster.embedded.nodes} on this machine")
-    sent = submission.send(resolved, root=root, standalone=standalone, command_line=sys.argv)
+    job = submission.submit_resolved(resolved, root=root, standalone=standalone, command_line=sys.argv)
     if save is not None:
         from hpc_kit.spec.write import save_job
 
         save_job(resolved.asked, save)
     for note in resolved.notes:
         line("note", note)
-    line("job", f"{sent.job_id} {describe(resolved)}", right=account.shown(sent.run))
+    line("job", f"{job.job_id} {describe(resolved)}", right=account.shown(job.run.folder))
     if not (embedded if wait is None else wait):
-        account.next_steps(sent.job_id, going=True)
+        account.next_steps(job.job_id, going=True)
         return 0
-    from hpc_kit.submit.runs import of_folder
-
-    return account.follow(of_folder(sent.run), sent.access)
+    return account.follow(job.run, job.access)
 
 
 def describe(resolved: Resolved) -> str:

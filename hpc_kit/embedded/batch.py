@@ -66,6 +66,8 @@ def launch(state: State, job: Job) -> Launched:
     path = script_path(state, job)
     script, stored = state.script(job.array_job_id or job.job_id)
     environ = _environ(state, job, stored)
+    if _is_login_shell(script):
+        commands_folder.survive_login(state.directory, environ)
     files = logs(job)
     stdin = os.open(files.stdin, os.O_RDONLY | os.O_CLOEXEC)
     stdout = _open_log(files.stdout, job)
@@ -94,7 +96,7 @@ def say(stderr: int, text: str) -> None:
 
 def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
     environ = batch_environ(job, state.settings, exports.decode(stored))
-    folder = str(commands_folder.make(state.directory))
+    folder = str(commands_folder.find(state.directory))
     paths = environ.get("PATH", os.defpath).split(os.pathsep)
     if folder not in paths:
         environ["PATH"] = os.pathsep.join([folder, *paths])
@@ -102,6 +104,13 @@ def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
     if state.conf:
         environ[CONF_VARIABLE] = state.conf
     return environ
+
+
+def _is_login_shell(script: bytes) -> bool:
+    """Whether the first line asks bash for its profiles: `-l`, `-el`, `--login`."""
+    words = script.partition(b"\n")[0][2:].split()
+    flags = [word for word in words[1:] if word == b"--login" or (word[:1] == b"-" != word[1:2] and b"l" in word)]
+    return bool(flags) and any(word.rpartition(b"/")[2] == b"bash" for word in words)
 
 
 def _open_log(path: str, job: Job) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
@@ -27,7 +28,7 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
     command, *words = argv
     try:
         return cast("_Command", import_module(f"hpc_kit.embedded.{command}")).main(words, environ)
-    except HpcKitError as error:
+    except (HpcKitError, sqlite3.Error) as error:
         print(f"{command}: error: {error}", file=sys.stderr)
         return 1
 

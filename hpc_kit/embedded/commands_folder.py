@@ -20,9 +20,37 @@ exec {python} -I -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); \
 from hpc_kit.embedded.command_line import main; main()' {root} {command} "$@"
 """
 
+LOGIN = "login.sh"
+ORIGINAL = "HPC_KIT_SLURM_BASH_ENV"
+# What bash reads as BASH_ENV behind the profiles, which on most systems set PATH anew.
+_LOGIN = """case ":$PATH:" in *:{folder}:*) ;; *) PATH={folder}:$PATH ;; esac
+unset BASH_ENV
+if [ -n "${{{original}-}}" ]; then
+    export BASH_ENV=${original}
+    unset {original}
+    . "$BASH_ENV"
+fi
+"""
+
+
+def survive_login(directory: Path, environ: dict[str, str]) -> None:
+    """Keep the commands within reach of a script whose shell is a login shell (`#!/bin/bash -l`)."""
+    path = directory / LOGIN
+    if not path.exists():
+        path.write_text(_LOGIN.format(folder=shlex.quote(str(directory / "bin")), original=ORIGINAL))
+    if "BASH_ENV" in environ:
+        environ[ORIGINAL] = environ["BASH_ENV"]
+    environ["BASH_ENV"] = str(path)
+
+
+def find(directory: Path) -> Path:
+    """The folder `bin` of a state directory, made where it is missing."""
+    folder = directory / "bin"
+    return folder if (folder / COMMANDS[-1]).exists() else make(directory)
+
 
 def make(directory: Path) -> Path:
-    """The folder `bin` of a state directory, made or brought up to date; made anew it is there whole or not at all."""
+    """The folder `bin` of a state directory, made or brought up to date; each command whole or not at all."""
     folder = directory / "bin"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for command in COMMANDS:

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import time
+import zlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpc_kit.embedded.records import Job, Step
@@ -19,7 +20,6 @@ T = TypeVar("T")
 
 NAME = "slurm.db"
 BUSY_SECONDS = 30.0
-_IS_MADE = "SELECT 1 FROM sqlite_master WHERE name = 'meta'"
 _JSON = frozenset({"options", "request", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
 _BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
 _JOB_COLUMNS = ", ".join(f'"{name}"' + " INTEGER PRIMARY KEY" * (name == "job_id") for name in Job._fields)
@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS scripts (job_id INTEGER PRIMARY KEY, script BLOB, env
 CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, job_id INTEGER, kind TEXT, value TEXT);
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
 """
+_RECORDS: tuple[tuple[str, type[Job | Step]], ...] = (("jobs", Job), ("steps", Step))
+_VERSION = zlib.crc32(_SCHEMA.encode()) & 0x7FFFFFFF
+"""Kept in the file: a release with other columns adds those that it misses."""
 
 
 def connect(directory: Path) -> sqlite3.Connection:
@@ -47,9 +50,13 @@ def connect(directory: Path) -> sqlite3.Connection:
     db.row_factory = sqlite3.Row
     # Committed means on its way to the disk: no process's death loses it, only the machine's may.
     db.execute("PRAGMA synchronous = NORMAL")
-    if not retry(lambda: db.execute(_IS_MADE).fetchone()):
+    if not _is_current(db):
         _make(db, directory)
     return db
+
+
+def _is_current(db: sqlite3.Connection) -> bool:
+    return bool(retry(lambda: db.execute("PRAGMA user_version").fetchone())[0] == _VERSION)
 
 
 def _make(db: sqlite3.Connection, directory: Path) -> None:
@@ -57,11 +64,27 @@ def _make(db: sqlite3.Connection, directory: Path) -> None:
     lock = os.open(directory / "slurm.db.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not retry(lambda: db.execute(_IS_MADE).fetchone()):
+        if not _is_current(db):
             retry(lambda: db.execute("PRAGMA journal_mode = WAL"))
-            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            retry(lambda: db.execute("BEGIN IMMEDIATE"))
+            for statement in _SCHEMA.split(";"):
+                db.execute(statement)
+            for table, record in _RECORDS:
+                _add_columns(db, table, record)
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+            db.execute("COMMIT")
     finally:
         os.close(lock)
+
+
+def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -> None:
+    """Give a table of another release the columns that it lacks, old rows with the defaults in them."""
+    there = {row["name"] for row in db.execute(f"PRAGMA table_info({table})")}
+    for name in record._fields:
+        if name not in there:
+            db.execute(f'ALTER TABLE {table} ADD COLUMN "{name}"')
+            default = encode({name: record._field_defaults.get(name)})
+            db.execute(f'UPDATE {table} SET "{name}" = ?', default)  # noqa: S608 - both are our own names
 
 
 def retry(action: Callable[[], T]) -> T:
@@ -81,10 +104,10 @@ def encode(values: Mapping[str, object]) -> list[object]:
     return [json.dumps(value) if name in _JSON else value for name, value in values.items()]
 
 
-def decode(row: sqlite3.Row) -> dict[str, Any]:
+def decode(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
     """The values of a record in a row."""
     values: dict[str, Any] = {}
-    for name in row.keys():  # noqa: SIM118 - a Row is no mapping
+    for name in record._fields:
         value = row[name]
         values[name] = json.loads(value) if name in _JSON else bool(value) if name in _BOOL else value
     return values

@@ -20,12 +20,12 @@ class OomCounter:
     """Counts the kernel's out-of-memory kills from now on, in our own control group or else on the whole machine."""
 
     def __init__(self) -> None:
-        self._files = _counters()
-        self._before = [_read(path) for path in self._files]
+        self._files = counters(_text(Path("/proc/self/cgroup")))
+        self._before = [kills(path) for path in self._files]
 
     def rose(self) -> bool:
         """Whether there were any since."""
-        return any(_read(path) > before for path, before in zip(self._files, self._before, strict=True))
+        return any(kills(path) > before for path, before in zip(self._files, self._before, strict=True))
 
 
 def looks_killed(status: int, others: Iterable[int]) -> bool:
@@ -39,27 +39,26 @@ def _is_kill(status: int) -> bool:
     return os.WEXITSTATUS(status) == 128 + signal.SIGKILL
 
 
-def _counters() -> list[Path]:
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
+def counters(lines: str, root: Path = _ROOT) -> list[Path]:
+    """The kernel's counter files for the control group of these `/proc/self/cgroup` lines, else the machine's."""
     found = []
-    for line in lines:
+    for line in lines.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            found += [
-                _ROOT / path.lstrip("/") / "memory.events",
-                _ROOT / "unified" / path.lstrip("/") / "memory.events",
-            ]
+            found += [base / path.lstrip("/") / "memory.events" for base in (root, root / "unified")]
         elif "memory" in controllers.split(","):
-            found.append(_ROOT / "memory" / path.lstrip("/") / "memory.oom_control")
+            found.append(root / "memory" / path.lstrip("/") / "memory.oom_control")
     return [path for path in found if path.exists()] or [Path("/proc/vmstat")]
 
 
-def _read(path: Path) -> int:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
+def kills(path: Path) -> int:
+    """The count in such a file."""
+    lines = _text(path).splitlines()
     return sum(int(words[1]) for line in lines if (words := line.split())[:1] == ["oom_kill"])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -134,7 +134,10 @@ def detach(log: str) -> None:
     os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:  # a full disk is no reason not to run
+        out = null
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

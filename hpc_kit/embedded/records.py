@@ -124,7 +124,7 @@ class Step(NamedTuple):
         srun: Identity of the srun that runs it.
         overlap: It counts as using nothing.
         exit_code: Wait status: the highest of its tasks.
-        kill_reason: Why it was cancelled, as the real srun prints it (`TIME LIMIT`).
+        killed_by: The user who cancelled this step alone.
     """
 
     job_id: int
@@ -140,7 +140,7 @@ class Step(NamedTuple):
     overlap: bool = False
     state: str = "RUNNING"
     exit_code: int = 0
-    kill_reason: str = ""
+    killed_by: int | None = None
     submit_line: str = ""
     start_time: float = NEVER
     end_time: float = NEVER

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import processes, start
+from hpc_kit.embedded.schedule import LAUNCH_FAILED_HELD
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.tree import marks
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _LAST_WORDS = (
     "slurmstepd: error: *** JOB {} ON {} CANCELLED AT {} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"
 )
+
+_PATIENCE = 3
+_YOUNG_SECONDS = 10.0
 
 
 def sweep(state: State, job: Job, spare: Collection[int] = ()) -> None:
@@ -57,8 +61,10 @@ def book_lost(state: State, job: Job) -> str:
         if job.batch:
             _write_last_words(job)
         if job.batch and job.requeue:
-            requeue(state, job)
-            return f"JobId={job.label} lost its supervisor, requeued"
+            dies_young = job.restart_count >= _PATIENCE and now() - job.start_time < _YOUNG_SECONDS
+            # A job that brings its supervisor down every time must not do so for ever.
+            requeue(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if dies_young else job)
+            return f"JobId={job.label} lost its supervisor, requeued{' and held' * dies_young}"
         state.update_job(
             job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0, completing=False
         )
@@ -74,6 +80,7 @@ def requeue(state: State, job: Job) -> None:
         job.job_id,
         state="PENDING",
         completing=False,
+        priority=job.priority,
         reason="None" if job.priority else job.reason,
         restart_count=job.restart_count + 1,
         start_time=0.0,

@@ -48,13 +48,20 @@ def _step_elapsed(view: View, step: Step) -> float:
 
 
 def _state(view: View) -> str:
-    by = view.job.killed_by
-    return f"CANCELLED by {by}" if view.job.state == "CANCELLED" and by is not None else view.job.state
+    return _by(view.job.state, view.job.killed_by)
+
+
+def _by(state: str, user: int | None) -> str:
+    return f"CANCELLED by {user}" if state == "CANCELLED" and user is not None else state
 
 
 def _exit_code(view: View) -> str:
     job = view.job
     return "0:0" if job.state in _NO_STATUS or job.active else exit_codes.accounted(job.exit_code)
+
+
+def _derived_exit_code(view: View) -> str:
+    return "0:0" if view.job.state in _NO_STATUS else exit_codes.accounted(view.job.derived_exit_code)
 
 
 def _start(view: View) -> str:
@@ -104,7 +111,7 @@ FIELDS: dict[str, Field] = {
         10, lambda v: _elapsed(v.elapsed * v.cpu_count), lambda v, s: _elapsed(_step_elapsed(v, s) * _step_cpus(s))
     ),
     "CPUTimeRAW": Field(10, lambda v: str(int(v.elapsed) * v.cpu_count)),
-    "DerivedExitCode": Field(15, lambda v: exit_codes.accounted(v.job.derived_exit_code)),
+    "DerivedExitCode": Field(15, _derived_exit_code),
     "Elapsed": Field(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
     "ElapsedRaw": Field(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
     "Eligible": Field(19, lambda v: moment(v.job.eligible_time, "Unknown"), lambda _, s: moment(s.start_time)),
@@ -130,7 +137,7 @@ FIELDS: dict[str, Field] = {
     "ReqTRES": Field(10, lambda v: _sorted(v.tres)),
     "Reserved": Field(10, lambda v: _elapsed(_reserved(v))),
     "Start": Field(19, _start, lambda _, s: moment(s.start_time)),
-    "State": Field(10, _state, lambda _, s: s.state),
+    "State": Field(10, _state, lambda _, s: _by(s.state, s.killed_by)),
     "Submit": Field(19, lambda v: moment(v.job.submit_time), lambda _, s: moment(s.start_time)),
     "SubmitLine": Field(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
     "Suspended": Field(10, lambda _: "00:00:00", lambda *_: "00:00:00"),

@@ -206,6 +206,8 @@ def _step(state: State, job: Job, name: str, number: int | None) -> None:
         steps = [step for step in state.steps(job.job_id) if str(step.step_id) == name and step.state == "RUNNING"]
         if not steps:
             raise HpcKitError(DONE if state.steps(job.job_id) else UNKNOWN)
+        if number is None:
+            state.update_step(steps[0], killed_by=os.getuid())
         state.order(job.job_id, "step", f"{name} " + ("kill" if number is None else f"signal {number}"))
     poke(state.directory, job.job_id)
 

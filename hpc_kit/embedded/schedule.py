@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import allocate, arrays, nodes
+from hpc_kit.embedded import allocate, arrays, nodes, processes
 from hpc_kit.embedded.dependencies import Verdict, outlook, ready_tasks
 from hpc_kit.embedded.request import Refused, Request, decode
 from hpc_kit.slurm.nodelist import fold
@@ -18,7 +18,8 @@ DEPTH = 1000
 """Pending jobs that one pass looks at; the rest comes when these are gone."""
 
 REQUEUED_HELD = "job requeued in held state"
-HELD = ("JobHeldUser", "JobHeldAdmin", REQUEUED_HELD)
+LAUNCH_FAILED_HELD = "launch failed requeued held"
+HELD = ("JobHeldUser", "JobHeldAdmin", REQUEUED_HELD, LAUNCH_FAILED_HELD)
 
 
 class Outcome(NamedTuple):
@@ -57,10 +58,14 @@ class Pass:
 
     def _why_not_yet(self, job: Job) -> str | None:
         """What keeps a job from being looked at further; None: nothing does."""
+        if job.holder and not processes.alive(job.holder):
+            # The srun that waited for it was killed.
+            self._drop(job, "CANCELLED", "None")
+            return "None"
         if job.deadline:
             self._later(job.deadline)
             if job.deadline <= self.now:
-                self.state.update_job(job.job_id, state="DEADLINE", end_time=self.now, reason="DeadLine")
+                self._drop(job, "DEADLINE", "DeadLine")
                 return "DeadLine"
         if job.dependency and (reason := self._dependency(job)):
             return reason
@@ -73,6 +78,10 @@ class Pass:
             self.state.update_job(job.job_id, eligible_time=self.now)
         return None
 
+    def _drop(self, job: Job, state: str, reason: str) -> None:
+        """End a job that has not begun."""
+        self.state.update_job(job.job_id, state=state, reason=reason, end_time=self.now, killed_by=job.uid)
+
     def _dependency(self, job: Job) -> str | None:
         found = outlook(self.state, job, self.now)
         self._later(found.again)
@@ -83,8 +92,7 @@ class Pass:
         if found.verdict is Verdict.OPEN:
             return "Dependency"
         if job.options.get("kill-on-invalid-dep", "").lower() == "yes":
-            changes = {"state": "CANCELLED", "end_time": self.now, "killed_by": job.uid, "dependency": ""}
-            self.state.update_job(job.job_id, **changes)
+            self._drop(job, "CANCELLED", "DependencyNeverSatisfied")
         return "DependencyNeverSatisfied"
 
     def _start(self, job: Job) -> str | None:
@@ -100,14 +108,13 @@ class Pass:
         if never or nodes.over_limit(partition, job.time_limit):
             return never or "PartitionTimeLimit"
         if job.array_job_id is None or job.array_task_id is not None:
-            return self._place(job, request, totals)
+            return "JobArrayTaskLimit" if self._is_full(job) else self._place(job, request, totals)
         return self._start_array(job, request, totals)
 
     def _start_array(self, job: Job, request: Request, totals: list[Node]) -> str | None:
         ready = ready_tasks(self.state, job)
-        running = sum(other.array_job_id == job.array_job_id for other in self.holding)
         for index in arrays.indices_of(job.array_waiting):
-            if job.array_at_once and running >= job.array_at_once:
+            if self._is_full(job):
                 return "JobArrayTaskLimit"
             if ready is not None and index not in ready:
                 continue
@@ -117,8 +124,12 @@ class Pass:
             task = arrays.split(self.state, job, index)
             job = self.state.job(job.job_id) or job
             self._begin(task, shares)
-            running += 1
         return None if ready is None or not job.array_waiting else "Dependency"
+
+    def _is_full(self, job: Job) -> bool:
+        """Whether as many tasks of a job's array run as may run at once."""
+        running = sum(other.array_job_id == job.array_job_id for other in self.holding)
+        return bool(job.array_at_once) and running >= job.array_at_once
 
     def _place(self, job: Job, request: Request, totals: list[Node]) -> str | None:
         shares = self._fit(request, totals)

@@ -30,6 +30,8 @@ COMMANDS = {
 """The commands, with the fewest and the most words that may follow."""
 
 _LISTS = ("hostnames", "hostlist", "hostlistsorted")
+_ENOUGH = 5
+"""Letters of such a name that Slurm wants to see at least: `show hostname` will do."""
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -106,7 +108,9 @@ def _show(flags: Mapping[str, str], words: list[str], environ: Mapping[str, str]
     entity, equals, value = words[0].partition("=")
     rest = [value, *words[1:]] if equals else words[1:]
     entity = entity.lower()
-    if entity in _LISTS:
+    lists = [name for name in _LISTS if len(entity) >= _ENOUGH and name.startswith(entity)]
+    if lists:
+        entity = lists[0]
         _show_hosts(entity, rest[0] if rest else environ.get("SLURM_JOB_NODELIST", ""), given=bool(rest))
         return 0
     return scontrol_show.show(_open(environ), entity, rest[0] if rest else None, flags)

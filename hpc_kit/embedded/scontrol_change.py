@@ -80,7 +80,7 @@ def _hold(state: State, job: Job, verb: str) -> None:
     if verb == "release":
         if job.priority == 0:
             priority = submission.TOP_PRIORITY - job.job_id
-            state.update_job(job.job_id, priority=priority, reason="None", begin_time=min(job.begin_time, now()) or 0.0)
+            state.update_job(job.job_id, priority=priority, reason="None")
         return
     admin = os.getuid() == 0 and verb == "hold"
     state.update_job(job.job_id, priority=0, reason="JobHeldAdmin" if admin else "JobHeldUser")

@@ -88,7 +88,7 @@ def load(environ: Mapping[str, str]) -> Settings:
     path = Path(named) if named else state_directory(environ) / CONF_NAME
     try:
         text = path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if named:
             raise _bad(path, "there is no such file") from None
         return Settings()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.request import Refused
 from hpc_kit.embedded.srun_talk import write
+from hpc_kit.embedded.state import now
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.options import SRUN, Given, Options
 
@@ -87,10 +89,16 @@ def _allocate(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk
 
 
 def give_back(state: State, job_id: int, status: int) -> None:
-    """End an allocation with the wait status of its step."""
+    """End an allocation with the wait status of its step; one that was never granted is withdrawn."""
     from hpc_kit.embedded import submission
 
-    submission.complete_allocation(state, job_id, status)
+    with state.transaction():
+        job = state.job(job_id)
+        pending = job is not None and job.state == "PENDING"
+        if pending:
+            state.update_job(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
+    if not pending:
+        submission.complete_allocation(state, job_id, status)
 
 
 def _for_a_job(asked: Asked) -> Options:
@@ -137,7 +145,7 @@ def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
         if patience is not None and waited > patience:
             give_back(state, job_id, 1 << 8)
             raise NotNow(denied=BUSY)
-        if not queued and waited > _QUEUED_SECONDS:
+        if not queued and patience is None and waited > _QUEUED_SECONDS:
             queued = True
             if job.reason.startswith("Partition"):
                 talk.info("Requested partition configuration not available now")

@@ -42,7 +42,7 @@ class Terminal:
         """Every key goes to the task, and a change of the window's size too."""
         modes = termios.tcgetattr(0)
         signal.signal(signal.SIGWINCH, lambda *_: self._resize())
-        tty.setraw(0)
+        tty.setraw(0, termios.TCSANOW)
         try:
             yield
         finally:

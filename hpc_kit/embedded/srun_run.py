@@ -95,26 +95,28 @@ class Run:
             if task := self._running.pop(pid, None):
                 oom = status == signal.SIGKILL and not self.ending.killing and self._oom.rose()
                 self._ended.append((task, OUT_OF_MEMORY if oom else status))
-        if self._ended:
-            left = {task.node for task in self._running.values()}
-            waiting = any(task.node in left for task, _ in self._ended)
-            self._clocks.set("group", GROUP_SECONDS if waiting else 0.0, self._book)
+                self._due(task.node)
 
-    def _book(self) -> None:
-        """Tell of the tasks that have ended, those of one node that ended alike in one line."""
+    def _due(self, node: int) -> None:
+        """Book what has ended on a node: at once if nothing runs there any more, else when others may have joined."""
+        waiting = any(task.node == node for task in self._running.values())
+        self._clocks.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._book(node))
+
+    def _book(self, node: int) -> None:
+        """Tell of the tasks of a node that have ended, those that ended alike in one line."""
         self._pump.drain()
-        groups: dict[tuple[int, int], list[int]] = {}
-        for task, status in self._ended:
-            groups.setdefault((task.node, status), []).append(task.number)
-            self._ends[task.number] = status
-        self._ended.clear()
-        first = len(self._ends) == sum(map(len, groups.values()))
-        was_bad = self.report.bad
-        for (node, status), tasks in groups.items():
+        ended = [(task, status) for task, status in self._ended if task.node == node]
+        self._ended = [(task, status) for task, status in self._ended if task.node != node]
+        alike: dict[int, list[int]] = {}
+        for task, status in ended:
+            alike.setdefault(status, []).append(task.number)
+        first = not self._ends
+        for status, tasks in alike.items():
+            self._ends.update(dict.fromkeys(tasks, status))
+            was_bad = self.report.bad
             if line := self.report.ended(self.step.nodes[node], tasks, status):
                 self._talk.error(line)
             if self.report.bad and not was_bad and self._manner.kill_bad_exit:
-                was_bad = True
                 self.ending.terminate()
         if first and self._manner.max_wait:
             self._clocks.set("wait", self._manner.max_wait, self._on_max_wait)

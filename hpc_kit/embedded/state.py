@@ -122,7 +122,7 @@ class State:
     def jobs(self, where: str = "1", values: Sequence[object] = (), order: str = "job_id") -> list[Job]:
         """The jobs that a condition holds for, by id or in another order."""
         rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)
-        return [Job(**decode(row)) for row in rows]
+        return [Job(**decode(row, Job)) for row in rows]
 
     def active_jobs(self) -> list[Job]:
         """Every job that is not over."""
@@ -139,7 +139,7 @@ class State:
         which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
         sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id"
         rows = self.execute(sql, (job_id, attempt))
-        return [Step(**decode(row)) for row in rows]
+        return [Step(**decode(row, Step)) for row in rows]
 
     def next_step_id(self, job_id: int) -> int:
         """The number of a job's next step; in one transaction with `add_step`."""

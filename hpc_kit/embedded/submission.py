@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import allocate, arrays, dependencies, exports, nodes, processes, start, wake
@@ -75,6 +76,16 @@ def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
         Refused: Slurm would not take it.
     """
     job, _ = prepare(state, what, environ)
+    try:
+        job = _enter(state, job, what, environ)
+    except sqlite3.OperationalError as error:  # the disk is full, or may not be written
+        raise Refused(f"error: {error}", denied="I/O error writing script/environment to file") from error
+    start.ensure(state)
+    return job
+
+
+def _enter(state: State, job: Job, what: Submission, environ: Mapping[str, str]) -> Job:
+    """Give the job its id and its place in the queue."""
     with state.transaction():
         if job.dependency and dependencies.unknown_task(state, job.dependency):
             raise Refused(denied="Job dependency problem")
@@ -85,7 +96,6 @@ def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
         state.add_job(job)
         if what.script is not None:
             state.add_script(job_id, what.script, exports.encode(exports.chosen(what.options, environ)))
-    start.ensure(state)
     return job
 
 

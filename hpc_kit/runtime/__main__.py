@@ -39,6 +39,7 @@ def main(words: list[str]) -> None:
         world = resolve(os.environ)
         rank = world.rank
         _write_own_log(world)
+        notice.quiet_torch()
         _run(what, world)
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         if rank is not None:

@@ -100,9 +100,9 @@ def claimed(rank: int) -> Iterator[None]:
 
 @contextmanager
 def fast_exit() -> Iterator[None]:
-    """An exception that nobody catches ends the process at once: taking down a broken group may wait for ever.
+    """What is raised inside, and nobody catches, ends the process at once; so does sys.exit.
 
-    The hook stays when the block is left by an exception.
+    Taking down the group of a rank that has failed may wait for ever, or abort the process with another exit code.
     """
     previous, stderr = sys.excepthook, sys.stderr
 
@@ -116,8 +116,18 @@ def fast_exit() -> Iterator[None]:
         exit_now(exit_code(error))
 
     sys.excepthook = hook
-    yield
+    try:
+        yield
+    except SystemExit as stop:
+        if code := exit_code(stop):
+            atexit.register(_exit_at_once, code)
+        raise
     sys.excepthook = previous
+
+
+def _exit_at_once(code: int) -> None:
+    atexit.unregister(_exit_at_once)
+    exit_now(code)
 
 
 def exit_now(code: int) -> NoReturn:

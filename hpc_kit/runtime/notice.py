@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -21,6 +22,14 @@ def warn(world: World) -> None:
             if warning.endswith(FORGOTTEN):
                 sys.stderr.write(f"  do     {with_srun(sys.orig_argv)}\n")
         sys.stderr.flush()
+
+
+def quiet_torch() -> None:
+    """Before torch is imported: no warnings of its C++ side, unless somebody has asked for them.
+
+    Where no name service answers, it warns of each connection, in a training that goes well; errors stay.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def with_srun(argv: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
@@ -112,7 +113,12 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None) -> Iterato
         timeout=None if seconds is None else timedelta(seconds=seconds),
         device_id=group.device if group.backend == "nccl" else None,
     )
-    yield group
+    try:
+        yield group
+    except BaseException:
+        # Whoever catches this ends the process later, with the group's threads still there.
+        atexit.register(settle.settle)
+        raise
     settle.destroy_process_group()
 
 

@@ -34,6 +34,7 @@ _KILLED = 128
 
 def main(words: list[str]) -> int:
     """Run the agent of this node; its exit code is that of the worker that failed first here."""
+    notice.quiet_torch()
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

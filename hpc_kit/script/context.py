@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from pathlib import PurePath
 
 from hpc_kit import __version__
+from hpc_kit.script.quoting import pasted
 from hpc_kit.spec.resolve import Resolved
 
 Directive = tuple[str, str | int | None]
@@ -26,8 +27,8 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "description": job.description,
         "version": __version__,
         "sources": ", ".join((*resolved.sources, template)),
-        "again": shlex.join((*resolved.again, *(("--standalone",) if standalone and resolved.again else ()))),
-        "script_file": shlex.quote(f"{job.name}.sbatch"),
+        "again": pasted(again(resolved, standalone=standalone)),
+        "submit": submit(resolved),
         "notes": resolved.notes,
         "directives": directives(resolved),
         "setup": job.setup,
@@ -40,6 +41,7 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "ntasks_per_node": resources.ntasks_per_node,
         "nproc_per_node": job.launch.nproc_per_node,
         "cpus_per_task": resources.cpus_per_task,
+        "cpus_per_gpu": resources.cpus_per_gpu,
         "world_size": resolved.world_size,
         "launcher": job.launch.launcher,
         "task_output": job.launch.output,
@@ -54,6 +56,37 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
     }
 
 
+def again(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
+    """The command that makes the same script; what follows `--` is the program's own."""
+    words = list(resolved.again)
+    if standalone and words:
+        words.insert(words.index("--") if "--" in words else len(words), "--standalone")
+    return tuple(words)
+
+
+def submit(resolved: Resolved) -> str:
+    """The commands that submit the script by hand."""
+    name = f"{resolved.job.name}.sbatch"
+    sbatch = pasted(("sbatch", f"./{name}" if name.startswith("-") else name))
+    folders = log_folders(resolved)
+    return f"{pasted(('mkdir', '-p', *folders))} && {sbatch}" if folders else sbatch
+
+
+def log_folders(resolved: Resolved) -> tuple[str, ...]:
+    """Folders that must be there before sbatch runs; one named by the job's id cannot be."""
+    job = resolved.job
+    given = dict(directives(resolved))
+    files = (given["output"], given.get("error"), job.launch.output, job.launch.error)
+    parents = [PurePath(str(file)).parent for file in files if file is not None]
+    known = {"%%": "%", "%x": job.name}
+    parents = [
+        PurePath(job.resources.chdir or "", re.sub("%[%x]", lambda match: known[match[0]], str(parent)))
+        for parent in parents
+        if "%" not in re.sub("%[%x]", "", str(parent))
+    ]
+    return tuple(dict.fromkeys(str(parent) for parent in parents if str(parent) not in {".", "/dev"}))
+
+
 def directives(resolved: Resolved) -> list[Directive]:
     """The #SBATCH options in the man page's order."""
     job, array = resolved.job, resolved.job.resources.array is not None
@@ -65,10 +98,12 @@ def directives(resolved: Resolved) -> list[Directive]:
 
 def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
     """Environment variables that the script sets, with the job's own last."""
-    launch, cpus = resolved.job.launch, resolved.job.resources.cpus_per_task or 1
+    launch = resolved.job.launch
     ours: dict[str, object] = {
         "PYTHONUNBUFFERED": 1,
-        "OMP_NUM_THREADS": max(1, cpus // launch.nproc_per_node),
+        # Where no name server answers, torch warns in each rank's log that a peer's host name is not known.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "OMP_NUM_THREADS": max(1, resolved.cpus // launch.nproc_per_node),
     }
     if not standalone and launch.backend != "auto":
         ours["HPC_KIT_BACKEND"] = launch.backend

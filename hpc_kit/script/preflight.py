@@ -163,7 +163,7 @@ def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     Mend: another `runs` in the cluster file, or the permissions.
     Documented: docs/submitting.md.
     """
-    wanted = root / resolved.log_folder
+    wanted = _folder(resolved, root) / resolved.log_folder
     there = next(path for path in (wanted, *wanted.parents) if path.exists())
     why = f"{there} is a file" if not there.is_dir() else f"no write permission in {there}"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):

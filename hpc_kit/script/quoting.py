@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 
 from hpc_kit.errors import TemplateError
 
@@ -45,6 +46,16 @@ def sh(value: object) -> str:
         # Single quotes would do; but there shellcheck takes every `$` for one that was meant to be expanded.
         return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'
     return shlex.quote(text)
+
+
+def pasted(words: Iterable[str]) -> str:
+    """A command line that a person copies into bash: on one line, and safe from the history's `!`."""
+    return " ".join(_ansi(word) if _CONTROL.search(word) else shlex.quote(word) for word in words)
+
+
+def _ansi(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return "$'" + _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", escaped) + "'"
 
 
 def comment(value: object) -> str:

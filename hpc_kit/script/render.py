@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit import run_files
-from hpc_kit.errors import TemplateError
+from hpc_kit.errors import SpecError, TemplateError
 from hpc_kit.script import quoting
 from hpc_kit.script.context import context
 from hpc_kit.spec import files, places
 from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.documents import toml_value
 from hpc_kit.spec.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
     from jinja2 import Environment, FileSystemBytecodeCache
+    from jinja2.bccache import Bucket
 
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
@@ -50,7 +52,7 @@ def render(
         SpecError: A file is missing or says something that cannot be.
         TemplateError: The template is missing or asks for a value that does not exist.
     """
-    root = root or Path.cwd()
+    root = root or current_folder()
     if cluster is None:
         choice = default_cluster(root, os.environ)
         cluster, set = choice.name, {**choice.settings, **(set or {})}  # noqa: A001
@@ -59,10 +61,25 @@ def render(
     return render_resolved(resolve(loaded, root=root, again=again), standalone=standalone, root=root)
 
 
+def current_folder() -> Path:
+    """The folder that this process is in.
+
+    Raises:
+        SpecError: It has been removed.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise SpecError("the current folder is gone", found=str(error), remedy="cd to one that exists") from error
+
+
 def command_line(job: str, cluster: str | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
-    """The command that prints the same script again, for the header."""
+    """The command that prints the same script again, for the header; none where a value is None, which TOML has not."""
+    if None in set.values():
+        return ()
     name = cluster if isinstance(cluster, str) else cluster.name
-    chosen = [word for key, value in set.items() for word in ("--set", f"{key}={value}")]
+    values = {key: value if isinstance(value, str) else toml_value(value) for key, value in set.items()}
+    chosen = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     return ("hpc-kit", "render", job, "--cluster", name, *chosen)
 
 
@@ -100,20 +117,30 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
     """Compiled templates, kept between calls: compiling them takes longer than all else that render does."""
     from jinja2 import FileSystemBytecodeCache
 
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home) / "hpc_kit"
+    class Cache(FileSystemBytecodeCache):
+        """One that a full disk or an unreadable file only makes slow."""
+
+        def load_bytecode(self, bucket: Bucket) -> None:
+            with suppress(OSError):
+                super().load_bytecode(bucket)
+
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            with suppress(OSError):
+                super().dump_bytecode(bucket)
+
     try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "hpc_kit"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home
         return None
-    return FileSystemBytecodeCache(str(folder)) if usable else None
+    return Cache(str(folder)) if usable else None
 
 
 @contextmanager
 def _template_errors(name: str) -> Iterator[None]:
-    from jinja2 import TemplateError as JinjaError
-    from jinja2 import TemplateNotFound, TemplateSyntaxError
+    from jinja2 import TemplateNotFound, TemplateSyntaxError, UndefinedError
 
     try:
         yield
@@ -125,12 +152,33 @@ def _template_errors(name: str) -> Iterator[None]:
         raise TemplateError(
             f"template {error.filename}, line {error.lineno}: {error.message}", remedy="mend the template"
         ) from error
-    except JinjaError as error:
+    except UndefinedError as error:
         raise TemplateError(
             f"template {name} asks for a value that does not exist",
             found=f"{error.message}{_line_of(error)}",
             remedy="docs/templates.md lists the values; an optional one is tested with 'is not none'",
         ) from error
+    except TemplateError:
+        raise
+    except Exception as error:  # a template is a program, and can fail in any way that one can
+        raise TemplateError(
+            f"template {name} cannot be rendered",
+            found=f"{_reason(error)}{_line_of(error)}",
+            remedy=_REMEDIES.get(type(error).__name__, "mend the template"),
+        ) from error
+
+
+_REMEDIES = {
+    "RecursionError": "a template that extends or includes itself: give it another name than the one that it extends",
+    "TemplateRuntimeError": "a template that extends base.sbatch.j2 fills its block 'launch': see docs/templates.md",
+    "UnicodeDecodeError": "save the template as UTF-8",
+}
+
+
+def _reason(error: Exception) -> str:
+    from jinja2 import TemplateError as JinjaError
+
+    return str(error.message) if isinstance(error, JinjaError) else f"{type(error).__name__}: {error}"
 
 
 def _line_of(error: BaseException) -> str:

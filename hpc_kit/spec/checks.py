@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from msgspec import Struct
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.slurm import units
 from hpc_kit.slurm.options import SBATCH, check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.documents import Document
@@ -28,27 +30,47 @@ class Where(Struct, frozen=True):
 
 
 SECRETS = frozenset({
-    "KEY", "KEYS", "APIKEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE",
+    "KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PWD", "PASSPHRASE", "PAT",
     "CREDENTIAL", "CREDENTIALS",
 })  # fmt: skip
 """A variable with one of these among the words of its name is taken for a secret."""
+
+_ENDS = ("APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
+_PLAIN_NAMES = frozenset({"PWD", "OLDPWD"})
+_PLAIN_ENDS = ("_FILE", "_PATH", "_DIR")
+READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+"""Variables that bash lets nobody set: a script that tries ends there."""
 
 
 def _control(text: str) -> bool:
     return any(character < " " or character == "\x7f" for character in text)
 
 
-def looks_secret(name: str) -> bool:
-    """Whether a variable of that name is likely to hold a secret."""
-    return not SECRETS.isdisjoint(name.upper().split("_"))
+def looks_secret(name: str, value: str | None = None) -> bool:
+    """Whether a variable is likely to hold a secret: by its name; a number, or what the shell looks up, is none."""
+    if value is not None and (not value.strip("\"'") or value.isdigit() or value.lstrip('"').startswith(("$", "`"))):
+        return False
+    upper = name.upper()
+    if upper in _PLAIN_NAMES or upper.endswith(_PLAIN_ENDS):
+        return False
+    words = upper.split("_")
+    return not SECRETS.isdisjoint(words) or any(word.endswith(_ENDS) for word in words)
+
+
+def check_words(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
+    """Everything that can be said of a job before its nodes and tasks are counted."""
+    check_options(job.resources, where)
+    check_names(job, cluster, where)
+    check_place(cluster, where)
+    check_root(job, cluster, root, where)
 
 
 def check_names(job: Job, cluster: Cluster, where: Where) -> None:
-    """The job's name must do as a folder, the command must be there, the environment must hold no secrets."""
+    """The job's name must do as a folder, the command must be there, nothing may hold a secret."""
     if not job.name or job.name in {".", ".."} or "/" in job.name or "\\" in job.name or _control(job.name):
         raise SpecError(
             f"'{job.name}' cannot name a job",
-            found=f"name = {job.name!r} in {where.of('name')}: its logs go to {cluster.runs}/<name>/",
+            found=f"name = {job.name!r} in {where.of(name_key(where))}: its logs go to {cluster.runs}/<name>/",
             remedy="a name without '/', '\\' and line breaks",
         )
     if not job.command:
@@ -59,6 +81,49 @@ def check_names(job: Job, cluster: Cluster, where: Where) -> None:
         )
     for name, value in job.env.items():
         _check_variable(name, str(value), where)
+    said = ",".join(["", str(job.resources.export or "")])
+    _check_assignments(re.findall(r",(\w+)=([^,]*)", said), where.of("resources.export"))
+    for document, lines in ((where.cluster, cluster.setup), (where.job, job.setup)):
+        for line in lines:
+            _check_assignments(re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line), document.where("setup"))
+
+
+def name_key(where: Where) -> str:
+    """The key that gives the job its name: sbatch's own where it is said."""
+    key = "resources.job_name"
+    return key if where.job.says(key) or where.cluster.says("defaults.job_name") else "name"
+
+
+def check_place(cluster: Cluster, where: Where) -> None:
+    """Folder and interpreter are taken as they stand: no shell reads them."""
+    for key, value in (("runs", cluster.runs), ("python", cluster.python)):
+        if value is None:
+            continue
+        if not value.strip() or value.startswith("~") or "$" in value or _control(value):
+            raise SpecError(
+                f"wrong value for {key} in {where.cluster.where(key)}",
+                found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
+                remedy="a path, from the project's folder or absolute",
+            )
+
+
+def check_root(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
+    """Slurm looks for its patterns in the whole path of a log, the folder of the submission included."""
+    if "\\" in cluster.runs:
+        raise SpecError(
+            f"a backslash in runs in {where.cluster.where('runs')}",
+            found=f"runs = {cluster.runs!r}: with one, Slurm puts no job id into the names of logs",
+            remedy="a folder without it",
+        )
+    base = root / (job.resources.chdir or "")
+    logs = (cluster.runs, job.resources.output, job.resources.error)
+    relative = any(path is not None and not Path(path).is_absolute() for path in logs)
+    if relative and any(character in str(base) for character in "%\\"):
+        raise SpecError(
+            "Slurm would not write its logs below this folder",
+            found=f"{base}: '%' and '\\' begin patterns in the names of logs",
+            remedy="another folder, or an absolute path without them: [cluster] runs = '/...'",
+        )
 
 
 def _check_variable(name: str, value: str, where: Where) -> None:
@@ -67,15 +132,22 @@ def _check_variable(name: str, value: str, where: Where) -> None:
         raise SpecError(
             f"'{name}' cannot name a variable", found=f"[env] in {where.of(key)}", remedy="letters, digits and '_'"
         )
-    if looks_secret(name):
-        raise SpecError(
-            f"{name} in {where.of(key)} looks like a secret",
-            found="a script, its record and `scontrol show job` can be read by others",
-            remedy=f"export {name} in the shell that submits (sbatch takes it along),\n"
-            "or read it in the program from a file of mode 0600",
-        )
+    if name in READONLY:
+        raise SpecError(f"{name} in {where.of(key)} is bash's own", found="it cannot be set", remedy="another name")
+    _check_assignments([(name, value)], where.of(key))
     if "\0" in value:
         raise SpecError(f"{name} in {where.of(key)} holds a NUL byte", remedy="text without it")
+
+
+def _check_assignments(pairs: list[tuple[str, str]], place: str) -> None:
+    for name, value in pairs:
+        if looks_secret(name, value):
+            raise SpecError(
+                f"{name} in {place} looks like a secret",
+                found="a script, its record and `scontrol show job` can be read by others",
+                remedy=f"export {name} in the shell that submits (sbatch takes it along),\n"
+                "or read it in the program from a file of mode 0600",
+            )
 
 
 def check_options(resources: Resources, where: Where) -> None:
@@ -84,14 +156,24 @@ def check_options(resources: Resources, where: Where) -> None:
     for name, value in given.items():
         key = f"resources.{name}"
         if _control(str(value)):
-            raise SpecError(f"{name} in {where.of(key)} holds a line break", found=repr(value), remedy="text on one line")
+            raise SpecError(
+                f"{name} in {where.of(key)} holds a line break", found=repr(value), remedy="text on one line"
+            )
+        if isinstance(value, str) and not value.strip():
+            raise SpecError(
+                f"{name} in {where.of(key)} is empty",
+                found=f"{name} = {value!r}",
+                remedy=f"leave {name} out, or a value",
+            )
         option = SBATCH[name.replace("_", "-")]
         if isinstance(value, bool):
             continue
         try:
             check_value(option, str(value))
         except HpcKitError as error:
-            raise SpecError(f"{error.what}, in {where.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy) from error
+            raise SpecError(
+                f"{error.what}, in {where.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy
+            ) from error
     for group in ALTERNATIVES:
         both = sorted(group & given.keys())
         if len(both) > 1:
@@ -100,93 +182,3 @@ def check_options(resources: Resources, where: Where) -> None:
                 found="; ".join(f"{name} = {given[name]!r} in {where.of(f'resources.{name}')}" for name in both),
                 remedy=f"keep one of {', '.join(both)}",
             )
-
-
-def counts(job: Job, where: Where) -> tuple[int, int]:
-    """Nodes and tasks of the job, exactly."""
-    resources = job.resources
-    nodes = resources.nodes if resources.nodes is not None else 1
-    if isinstance(nodes, str):
-        if not nodes.isdigit() or int(nodes) < 1:
-            raise SpecError(
-                "a layout needs an exact number of nodes",
-                found=f"nodes = {nodes!r} in {where.of('resources.nodes')}",
-                remedy="nodes = 4",
-            )
-        nodes = int(nodes)
-    per_node = resources.ntasks_per_node
-    if per_node is None:
-        return nodes, resources.ntasks if resources.ntasks is not None else nodes
-    if resources.ntasks is not None and resources.ntasks != nodes * per_node:
-        raise SpecError(
-            "the tasks do not fill the nodes",
-            found=f"{nodes} nodes x {per_node} tasks = {nodes * per_node}; ntasks = {resources.ntasks}"
-            f" in {where.of('resources.ntasks')}",
-            remedy=f"leave ntasks out, or ntasks = {nodes * per_node}",
-        )
-    return nodes, nodes * per_node
-
-
-def check_layout(job: Job, nodes: int, world_size: int, where: Where) -> None:
-    """The launcher's geometry and the degrees of parallelism must fit together."""
-    launch, per_node = job.launch, job.resources.ntasks_per_node
-    if launch.launcher == "torchrun" and per_node not in {None, 1}:
-        raise SpecError(
-            f"torchrun would be started {per_node} times a node",
-            found=f"ntasks_per_node = {per_node} in {where.of('resources.ntasks_per_node')}; launcher = 'torchrun'",
-            remedy=f"ntasks_per_node = 1, and [launch] nproc_per_node = {per_node}",
-        )
-    if launch.launcher == "srun" and launch.nproc_per_node != 1:
-        raise SpecError(
-            "nproc_per_node is torchrun's",
-            found=f"nproc_per_node = {launch.nproc_per_node} in {where.of('launch.nproc_per_node')}; launcher = 'srun'",
-            remedy=f"[resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
-        )
-    size = job.layout.size(world_size)
-    if size != world_size:
-        each = launch.nproc_per_node if launch.launcher == "torchrun" else per_node
-        shape = f"{nodes} nodes x {each} ranks" if each else f"{nodes} nodes, ntasks"
-        others = size // (job.layout.dp or 1)
-        fitting = f"dp = {world_size // others}" if world_size % others == 0 else "degrees whose product is that"
-        raise SpecError(
-            "the layout does not fill the job",
-            found=f"{where.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
-            remedy=f"{fitting} (or leave dp out: it takes what is left); or nodes and tasks for {size} ranks",
-        )
-
-
-def check_node(job: Job, cluster: Cluster, where: Where) -> None:
-    """What one node must give may not be more than it has."""
-    resources, node = job.resources, cluster.node
-    per_node = resources.ntasks_per_node
-    if per_node and node.cpus and per_node * (resources.cpus_per_task or 1) > node.cpus:
-        cpus = resources.cpus_per_task or 1
-        raise SpecError(
-            "the job asks for more CPUs than a node has",
-            found=f"{per_node} tasks x {cpus} CPUs = {per_node * cpus}; a node of {cluster.name} has {node.cpus}"
-            f" ({where.of('resources.cpus_per_task')})",
-            remedy=f"cpus_per_task = {max(1, node.cpus // per_node)}, or more nodes with fewer tasks",
-        )
-    if resources.mem is not None and node.mem is not None:
-        asked, there = units.parse_memory(str(resources.mem)), units.parse_memory(str(node.mem))
-        if asked > there:
-            raise SpecError(
-                "the job asks for more memory than a node has",
-                found=f"mem = {resources.mem} in {where.of('resources.mem')}; a node of {cluster.name} has {node.mem}",
-                remedy=f"mem = '{node.mem}' at most",
-            )
-    per_task = resources.gpus_per_task
-    if per_node and node.gpus and per_task is not None:
-        gpus = int(str(per_task).rpartition(":")[2] or 0) * per_node
-        if gpus > node.gpus:
-            raise SpecError(
-                "the job asks for more GPUs than a node has",
-                found=f"{per_node} tasks x {per_task} GPUs; a node of {cluster.name} has {node.gpus}",
-                remedy=f"ntasks_per_node = {node.gpus}, or more nodes",
-            )
-    if node.gpus == 0 and job.launch.backend == "nccl":
-        raise SpecError(
-            "nccl needs GPUs",
-            found=f"backend = 'nccl' in {where.of('launch.backend')}; {cluster.name} has no GPU",
-            remedy="backend = 'auto'",
-        )

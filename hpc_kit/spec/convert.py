@@ -29,7 +29,7 @@ def convert(document: Document, kind: type[T]) -> T:
 def coerce(text: str, kind: type[Struct], key: str) -> object:
     """A value from the command line: TOML where that is what the key takes, else the text itself.
 
-    So `--set resources.nodes=2` is a number, and `--set resources.comment=2` a text.
+    So `--set resources.nodes=2` is a number, `--set resources.comment=2` a text, and `--set env.LR=1e5` stays `1e5`.
     """
     import tomllib
 
@@ -40,11 +40,18 @@ def coerce(text: str, kind: type[Struct], key: str) -> object:
     if not isinstance(value, str | int | float | list | dict):
         return text
     expected = _field_type(kind, key)
+    if not _takes(value, expected):
+        return text
+    respelt = isinstance(value, int | float) and str(value) != text
+    return text if respelt and _takes(text, expected) else value
+
+
+def _takes(value: object, expected: Any) -> bool:
     try:
         msgspec.convert(value, expected)
     except msgspec.ValidationError:
-        return text
-    return value
+        return False
+    return True
 
 
 def _field_type(kind: type[Struct], key: str) -> Any:
@@ -52,12 +59,19 @@ def _field_type(kind: type[Struct], key: str) -> Any:
     for name in key.split("."):
         inner = _struct_of(annotation)
         if inner is None:
-            return Any
+            annotation = _values_of(annotation)
+            continue
         types = {field.name: field.type for field in msgspec.structs.fields(inner)}
         if name not in types:
             return Any
         annotation = types[name]
     return annotation
+
+
+def _values_of(annotation: Any) -> Any:
+    """What a free table holds."""
+    tables = (part for part in (annotation, *get_args(annotation)) if get_origin(part) is dict)
+    return next((get_args(table)[1] for table in tables), Any)
 
 
 def _struct_of(annotation: Any) -> type[Struct] | None:

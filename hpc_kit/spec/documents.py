@@ -92,7 +92,8 @@ def assignments(values: Mapping[str, object]) -> Document:
                 raise SpecError(f"--set {key}: {name} is already set to {inner!r}", remedy="set one of the two")
             table = inner
         table[last] = value
-    layers = tuple(Layer(f"--set {key}={value}", None, _nested(key, value)) for key, value in values.items())
+    # The value is not named: it may be a secret, and a message may end in a log.
+    layers = tuple(Layer(f"--set {key}", None, _nested(key, value)) for key, value in values.items())
     return Document(data, layers)
 
 

@@ -66,7 +66,7 @@ def load(job: str | Job, cluster: str | Cluster, *, set: Settings | None = None,
     root = root or Path.cwd()
     sources: list[str] = []
     if isinstance(job, str):
-        job_document, job_sources = _chain(job, root, None, ())
+        job_document, job_sources = _chain(job, root, ())
         sources += job_sources
         stem = Path(job).stem
     else:
@@ -90,12 +90,12 @@ def _document_of(value: Job | Cluster, shown: str) -> Document:
 
 
 def _job_document(name: str, root: Path) -> Document:
-    return _chain(name, root, None, ())[0]
+    return _chain(name, root, ())[0]
 
 
-def _chain(name: str, root: Path, beside: Path | None, seen: tuple[Path, ...]) -> tuple[Document, list[str]]:
-    """A job file over those that it extends, and their names."""
-    path = places.find("jobs", name, root, beside=beside)
+def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tuple[Document, list[str]]:
+    """A job file over those that it extends, and their names; `place` is where it was named, if in a file."""
+    path = places.find("jobs", name, root, said_in=seen[-1] if seen else None, place=place)
     shown = places.shown(path, root)
     if path.resolve() in seen:
         raise SpecError(
@@ -110,7 +110,7 @@ def _chain(name: str, root: Path, beside: Path | None, seen: tuple[Path, ...]) -
             f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy="the name of a job file"
         )
     # What the base is called and says of itself is not inherited.
-    lower, sources = _chain(base, root, path.parent, (*seen, path.resolve()))
+    lower, sources = _chain(base, root, (*seen, path.resolve()), document.where("extends"))
     lower, document = documents.without(lower, "name", "description"), documents.without(document, "extends")
     return documents.merge(lower, document), [shown, *sources]
 
@@ -125,6 +125,12 @@ def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job,
     own = {key: value for key, value in (settings or {}).items() if not key.startswith(CLUSTER_PREFIX)}
     document = documents.merge(document, _overrides(own, Job))
     job = convert(document, Job)
+    if job.extends is not None:
+        raise SpecError(
+            f"extends cannot be said in {document.where('extends')}",
+            found=f"extends = {job.extends!r}",
+            remedy="a job file that says it: extends is resolved before anything is set",
+        )
     return (job if job.name else structs.replace(job, name=stem)), document
 
 

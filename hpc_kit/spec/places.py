@@ -9,6 +9,9 @@ from hpc_kit.errors import SpecError
 
 Kind = Literal["jobs", "env", "templates"]
 
+TEMPLATE = ".sbatch.j2"
+"""Ending of a template."""
+
 
 def shipped(kind: Kind) -> Path:
     """The folder that comes with hpc_kit: inside the wheel, or the checkout's own."""
@@ -29,7 +32,9 @@ def names(kind: Kind, root: Path, suffix: str = ".toml") -> list[str]:
     return sorted(found)
 
 
-def find(kind: Kind, name: str, root: Path, *, suffix: str = ".toml", beside: Path | None = None) -> Path:
+def find(
+    kind: Kind, name: str, root: Path, *, suffix: str = ".toml", said_in: Path | None = None, place: str = ""
+) -> Path:
     """The file that `name` stands for: a path if it looks like one, else a name in the folders of its kind.
 
     Args:
@@ -37,24 +42,25 @@ def find(kind: Kind, name: str, root: Path, *, suffix: str = ".toml", beside: Pa
         name: A name such as `ddp_4node`, or a path such as `jobs/mine.toml`.
         root: The user's project.
         suffix: Ending of the files.
-        beside: A folder to look in first (that of the file which names this one).
+        said_in: The file that names this one: its folder is looked in first, and it hides no other of its own name.
+        place: Where the name was said, for the message.
 
     Raises:
         SpecError: Nothing of that name; near matches are named.
     """
+    beside: tuple[Path, ...] = (said_in.parent,) if said_in else ()
     if name.endswith(suffix) or "/" in name:
-        path = root / name
-        if path.is_file():
-            return path
+        paths = [folder / name for folder in (*beside, root)]
     else:
-        for folder in ((beside,) if beside else ()) + folders(kind, root):
-            path = folder / f"{name}{suffix}"
-            if path.is_file():
-                return path
-    raise _missing(kind, name, root, suffix)
+        paths = [folder / f"{name}{suffix}" for folder in (*beside, *folders(kind, root))]
+    there = [path for path in paths if path.is_file()]
+    if not there:
+        raise _missing(kind, name, root, suffix, place)
+    others = [path for path in there if path.resolve() != said_in]
+    return others[0] if others else there[0]
 
 
-def _missing(kind: Kind, name: str, root: Path, suffix: str) -> SpecError:
+def _missing(kind: Kind, name: str, root: Path, suffix: str, place: str) -> SpecError:
     from difflib import get_close_matches
 
     word = {"jobs": "job file", "env": "cluster file", "templates": "template"}[kind]
@@ -62,7 +68,7 @@ def _missing(kind: Kind, name: str, root: Path, suffix: str) -> SpecError:
     near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=3)
     looked = ", ".join(str(folder) for folder in folders(kind, root))
     return SpecError(
-        f"no {word} '{name}'",
+        f"no {word} '{name}'" + (f", named in {place}" if place else ""),
         found=f"{', '.join(known) or 'none at all'}   (looked in {looked})",
         remedy=" or ".join(near) if near else f"one of these names, or the path of a {suffix} file",
     )

@@ -1,7 +1,7 @@
 """What a job asks of Slurm, in sbatch's own words: each field is the long option with `_` for `-`.
 
-The order is that of the sbatch man page (22.05), and a script's directives follow it. What belongs to one submission
-rather than to the job (`--wait`, `--parsable`, `--test-only`, `--wrap`) is not here.
+The order is that of the sbatch man page (22.05), what newer releases added last, and a script's directives follow it.
+What belongs to one submission rather than to the job (`--wait`, `--parsable`, `--test-only`, `--wrap`) is not here.
 
 The annotations are evaluated here, once, and are plain: every command that touches a job pays for them. What each
 option means stands in `descriptions.py`, which only the schema reads.
@@ -21,7 +21,7 @@ Size = str | int
 
 
 class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of one job; None or False: not given, Slurm's or the cluster's default holds."""
+    """The options of one job; None: not said, the cluster's default holds; False: not given, whatever the default."""
 
     account: str | None = None
     acctg_freq: str | None = None
@@ -36,7 +36,8 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     comment: str | None = None
     constraint: str | None = None
     container: str | None = None
-    contiguous: bool = False
+    context: str | None = None
+    contiguous: bool | None = None
     core_spec: Number | None = None
     cores_per_socket: Count | None = None
     cpu_freq: str | None = None
@@ -50,6 +51,7 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     exclude: str | None = None
     exclusive: bool | str | None = None
     export: str | None = None
+    export_file: str | None = None
     extra_node_info: str | None = None
     get_user_env: bool | str | None = None
     gpu_bind: str | None = None
@@ -61,7 +63,7 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     gres: str | None = None
     gres_flags: str | None = None
     hint: str | None = None
-    hold: bool = False
+    hold: bool | None = None
     input: str | None = None
     job_name: str | None = None
     kill_on_invalid_dep: bool | str | None = None
@@ -76,8 +78,8 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     mincpus: Count | None = None
     network: str | None = None
     nice: bool | int | None = None
-    no_kill: bool = False
-    no_requeue: bool = False
+    no_kill: bool | str | None = None
+    no_requeue: bool | None = None
     nodefile: str | None = None
     nodelist: str | None = None
     nodes: Count | str | None = None
@@ -88,8 +90,8 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     ntasks_per_socket: Count | None = None
     open_mode: Literal["append", "truncate"] | None = None
     output: str | None = None
-    overcommit: bool = False
-    oversubscribe: bool = False
+    overcommit: bool | None = None
+    oversubscribe: bool | None = None
     partition: str | None = None
     power: str | None = None
     prefer: str | None = None
@@ -97,12 +99,12 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     profile: str | None = None
     propagate: str | None = None
     qos: str | None = None
-    reboot: bool = False
-    requeue: bool = False
+    reboot: bool | None = None
+    requeue: bool | None = None
     reservation: str | None = None
     signal: str | None = None
     sockets_per_node: Count | None = None
-    spread_job: bool = False
+    spread_job: bool | None = None
     switches: str | None = None
     thread_spec: Number | None = None
     threads_per_core: Count | None = None
@@ -110,9 +112,21 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     time_min: Minutes | None = None
     tmp: Size | None = None
     tres_bind: str | None = None
-    use_min_nodes: bool = False
+    use_min_nodes: bool | None = None
     wait_all_nodes: Literal[0, 1] | None = None
     wckey: str | None = None
+    consolidate_segments: bool | None = None
+    container_id: str | None = None
+    container_type: str | None = None
+    extra: str | None = None
+    mem_update: str | None = None
+    oom_kill_step: bool | Literal[0, 1] | None = None
+    resources: str | None = None
+    resv_ports: bool | Number | None = None
+    segment: Count | None = None
+    spread_segments: bool | None = None
+    stepmgr: bool | None = None
+    tres_per_task: str | None = None
 
     def given(self) -> dict[str, str | int | bool]:
         """The options that are set, in the man page's order, by field name."""
@@ -123,5 +137,12 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 ALTERNATIVES: tuple[frozenset[str], ...] = (
     frozenset({"mem", "mem_per_cpu", "mem_per_gpu"}),
     frozenset({"requeue", "no_requeue"}),
+    frozenset({"cpus_per_task", "cpus_per_gpu"}),
+    frozenset({"ntasks_per_gpu", "ntasks_per_node"}),
+    frozenset({"ntasks_per_gpu", "gpus_per_task"}),
+    frozenset({"ntasks_per_gpu", "gpus_per_socket"}),
 )
 """Options of which sbatch takes one at most; a job's choice puts a cluster's default of the same group aside."""
+
+GPU_COUNTS = frozenset({"gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task"})
+"""How many GPUs; a job may give several, but its choice puts a cluster's defaults for any of them aside."""

@@ -16,7 +16,7 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmExecutor
 
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
-from hpc_kit.script.render import render_resolved
+from hpc_kit.script.render import current_folder, render_resolved
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import Choice, default_cluster
 from hpc_kit.spec.cluster import Cluster
@@ -80,7 +80,7 @@ class Executor(SlurmExecutor):
         python: str | None = None,
     ) -> None:
         super().__init__(folder, max_num_timeout, max_pickle_size_gb, python or "python")
-        self.root = (root or Path.cwd()).absolute()
+        self.root = (root or current_folder()).absolute()
         self._job = job
         choice = Choice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster

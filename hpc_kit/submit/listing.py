@@ -51,6 +51,8 @@ def statuses(ids: Sequence[str] | None, runs: Path, access: Access) -> list[Line
     missing: list[str] = []
     for job_id in dict.fromkeys(ids):
         own = [status for key, status in told.items() if job_id in {key, base_id(key)}]
+        # While an array is being taken apart, Slurm may name it beside its elements.
+        own = [status for status in own if status.job_id != job_id] or own
         lines += [_line(status.job_id, status, known) for status in own]
         if not own and known.find(job_id) is not None:
             lines.append(_line(job_id, None, known))

@@ -92,16 +92,17 @@ def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False)
     named = [logs.batch, logs.batch_error, logs.ranks if launch.output else None, logs.ranks_error]
     try:
         for text in filter(None, named):
-            made += _make_log_folder(str(Path(text).parent), resolved.job.name, allow_ids=allow_ids)
+            made += _make_log_folder(text, resolved.job.name, allow_ids=allow_ids)
     except (SpecError, RecordError):
         remove_folders(made)
         raise
     return made
 
 
-def _make_log_folder(text: str, name: str, *, allow_ids: bool) -> list[Path]:
-    folder = expand(text, name=name)
-    unknown = [match[0] for match in _PATTERN.finditer(text) if match[2] not in "xu%"]
+def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
+    parent = str(Path(log).parent)
+    folder = expand(parent, name=name)
+    unknown = [match[0] for match in _PATTERN.finditer(parent) if match[2] not in "xu%"]
     if unknown and not allow_ids:
         raise SpecError(
             f"the log folder {folder} cannot be there when the job starts",
@@ -111,7 +112,9 @@ def _make_log_folder(text: str, name: str, *, allow_ids: bool) -> list[Path]:
     if unknown:
         return []
     made = make_folder(Path(folder))
-    if not os.access(folder, os.W_OK | os.X_OK):
+    # A log that exists, /dev/null above all, is opened whatever its folder allows.
+    existing = Path(expand(log, name=name))
+    if not os.access(*((existing, os.W_OK) if existing.exists() else (folder, os.W_OK | os.X_OK))):
         raise RecordError(
             f"the log folder {folder} cannot be written to",
             found="a job whose log cannot be opened ends without a word",

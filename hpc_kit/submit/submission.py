@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit import __version__
 from hpc_kit.script.render import command_line as render_command
-from hpc_kit.script.render import render_resolved
+from hpc_kit.script.render import current_folder, render_resolved
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import default_cluster
 from hpc_kit.spec.resolve import resolve
@@ -58,7 +58,7 @@ def submit(
         SubmitRefused: Sbatch took no job.
         RecordError: The record cannot be written; the error says whether the job is in the queue.
     """
-    root = (root or Path.cwd()).absolute()
+    root = (root or current_folder()).absolute()
     if cluster is None:
         choice = default_cluster(root, os.environ)
         cluster, set = choice.name, {**choice.settings, **(set or {})}  # noqa: A001
@@ -177,7 +177,7 @@ def _draft(resolved: Resolved, root: Path, access: Access, command_line: Sequenc
         slurm=resolved.cluster.slurm,
         host=os.uname().nodename,
         user=_user(),
-        cwd=str(Path.cwd()),
+        cwd=str(current_folder()),
         root=str(root),
         command_line=kept_words(command_line),
         hpc_kit=__version__,

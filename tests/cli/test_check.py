@@ -123,7 +123,7 @@ def test_explain_needs_no_job(kit: Kit) -> None:
         (["check", "x.sbatch", "--set", "resources.nodes=2"], "a script's options are in the script"),
         (["check", "x.sbatch", "--nodes", "2"], "a script's options are in the script"),
         (["check", "x.sbatch", "--cluster", "nowhere"], "no cluster file 'nowhere'"),
-        (["check", "--frobnicate"], "No such option"),
+        (["check", "--frobnicate"], "unrecognized option '--frobnicate'"),
     ],
 )
 def test_wrong_use_is_one_clear_error(kit: Kit, project: Path, words: list[str], message: str) -> None:

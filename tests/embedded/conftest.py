@@ -30,6 +30,11 @@ def wait_for(what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
     return found
 
 
+def coverage_runs() -> bool:
+    """Whether lines are counted: then the commands need site-packages, where the counting starts."""
+    return any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
+
+
 class Slurm:
     """The commands of one embedded Slurm, called from a folder of its own."""
 
@@ -40,6 +45,9 @@ class Slurm:
         chosen = {"nodes": "n[1-4]", "memory": 16000, "gpus": 2, "kill_wait": 1.0, **settings}
         self.settings = Settings(state=str(self.directory), **chosen)  # type: ignore[arg-type]
         self.environ = environment(self.settings, os.environ)
+        if coverage_runs():
+            for command in (self.directory / "bin").iterdir():
+                command.write_text(command.read_text().replace(" -I -S -c ", " -c "))
 
     def run(
         self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None, cwd: Path | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,17 @@ class Said(NamedTuple):
     status: int
     out: list[str]
     err: list[str]
+
+
+def ends(lines: list[str]) -> dict[str, str]:
+    """How tasks ended, by `node task`: srun joins tasks in a line only if they ended at about the same time."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if match := re.fullmatch(r"srun: error: (\S+): tasks? (\S+): (.*)", line):
+            for item in match[2].split(","):
+                first, _, last = item.partition("-")
+                found |= {f"{match[1]} {task}": match[3] for task in range(int(first), int(last or first) + 1)}
+    return found
 
 
 class Inside:

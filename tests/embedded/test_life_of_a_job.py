@@ -125,6 +125,17 @@ def test_export_decides_what_goes_along(slurm: Slurm, export: str | None, seen: 
     assert slurm.log("slurm-1.out") == f"{seen}\n"
 
 
+@pytest.mark.parametrize("flags", ["-l", "--login", "-ul"])
+def test_the_commands_stay_in_reach_of_a_login_shell(slurm: Slurm, flags: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("echo mine >> sourced\n")
+    body = 'scontrol show hostname "$SLURM_JOB_NODELIST"; env | grep -c "^HPC_KIT_SLURM_BASH_ENV"; echo $BASH_ENV'
+    slurm.environ.update(BASH_ENV=str(tmp_path / "mine"), HOME=str(tmp_path))
+    job_id = slurm.submit(body, "-N2", shell=f"/bin/bash {flags}")
+    slurm.until(job_id, "COMPLETED")
+    assert slurm.log(f"slurm-{job_id}.out") == f"n1\nn2\n0\n{tmp_path}/mine\n"
+    assert slurm.log("sourced").startswith("mine\n")
+
+
 def test_signals_that_the_submitter_ignores_reach_the_script(slurm: Slurm) -> None:
     command = "trap '' INT TERM HUP PIPE; exec \"$0\" --wait --wrap 'grep SigIgn /proc/self/status'"
     subprocess.run(

@@ -163,3 +163,50 @@ def test_settings_are_taken_over_while_it_runs(slurm: Slurm) -> None:
     path = slurm.directory / "slurm.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "nodes": "n[1-8]"}))
     slurm.until(waiting, "COMPLETED")
+
+
+def test_a_job_that_kills_its_supervisor_every_time_is_held_in_the_end(slurm: Slurm) -> None:
+    job_id = slurm.submit("kill -9 $PPID; sleep 600")
+    wait_for(lambda: slurm.said("squeue", "-h", "-o", "%i %R") == f"{job_id} (launch failed requeued held)\n")
+    assert slurm.job(job_id).restart_count == 4
+    wait_for(lambda: len(slurm.processes()) == 1)
+
+
+def test_a_state_of_another_release_is_taken_over(slurm: Slurm) -> None:
+    held = slurm.submit("echo done", "--hold")
+    kill_everything(slurm)
+    db = sqlite3.connect(slurm.directory / "slurm.db")
+    with db:
+        db.execute("ALTER TABLE jobs DROP COLUMN requeue")
+        db.execute("ALTER TABLE jobs DROP COLUMN arguments")
+        db.execute("ALTER TABLE jobs ADD COLUMN of_the_future TEXT")
+        db.execute("PRAGMA user_version = 7")
+    db.close()
+    slurm.said("scontrol", "release", str(held))
+    job = slurm.until(held, "COMPLETED")
+    assert (job.requeue, job.arguments) == (True, [])
+
+
+def test_a_broken_state_is_told_and_not_touched(slurm: Slurm) -> None:
+    path = slurm.directory / "slurm.db"
+    path.write_bytes(b"this is no database, but long enough to be taken for one " * 100)
+    status, complaint = slurm.refused("squeue")
+    assert status == 1
+    assert complaint.startswith("squeue: error: the embedded Slurm cannot use its state directory\n")
+    assert str(slurm.directory) in complaint
+    assert path.read_bytes().startswith(b"this is no database")
+    path.unlink()
+
+
+def test_a_state_directory_that_cannot_be_made_is_told(slurm: Slurm) -> None:
+    (slurm.folder / "file").touch()
+    done = slurm.run("squeue")
+    assert done.returncode == 0
+    import subprocess
+    import sys
+
+    environ = {**slurm.environ, "HPC_KIT_SLURM_STATE": str(slurm.folder / "file" / "state")}
+    command = [sys.executable, "-m", "hpc_kit.embedded", "sbatch", "--wrap", "true"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "set HPC_KIT_SLURM_STATE to a directory that you may write" in done.stderr

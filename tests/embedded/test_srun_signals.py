@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from hpc_kit.embedded import processes
 from tests.embedded.conftest import wait_for
 from tests.embedded.inside import Inside, enter
 
@@ -39,7 +39,8 @@ def running(inside: Inside, program: str, *options: str) -> subprocess.Popen[str
 
 def step_of(inside: Inside) -> str:
     """The running step: `12.3`."""
-    return inside.slurm.said("squeue", "-h", "-s", "-o", "%i").split()[0]
+    steps = inside.slurm.said("squeue", "-h", "-s", "-o", "%i").split()
+    return next(step for step in steps if not step.endswith(".batch"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
@@ -136,11 +137,10 @@ def test_an_interrupt_ends_the_wait_for_a_place(inside: Inside) -> None:
 
 def test_tasks_do_not_outlive_a_killed_srun(inside: Inside) -> None:
     process = running(inside, "echo $$ > pid-$SLURM_PROCID; touch up-$SLURM_PROCID; exec sleep 100")
-    pids = [int((inside.folder / f"pid-{rank}").read_text()) for rank in (0, 1)]
+    tasks = [processes.identity(int((inside.folder / f"pid-{rank}").read_text())) for rank in (0, 1)]
     process.send_signal(signal.SIGKILL)
     assert inside.end(process).status == -signal.SIGKILL
-    for pid in pids:
-        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    wait_for(lambda: not any(map(processes.alive, tasks)))
     assert inside.srun("echo", "free again").out == ["free again"] * 2
 
 

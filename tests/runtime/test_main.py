@@ -174,3 +174,14 @@ def test_a_command_replaces_the_process_with_torchs_names_set(monkeypatch: pytes
     monkeypatch.setattr(os, "execvp", execvp)
     main(["nvidia-smi", "-L"])
     assert (taken[0]["RANK"], taken[0]["WORLD_SIZE"], taken[0]["MASTER_ADDR"]) == ("0", "1", "127.0.0.1")
+
+
+def test_torchs_warnings_of_name_services_are_left_out_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "INFO")
+    text = "import os; print(os.environ['TORCH_CPP_LOG_LEVEL'])"
+    main([program(text)])
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
+    main([program(text)])
+    assert capsys.readouterr().out == "INFO\nERROR\n"

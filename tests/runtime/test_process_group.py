@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from datetime import timedelta
@@ -77,8 +78,11 @@ def test_what_is_raised_inside_is_claimed_before_the_group_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    at_exit: list[tuple[object, ...]] = []
+    monkeypatch.setattr(atexit, "register", lambda *words: at_exit.append(words))
     with pytest.raises(SystemExit), hpc_kit.distributed():
         raise SystemExit(7)
+    assert [words[1:] for words in at_exit] == [(), (7,)]
     first = read_first_failure(tmp_path)
     assert first is not None
     assert (first.rank, first.exit_code) == (0, 7)

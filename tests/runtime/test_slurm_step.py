@@ -149,10 +149,9 @@ def test_stale_ranks_are_refused_with_both_numbers() -> None:
     assert str(refused.value) == (
         "two launchers claim this process\n"
         "  found  the srun step 1234.0 says rank 5 of 8 (SLURM_PROCID, SLURM_STEP_NUM_TASKS)\n"
-        "         the environment says RANK = 0, WORLD_SIZE = 1, set before the step began\n"
-        "  do     unset RANK WORLD_SIZE before srun, if they are left over;\n"
-        "         or, where the step runs a launcher of its own: --ntasks-per-node=1 and torchrun,\n"
-        "         or HPC_KIT_LAUNCHER=env to believe the environment"
+        "         the environment says rank 0 of 1 (RANK, WORLD_SIZE), set before the step began\n"
+        "  do     unset RANK WORLD_SIZE in the batch script; or start the step with --ntasks-per-node=1 and torchrun;\n"
+        "         or HPC_KIT_LAUNCHER=env, where a launcher inside of the step has set them"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -35,7 +37,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[Namespace]:
     seen: list[Namespace] = []
     monkeypatch.setattr(run, "run", seen.append)
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
-    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "LOGLEVEL"):
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "LOGLEVEL", "TORCH_CPP_LOG_LEVEL"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return seen
@@ -75,8 +77,6 @@ def test_torchrun_is_told_all_that_the_step_says(options: list[Namespace], monke
     assert (seen.nnodes, seen.node_rank, seen.rdzv_backend, seen.master_addr) == ("1", 0, "static", "127.0.0.1")
     assert (seen.training_script, seen.training_script_args) == ("hpc_kit.runtime", ["train.py", "--lr", "0.1"])
     assert (seen.module, seen.rdzv_id) == (True, "alone")
-    import os
-
     assert (os.environ["OMP_NUM_THREADS"], os.environ["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
 
 
@@ -129,8 +129,6 @@ def test_a_node_that_fell_with_another_says_so(
 def test_an_agent_that_is_stopped_ends_without_a_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import signal
-
     assert ends(monkeypatch, SignalException("stopped", signal.SIGTERM)) == 143
     assert capsys.readouterr().err == ""
 

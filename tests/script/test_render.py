@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import SpecError, TemplateError
 from hpc_kit.script.context import directives
 from hpc_kit.script.quoting import comment, directive, sh
-from hpc_kit.script.render import render
+from hpc_kit.script.render import render, render_resolved
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.spec import files
+from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.spec.resources import Resources
+from hpc_kit.submit.logs import expand
 from tests import golden
 from tests.conftest import ROOT
 from tests.slurm.oracle import sbatch_defined_options
@@ -97,7 +101,7 @@ def test_same_input_gives_same_bytes() -> None:
 def test_every_value_of_a_template_ends_in_a_quoting_filter(path: Path) -> None:
     """A bare value is a quoting fault that waits for its day; only a macro's own text needs none."""
     expressions = re.findall(r"\{\{-?(.*?)-?\}\}", path.read_text(), re.DOTALL)
-    macros = r"(macros\.)?(guard|rendezvous|words|srun|launch_\w+)\("
+    macros = r"(macros\.)?(guard|rendezvous|words|srun|local_world_size|launch_\w+)\("
     bare = [text for text in expressions if not re.search(r"\|\s*(directive|sh|comment|verbatim)\s*$", text)]
     assert [text for text in bare if not re.match(rf"\s*{macros}", text)] == []
 
@@ -108,20 +112,27 @@ SAMPLE = {"int": 7, "str": "marker", "bool": True}
 @pytest.mark.parametrize("name", Resources.__struct_fields__)
 def test_every_option_reaches_the_script(name: str) -> None:
     values: dict[str, object] = {
-        "time": "0:07:00", "time_min": "0:07:00", "delay_boot": 7, "mem": "7G", "mem_per_cpu": "7G", "mem_per_gpu": "7G",
-        "tmp": "7G", "nodes": 7, "ntasks": 7, "signal": "USR1@7", "array": "0-7", "open_mode": "truncate",
+        "time": "0:07:00", "time_min": "0:07:00", "delay_boot": 7, "mem": "7G", "mem_per_cpu": "7G",
+        "mem_per_gpu": "7G", "tmp": "7G", "nodes": 7, "ntasks": 7, "signal": "USR1@7", "array": "0-7",
+        "open_mode": "truncate",
         "dependency": "afterok:7", "begin": "now+7", "distribution": "cyclic", "mail_type": "END", "wait_all_nodes": 1,
         "nice": 7, "exclusive": "user", "kill_on_invalid_dep": "yes", "deadline": "now+7", "extra_node_info": "7:7:7",
         "gres": "gpu:7", "export": "ALL", "get_user_env": True, "switches": "7", "hint": "nomultithread",
         "gpu_bind": "none", "gres_flags": "enforce-binding", "mem_bind": "none", "tres_bind": "gres/gpu:none",
         "profile": "task", "propagate": "NONE", "acctg_freq": "task=7", "cpu_freq": "high", "gpu_freq": "high",
+        "oom_kill_step": 1,
     }  # fmt: skip
     field = str(Resources.__annotations__[name])
-    plain = True if getattr(Resources(), name) is False else 7 if "Annotated" in field else "7"
+    plain = True if "bool" in field else 7 if "Annotated" in field else "7"
     value = values.get(name, plain)
     settings: dict[str, object] = {"resources.ntasks_per_node": 1, f"resources.{name}": value}
     settings |= {"resources.nodes": 7} if name == "ntasks" else {}
-    text = render("single", "slurm", set=settings, root=ROOT)
+    # Else it would be asked for by node.
+    settings |= {"resources.gpu_bind": "none"} if name == "gpus_per_task" else {}
+    job: str | Job = "single"
+    if name == "ntasks_per_gpu":
+        job, settings = Job(name="job", command=("true",)), {"resources.gpus_per_node": 1, f"resources.{name}": 7}
+    text = render(job, "slurm", set=settings, root=ROOT)
     option = f"#SBATCH --{name.replace('_', '-')}"
     expected = option if value is True else f"{option}={value}"
     assert expected in text.splitlines()
@@ -149,6 +160,126 @@ def test_a_missing_template_names_the_near_one(project: Path) -> None:
     with pytest.raises(SpecError, match="no template 'dpp'") as caught:
         render("single", "local", set={"template": "dpp"}, root=project)
     assert caught.value.remedy == "ddp"
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "remedy"),
+    [
+        (b"#!/bin/bash\n{{ (nodes + name) | sh }}\n", "TypeError: .*, line 2\\)", "mend the template"),
+        (b"\n\n{{ (nodes // 0) | sh }}\n", "ZeroDivisionError: .*, line 3\\)", "mend the template"),
+        (b"{% extends 'mine.sbatch.j2' %}", "RecursionError: .*", "give it another name"),
+        (b"# caf\xe9\n", "UnicodeDecodeError: .*", "save the template as UTF-8"),
+        (b"{% extends 'base.sbatch.j2' %}", "Required block 'launch' not found .*", "fills its block 'launch'"),
+    ],
+)
+def test_whatever_goes_wrong_in_a_template_is_told_with_its_name(
+    project: Path, text: bytes, found: str, remedy: str
+) -> None:
+    (project / "templates" / "mine.sbatch.j2").write_bytes(text)
+    with pytest.raises(TemplateError, match=r"^template mine cannot be rendered\n") as caught:
+        render("single", "local", set={"template": "mine"}, root=project)
+    assert re.fullmatch(found, caught.value.found or "")
+    assert remedy in (caught.value.remedy or "")
+
+
+def test_the_base_alone_launches_nothing_and_is_refused(project: Path) -> None:
+    with pytest.raises(TemplateError, match="Required block 'launch' not found"):
+        render("single", "local", set={"template": "base"}, root=project)
+
+
+def test_a_launch_block_that_says_no_status_still_ends_the_script(project: Path) -> None:
+    for program, status in (("true", 0), ("(exit 4)", 4)):
+        text = f"{{% extends 'base.sbatch.j2' %}}\n{{% block launch %}}\n{program}\n{{% endblock %}}\n"
+        (project / "templates" / "mine.sbatch.j2").write_text(text)
+        script = render("single", "slurm", set={"template": "mine"}, root=project)
+        environ = {**os.environ, "SLURM_JOB_ID": "7"}
+        assert subprocess.run(["bash", "-c", script], env=environ).returncode == status
+
+
+def test_a_full_disk_under_the_cache_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("jinja2.FileSystemBytecodeCache.dump_bytecode", full)
+    assert golden.script("single") == (golden.SCRIPTS / "single.sbatch").read_text()
+
+
+def test_a_user_without_a_home_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert golden.script("single") == (golden.SCRIPTS / "single.sbatch").read_text()
+
+
+def test_a_current_folder_that_was_removed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SpecError, match="the current folder is gone"):
+        render("single", "local")
+
+
+def header(script: str, label: str) -> str:
+    return re.search(rf"^# {label} +(.*?)(    \(.*\))?$", script, re.MULTILINE)[1]  # type: ignore[index]
+
+
+def words(command: str) -> list[str]:
+    """What bash makes of a command line that was copied from a header."""
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
+def test_the_command_that_makes_a_script_again_is_one_line_that_says_the_same(text: str) -> None:
+    changes: dict[str, object] = {"env.A": text, "resources.requeue": True, "resources.nodes": 2}
+    script = render("single", "slurm", set={**golden.PYTHON, **changes}, root=ROOT)
+    expected = ["cluster.python=.venv/bin/python", f"env.A={text}", "resources.requeue=true", "resources.nodes=2"]
+    assert words(header(script, "again")) == [
+        *("hpc-kit", "render", "single", "--cluster", "slurm"),
+        *(word for each in expected for word in ("--set", each)),
+    ]
+
+
+def test_standalone_stands_before_the_program_of_the_command_line() -> None:
+    command = ("hpc-kit", "render", "--cluster", "slurm", "--", "python", "t.py", "--x")
+    resolved = resolve(files.load("single", "slurm", root=ROOT), root=ROOT, again=command)
+    script = render_resolved(resolved, standalone=True, root=ROOT)
+    assert header(script, "again") == "hpc-kit render --cluster slurm --standalone -- python t.py --x"
+
+
+@pytest.mark.parametrize(
+    ("changes", "submit"),
+    [
+        ({}, "mkdir -p runs/x && sbatch x.sbatch"),
+        ({"resources.chdir": "my place"}, "mkdir -p 'my place/runs/x' && sbatch x.sbatch"),
+        ({"resources.chdir": "there", "cluster.runs": "/scratch"}, "mkdir -p /scratch/x && sbatch x.sbatch"),
+        ({"resources.output": "logs/%x/100%%/%j.out"}, "mkdir -p logs/x/100% && sbatch x.sbatch"),
+        ({"resources.output": "%j/out", "resources.error": "%j.err"}, "sbatch x.sbatch"),
+        ({"resources.output": "/dev/null", "launch.output": "ranks/%t"}, "mkdir -p ranks && sbatch x.sbatch"),
+        ({"name": "-x"}, "mkdir -p runs/-x && sbatch ./-x.sbatch"),
+    ],
+)
+def test_the_header_says_which_folders_sbatch_needs(changes: dict[str, object], submit: str) -> None:
+    script = render("single", "slurm", set={**golden.PYTHON, "name": "x", **changes}, root=ROOT)
+    assert header(script, "submit") == submit
+
+
+NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=NAMES.filter(lambda name: name not in {".", ".."}))
+@example(name="100%j %%A%x%")
+def test_a_jobs_name_comes_back_as_it_was_from_name_and_output(name: str) -> None:
+    script = render("single", "slurm", set={**golden.PYTHON, "name": name}, root=ROOT)
+    read = dict(options(script))
+    assert read["job-name"] == name
+    assert expand(read["output"] or "", name=name, job_id="7") == f"runs/{name}/7.log"
 
 
 def test_an_unwritable_cache_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

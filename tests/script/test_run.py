@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -17,13 +18,15 @@ from hpc_kit.script.render import render
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 SRUN = """#!/bin/bash
-# Runs the command once for each of $TASKS, in turn; gives the highest code. Options are noted, not honoured.
+# Runs the command once for each of $TASKS (on $NODES), in turn; gives the highest code. Options are noted only.
 options=()
 while [[ ${1-} == -* ]]; do options+=("$1"); shift; done
 printf '%s\\n' "${options[@]}" >srun-options
 worst=0
 for task in ${TASKS-0}; do
-  SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) SLURM_NODEID=$((task / 2)) SLURMD_NODENAME=n$((task / 2 + 1)) "$@"
+  nodes=(${NODES-})
+  node=${nodes[task]-$((task / 2))}
+  SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) SLURM_NODEID=$node SLURMD_NODENAME=n$((node + 1)) "$@"
   code=$?
   if [ "$code" -gt "$worst" ]; then worst=$code; fi
 done
@@ -107,9 +110,53 @@ def test_a_standalone_script_tells_each_task_who_it_is(run: Run, project: Path) 
     assert [(project / f"rank-{rank}").read_text() for rank in range(4)] == expected
 
 
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ("3(x2),1", ["3", "3", "3", "3", "3", "3", "1"]),
+        ("5,1(x2)", ["5", "5", "5", "5", "5", "1", "1"]),
+        ("1,2,4", ["1", "2", "2", "4", "4", "4", "4"]),
+    ],
+)
+def test_a_standalone_task_knows_how_many_share_its_node(
+    run: Run, project: Path, counts: str, expected: list[str]
+) -> None:
+    shape = {"resources.nodes": 3, "resources.ntasks": 7, "resources.ntasks_per_node": None}
+    nodes = [str(node) for node, count in enumerate(spread(counts)) for _ in range(count)]
+    done = run(
+        *("bash", "-c", 'printf %s "$LOCAL_WORLD_SIZE" >size-$RANK'),
+        standalone=True,
+        set=shape,
+        TASKS="0 1 2 3 4 5 6",
+        NODES=" ".join(nodes),
+        SLURM_STEP_TASKS_PER_NODE=counts,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(project / f"size-{rank}").read_text() for rank in range(7)] == expected
+
+
+def spread(counts: str) -> list[int]:
+    parts = (re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in counts.split(","))
+    return [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))]
+
+
+@pytest.mark.parametrize(
+    "name", ['it\'s 100% "odd" #1 $HOME é', "-rf", " a  b ", "*?[x]", "`id`$(id)", "~", "!!", "%j%%A", "名前;&|<>"]
+)
+def test_a_job_may_have_an_odd_name(run: Run, project: Path, name: str) -> None:
+    done = run("bash", "-c", 'printf %s "$HPC_KIT_RUN" >folder', set={"name": name})
+    assert (done.returncode, done.stderr) == (0, "")
+    own = project / "runs" / name / "7"
+    assert (own / END).read_text().split()[0] == "0"
+    assert (project / "folder").read_text() == str(own)
+    output = f"--output=runs/{name.replace('%', '%%')}/7/rank-%t.log"
+    assert output in (project / "srun-options").read_text().splitlines()
+
+
 def test_srun_is_told_everything(run: Run, project: Path) -> None:
     run("true", set={"resources.nodes": 2, "resources.cpus_per_task": 3})
     assert (project / "srun-options").read_text().splitlines() == [
+        "--export=ALL",
         "--nodes=2",
         "--ntasks=4",
         "--ntasks-per-node=2",
@@ -120,16 +167,27 @@ def test_srun_is_told_everything(run: Run, project: Path) -> None:
     ]
 
 
+def test_cpus_that_go_by_the_gpu_are_said_so_to_srun(run: Run, project: Path) -> None:
+    run("true", set={"resources.cpus_per_gpu": 3})
+    said = (project / "srun-options").read_text().splitlines()
+    assert [option for option in said if "cpus" in option] == ["--cpus-per-gpu=3"]
+
+
 def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project: Path) -> None:
     assert run("true", set={"name": "100%t"}).returncode == 0
     assert "--output=runs/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()
 
 
-def test_a_signal_to_the_whole_task_lets_the_program_end_as_it_will(project: Path, run: Run) -> None:
+SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "XCPU", "TSTP", "TTIN", "TTOU")
+"""What `--signal` takes by name, but for KILL and STOP, which nobody can catch."""
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_to_the_whole_task_lets_the_program_end_as_it_will(project: Path, run: Run, name: str) -> None:
     """Slurm signals every process of a step, so the shell around the program, too."""
     text = render("single", "slurm", set={"command": ["x"]}, root=project)
     task = text.partition("task='\n")[2].partition("'\n")[0]
-    program = 'trap "exit 5" USR1; touch ready; while :; do sleep 0.05; done'
+    program = f'trap "exit 5" {name}; touch ready; while :; do sleep 0.05; done'
     environ = {**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project)}
     argv = ["bash", "-c", task, "task", "bash", "-c", program]
     process = subprocess.Popen(argv, env=environ, start_new_session=True)
@@ -138,7 +196,7 @@ def test_a_signal_to_the_whole_task_lets_the_program_end_as_it_will(project: Pat
         while not (project / "ready").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGUSR1)
+        os.killpg(process.pid, signal.Signals[f"SIG{name}"])
         assert process.wait(timeout=20) == 5
     finally:
         if process.poll() is None:

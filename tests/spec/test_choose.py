@@ -48,7 +48,7 @@ def test_gpu_options_are_left_out_where_slurm_has_no_gpu(
     assert default_cluster(project, slurm) == Choice("slurm", {"cluster.node.gpus": 0})
     monkeypatch.setenv("PATH", f"{slurm['FOLDER']}:{os.environ['PATH']}")
     text = render("ddp_4node", root=project)
-    assert "# left out  --gpus-per-task=1: slurm has no GPU" in text
+    assert "# note      left out --gpus-per-task=1: slurm has no GPU" in text
     assert "hpc-kit render ddp_4node --cluster slurm --set cluster.node.gpus=0" in text
 
 

@@ -144,18 +144,10 @@ def test_gpu_options_are_left_out_and_said_so_where_there_is_no_gpu(project: Pat
     write(project, MINIMAL + '[resources]\ngpus_per_task = 1\ngres = "gpu:a100:2"\n')
     job = resolved(project)
     assert not {"gpus_per_task", "gres"} & job.job.resources.given().keys()
-    assert job.notes == ("--gpus-per-task=1: local has no GPU", "--gres=gpu:a100:2: local has no GPU")
-
-
-def test_gpus_per_task_leaves_all_gpus_of_the_node_visible(project: Path) -> None:
-    write(project, MINIMAL + "[resources]\ngpus_per_task = 1\n")
-    assert resolved(project, cluster="slurm").job.resources.gpu_bind == "none"
-    assert resolved(project, cluster="slurm", resources__gpu_bind="closest").job.resources.gpu_bind == "closest"
-
-
-def test_more_gpus_than_a_node_has_is_refused(project: Path) -> None:
-    text = MINIMAL + "[resources]\nntasks_per_node = 8\ncpus_per_task = 1\n"
-    assert "a node of example-gpu has 4" in fault(project, text, cluster="example-gpu")
+    assert job.notes == (
+        "left out --gpus-per-task=1: local has no GPU",
+        "left out --gres=gpu:a100:2: local has no GPU",
+    )
 
 
 def test_uneven_tasks_are_kept_as_they_are(project: Path) -> None:
@@ -180,3 +172,83 @@ def test_setting_a_table_and_its_key_is_refused(project: Path) -> None:
     write(project, MINIMAL)
     with pytest.raises(SpecError, match="already set"):
         files.load("mine", "local", set={"env.A": "1", "env.A.B": "2"}, root=project)
+
+
+@pytest.mark.parametrize("text", ["1e5", "007", "1_000", "1.50", "true", "[1]", "a b", "0x10", "2"])
+def test_set_leaves_a_variable_the_text_it_is(project: Path, text: str) -> None:
+    write(project, MINIMAL)
+    assert str(files.load_job("mine", set={"env.LR": text}, root=project).env["LR"]) == text
+
+
+def test_extends_cannot_be_set(project: Path) -> None:
+    write(project, MINIMAL, "base")
+    assert "extends cannot be said in --set extends" in fault(project, MINIMAL, extends="base")
+
+
+def test_a_missing_base_names_the_file_that_wants_it(project: Path) -> None:
+    write(project, '\nextends = "gone"\n', "middle")
+    message = fault(project, 'extends = "middle"\n')
+    assert "no job file 'gone', named in jobs/middle.toml, line 2" in message
+
+
+def test_a_missing_template_names_the_file_that_wants_it(project: Path) -> None:
+    message = fault(project, MINIMAL + 'template = "gone"\n')
+    assert "no template 'gone', named in jobs/mine.toml, line 2" in message
+
+
+def test_a_base_beside_the_file_is_found_by_its_file_name(project: Path) -> None:
+    (project / "jobs" / "deep").mkdir()
+    write(project, MINIMAL + "[resources]\nnodes = 3\n", "deep/base")
+    write(project, 'extends = "base.toml"\n', "deep/mine")
+    assert resolved(project, "jobs/deep/mine.toml").nodes == 3
+
+
+def test_a_users_file_may_extend_the_shipped_one_that_it_hides(project: Path) -> None:
+    write(project, 'extends = "ddp_4node"\n[resources]\nntasks_per_node = 1\n', "ddp_4node")
+    job = resolved(project, "ddp_4node")
+    assert (job.nodes, job.ntasks, job.sources) == (
+        4,
+        4,
+        ("jobs/ddp_4node.toml", "jobs/ddp_4node.toml", "jobs/ddp_1node.toml", "env/local.toml"),
+    )
+
+
+def test_a_file_that_only_extends_itself_is_refused(project: Path) -> None:
+    assert "extends itself" in fault(project, 'extends = "mine"\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", "hf_abc"),
+        ("MYAPIKEY", "abc"),
+        ("DB_PWD", "abc"),
+        ("PAT", "abc"),
+        ("AWS_SECRET_ACCESS_KEY", "abc"),
+        ("HFTOKEN", "abc"),
+    ],
+)
+def test_a_secret_is_refused_and_not_repeated(project: Path, name: str, value: str) -> None:
+    for text in (f'[env]\n{name} = "{value}"\n', f'setup = ["module load a", "export {name}={value}"]\n'):
+        message = fault(project, MINIMAL + text)
+        assert f"{name} in jobs/mine.toml, line" in message
+        assert value not in message.replace(name, "")
+    message = fault(project, MINIMAL, **{f"env.{name}": value})
+    assert f"{name} in --set env.{name} looks like a secret" in message
+    assert value not in message.replace(name, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("MAX_TOKENS", "4k"), ("TOKEN_LIMIT", "512"), ("TOKENIZER", "bpe"), ("OLDPWD", "/a"), ("HF_TOKEN_PATH", "/a")],
+)
+def test_what_is_no_secret_is_taken(project: Path, name: str, value: str) -> None:
+    write(project, MINIMAL + f'setup = ["export HF_TOKEN=$(<token)"]\n[env]\n{name} = "{value}"\n')
+    assert resolved(project).job.env[name] == value
+
+
+def test_the_memory_of_a_node_names_its_file(project: Path) -> None:
+    (project / "env" / "c.toml").write_text('[node]\nmem = "480 GB"\n')
+    message = fault(project, MINIMAL, cluster="c")
+    assert "wrong value for node.mem in env/c.toml, line 2" in message
+    assert "mem = '480 GB'" in message

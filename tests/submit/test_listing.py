@@ -78,7 +78,7 @@ def test_without_any_run_the_queue_is_named(slurm: FakeSlurm, runs: Path, access
 
 def test_an_arrays_elements_are_listed_each(slurm: FakeSlurm, runs: Path, access: Access) -> None:
     submit("job", "fake", set={"resources.array": "0-3"})
-    slurm.queue("12_0 COMPLETED", "12_1 RUNNING", "12_[2-3] PENDING")
+    slurm.queue("12 PENDING", "12_0 COMPLETED", "12_1 RUNNING", "12_[2-3] PENDING")
     found = statuses(["12"], runs, access)
     assert [(line.job_id, str(line.state)) for line in found] == [
         ("12_0", "COMPLETED"), ("12_1", "RUNNING"), ("12_2", "PENDING"), ("12_3", "PENDING"),

@@ -72,6 +72,11 @@ def test_a_log_folder_that_cannot_be_written_to_is_refused(
         submit("job", "fake", set={"resources.output": "logs/%j.log"})
 
 
+def test_a_log_may_be_a_device(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/dev")
+    assert submit("job", "fake", set={"resources.output": "/dev/null"}).job_id == "12"
+
+
 def test_a_surrounding_jobs_variables_do_not_reach_sbatch(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     inherited = {"SLURM_JOB_ID": "5", "SLURM_NTASKS": "8", "SBATCH_PARTITION": "x", "RANK": "3", "SLURM_CONF": "/c"}
     for name, value in inherited.items():
@@ -345,6 +350,14 @@ def test_an_sbatch_that_hangs_is_given_up(slurm: FakeSlurm, project: Path, monke
     monkeypatch.setattr(handover, "SBATCH_SECONDS", 0.2)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
+
+
+def test_what_the_command_line_needs_does_not_import_submitit() -> None:
+    modules = ["submission", "monitor", "listing", "outcome", "runs", "access"]
+    imports = "; ".join(f"import hpc_kit.submit.{name}" for name in modules)
+    program = f"{imports}; import sys; print([name for name in ('submitit', 'torch', 'jinja2') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_public_name_is_a_function_also_after_its_package_was_imported(slurm: FakeSlurm) -> None:

@@ -28,10 +28,10 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
         raise ContradictoryEnvironment(
             "two launchers claim this process",
             found=f"{world.name} says {_phrase(world, wrong)}\n"
-            f"the environment says {', '.join(f'{name} = {said[name]}' for name in said)}, set before the step began",
-            remedy=f"unset {' '.join(said)} before srun, if they are left over;\n"
-            "or, where the step runs a launcher of its own: --ntasks-per-node=1 and torchrun,\n"
-            "or HPC_KIT_LAUNCHER=env to believe the environment",
+            f"the environment says {_of_environment(said)}, set before the step began",
+            remedy=f"unset {' '.join(said)} in the batch script; "
+            "or start the step with --ntasks-per-node=1 and torchrun;\n"
+            "or HPC_KIT_LAUNCHER=env, where a launcher inside of the step has set them",
         )
     return tuple(f"{name} = {value}" for name, value in said.items())
 
@@ -42,3 +42,10 @@ def _phrase(world: World, wrong: list[str]) -> str:
     if any(name.startswith("LOCAL") for name in wrong):
         text += f", local rank {world.local_rank} of {world.local_world_size}"
     return f"{text} ({', '.join(variables)})"
+
+
+def _of_environment(said: Mapping[str, int]) -> str:
+    both = {"RANK", "WORLD_SIZE"} <= said.keys()
+    words = [f"rank {said['RANK']} of {said['WORLD_SIZE']} (RANK, WORLD_SIZE)"] if both else []
+    words += [f"{name} = {value}" for name, value in said.items() if not both or name.startswith("LOCAL")]
+    return ", ".join(words)

@@ -1,0 +1,223 @@
+"""How many nodes, tasks and GPUs a job has, and whether they fit together and fit a node."""
+
+from __future__ import annotations
+
+from hpc_kit.errors import SpecError, UnitError
+from hpc_kit.slurm import units, values
+from hpc_kit.spec.checks import Where
+from hpc_kit.spec.cluster import Cluster, Node
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.resources import Resources
+
+
+def counts(job: Job, node: Node, where: Where) -> tuple[int, int]:
+    """Nodes and tasks of the job, exactly.
+
+    Args:
+        job: The job, with the cluster's defaults.
+        node: What one node has: tells whether tasks alone fit one.
+        where: The places of its keys.
+    """
+    resources = job.resources
+    nodes, ntasks, per_node = _exact_nodes(resources, where), resources.ntasks, resources.ntasks_per_node
+    each = per_node or _tasks_by_node(resources)
+    if nodes is None and each:
+        nodes = -(-(ntasks or 1) // each)
+    if resources.ntasks_per_gpu is not None:
+        ntasks = _by_gpu(resources, resources.ntasks_per_gpu, nodes or 1, where)
+    if nodes is None:
+        nodes = _one(resources, ntasks or 1, node, where)
+    if per_node is not None and ntasks not in {None, nodes * per_node}:
+        raise SpecError(
+            "the tasks do not fill the nodes",
+            found=f"{nodes} nodes x {per_node} tasks = {nodes * per_node}; ntasks = {ntasks}"
+            f" in {where.of('resources.ntasks')}",
+            remedy=f"leave ntasks out, or ntasks = {nodes * per_node}",
+        )
+    ntasks = nodes * (per_node or 1) if ntasks is None else ntasks
+    if ntasks < nodes:
+        raise SpecError(
+            "fewer tasks than nodes",
+            found=f"nodes = {nodes} in {where.of('resources.nodes')}; {ntasks} tasks",
+            remedy=f"nodes = {ntasks}, or ntasks = {nodes}",
+        )
+    return nodes, ntasks
+
+
+def _exact_nodes(resources: Resources, where: Where) -> int | None:
+    nodes = resources.nodes
+    if not isinstance(nodes, str):
+        return nodes
+    low, _, high = nodes.partition("-")
+    if not low.isdigit() or int(low) < 1 or (high and high != low):
+        raise SpecError(
+            "a layout needs an exact number of nodes",
+            found=f"nodes = {nodes!r} in {where.of('resources.nodes')}",
+            remedy="nodes = 4",
+        )
+    return int(low)
+
+
+def _one(resources: Resources, ntasks: int, node: Node, where: Where) -> int:
+    """One node, where that is right for so many tasks; Slurm itself would take as many as it likes."""
+    cpus, gpus = ntasks * (resources.cpus_per_task or 1), gpus_of(resources, 1, ntasks) or 0
+    known = node.cpus is not None and (not gpus or node.gpus is not None)
+    if ntasks == 1 or (known and cpus <= (node.cpus or 0) and gpus <= (node.gpus or gpus)):
+        return 1
+    least = max(-(-cpus // node.cpus) if node.cpus else 1, -(-gpus // node.gpus) if node.gpus else 1)
+    key = "resources.ntasks" if resources.ntasks is not None else "resources.ntasks_per_gpu"
+    raise SpecError(
+        f"on how many nodes are {ntasks} tasks to run?",
+        found=f"{ntasks} tasks in {where.of(key)}, and no nodes",
+        remedy=f"nodes = {least}" + ("" if known else f", or as many as {ntasks} tasks need"),
+    )
+
+
+def _tasks_by_node(resources: Resources) -> int:
+    """Tasks of a node where they are told by GPU, and GPUs by node; else 0."""
+    by_node = resources.gpus is None and resources.ntasks_per_gpu is not None
+    return (resources.ntasks_per_gpu or 0) * (gpus_of(resources, 1, None) or 0) if by_node else 0
+
+
+def _by_gpu(resources: Resources, each: int, nodes: int, where: Where) -> int:
+    """Tasks of a job that counts them by GPU."""
+    gpus = gpus_of(resources, nodes, None)
+    place = where.of("resources.ntasks_per_gpu")
+    if gpus is None and resources.ntasks is None:
+        raise SpecError(
+            "so many tasks for each GPU, but how many GPUs?",
+            found=f"ntasks_per_gpu = {each} in {place}",
+            remedy="gpus_per_node = 4, or gpus = 8, or ntasks in place of ntasks_per_gpu",
+        )
+    if gpus is not None and resources.ntasks not in {None, gpus * each}:
+        raise SpecError(
+            "the tasks do not fill the GPUs",
+            found=f"{gpus} GPUs x ntasks_per_gpu = {each} in {place}; ntasks = {resources.ntasks}",
+            remedy=f"leave ntasks out, or ntasks = {gpus * each}",
+        )
+    return gpus * each if gpus is not None else resources.ntasks or 1
+
+
+def gpus_of(resources: Resources, nodes: int, ntasks: int | None) -> int | None:
+    """GPUs of the whole job; None where none are asked for, or not so that they can be counted."""
+    if resources.gpus is not None:
+        return count(resources.gpus)
+    if resources.gpus_per_node is not None:
+        return count(resources.gpus_per_node) * nodes
+    if resources.gpus_per_task is not None and ntasks is not None:
+        return count(resources.gpus_per_task) * ntasks
+    there = gres_gpus(resources.gres)
+    return there * nodes if there is not None else None
+
+
+def count(text: str | int) -> int:
+    """GPUs of all types together: 3 of 'a100:2,h100'."""
+    return sum(number for _, number in values.parse_gpus(str(text)))
+
+
+def gres_gpus(text: str | None) -> int | None:
+    """GPUs among generic resources; None where there are none, or they cannot be counted."""
+    found = [part.partition(":")[2] or "1" for part in (text or "").split(",") if is_gpu(part)]
+    try:
+        return sum(count(part) for part in found) if found else None
+    except UnitError:
+        return None
+
+
+def is_gpu(part: str) -> bool:
+    """Whether one entry of --gres means GPUs."""
+    return part.partition(":")[0] in {"gpu", "gres/gpu"}
+
+
+def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Where) -> None:
+    """The launcher's geometry and the degrees of parallelism must fit together."""
+    launch, per_node = job.launch, job.resources.ntasks_per_node
+    if launch.launcher == "torchrun" and ntasks != nodes:
+        key = "ntasks_per_node" if per_node is not None else "ntasks"
+        each = per_node or -(-ntasks // nodes)
+        raise SpecError(
+            f"torchrun would be started {each} times a node",
+            found=f"{key} = {per_node or ntasks} in {where.of(f'resources.{key}')}; launcher = 'torchrun'",
+            remedy=f"ntasks_per_node = 1, and [launch] nproc_per_node = {each}",
+        )
+    if launch.launcher == "srun" and launch.nproc_per_node != 1:
+        raise SpecError(
+            "nproc_per_node is torchrun's",
+            found=f"nproc_per_node = {launch.nproc_per_node} in {where.of('launch.nproc_per_node')}; launcher = 'srun'",
+            remedy=f"[resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
+        )
+    size = job.layout.size(world_size)
+    if size == world_size:
+        return
+    each_node = launch.nproc_per_node if launch.launcher == "torchrun" else per_node
+    shape = f"{nodes} nodes x {each_node} ranks" if each_node else f"{nodes} nodes, ntasks"
+    others = size // (job.layout.dp or 1)
+    fitting = f"dp = {world_size // others}" if world_size % others == 0 else "degrees whose product is that"
+    raise SpecError(
+        "the layout does not fill the job",
+        found=f"{where.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
+        remedy=f"{fitting} (or leave dp out: it takes what is left); or nodes and tasks for {size} ranks",
+    )
+
+
+def check_node(job: Job, cluster: Cluster, where: Where, nodes: int) -> None:
+    """What one node must give may not be more than it has."""
+    resources, node = job.resources, cluster.node
+    per_node, cpus = resources.ntasks_per_node, resources.cpus_per_task or 1
+    if per_node and node.cpus and per_node * cpus > node.cpus:
+        raise SpecError(
+            "the job asks for more CPUs than a node has",
+            found=f"{per_node} tasks x {cpus} CPUs = {per_node * cpus}; a node of {cluster.name} has {node.cpus}"
+            f" ({where.of('resources.cpus_per_task')})",
+            remedy=f"cpus_per_task = {max(1, node.cpus // per_node)}, or more nodes with fewer tasks",
+        )
+    _check_memory(resources, cluster, where)
+    _check_gpus(resources, cluster, where, nodes)
+    if node.gpus == 0 and job.launch.backend == "nccl":
+        raise SpecError(
+            "nccl needs GPUs",
+            found=f"backend = 'nccl' in {where.of('launch.backend')}; {cluster.name} has no GPU",
+            remedy="backend = 'auto'",
+        )
+
+
+def _check_memory(resources: Resources, cluster: Cluster, where: Where) -> None:
+    node_mem = cluster.node.mem
+    if node_mem is None:
+        return
+    try:
+        there = units.parse_memory(str(node_mem))
+    except UnitError as error:
+        raise SpecError(
+            f"wrong value for node.mem in {where.cluster.where('node.mem')}",
+            found=f"mem = {node_mem!r}: {error.what}",
+            remedy=error.remedy,
+        ) from error
+    if resources.mem is not None and units.parse_memory(str(resources.mem)) > there:
+        raise SpecError(
+            "the job asks for more memory than a node has",
+            found=f"mem = {resources.mem} in {where.of('resources.mem')}; a node of {cluster.name} has {node_mem}",
+            remedy=f"mem = '{node_mem}' at most",
+        )
+
+
+def _check_gpus(resources: Resources, cluster: Cluster, where: Where, nodes: int) -> None:
+    there, per_node = cluster.node.gpus, resources.ntasks_per_node or 1
+    if not there:
+        return
+    asked = {
+        "gpus": -(-count(resources.gpus or "0") // nodes),
+        "gpus_per_node": count(resources.gpus_per_node or "0"),
+        "gpus_per_socket": count(resources.gpus_per_socket or "0"),
+        "gpus_per_task": count(resources.gpus_per_task or "0") * per_node,
+        "gres": gres_gpus(resources.gres) or 0,
+    }
+    for name, gpus in asked.items():
+        if gpus > there:
+            tasks = f" x {per_node} tasks" if name == "gpus_per_task" else ""
+            raise SpecError(
+                "the job asks for more GPUs than a node has",
+                found=f"{name} = {getattr(resources, name)}{tasks} in {where.of(f'resources.{name}')}"
+                f"; a node of {cluster.name} has {there}",
+                remedy=f"{there} on each node at most, and more nodes",
+            )

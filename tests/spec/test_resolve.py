@@ -1,0 +1,224 @@
+"""A job fitted to a cluster: counts, GPUs, defaults put aside, and what is refused before sbatch sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.slurm.options import SBATCH
+from hpc_kit.spec import files
+from hpc_kit.spec.cluster import Cluster, Node
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.resources import Resources
+
+HAS_GPUS = Cluster(name="c", node=Node(cpus=8, gpus=4))
+UNKNOWN = Cluster(name="c")
+
+
+def fit(cluster: Cluster = UNKNOWN, root: Path = Path("/project"), defaults: Any = None, **resources: Any) -> Resolved:
+    """A job of these options, on a cluster with these defaults."""
+    cluster = structs.replace(cluster, defaults=Resources(**(defaults or {})))
+    job = Job(name="job", command=("python", "train.py"), resources=Resources(**resources))
+    return resolve(files.load(job, cluster, root=root), root=root)
+
+
+def options(resolved: Resolved, *names: str) -> dict[str, object]:
+    given = resolved.job.resources.given()
+    return {name: given[name] for name in names if name in given}
+
+
+def refusal(cluster: Cluster = UNKNOWN, **resources: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        fit(cluster, **resources)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+GPUS = ("gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task", "gres", "gpu_bind")
+
+
+@pytest.mark.parametrize(("asked", "by_node"), [(1, "2"), ("a100:1", "a100:2"), ("a100", "a100:2"), ("3", "6")])
+def test_gpus_of_a_task_are_asked_for_by_node(asked: object, by_node: str) -> None:
+    job = fit(nodes=2, ntasks_per_node=2, gpus_per_task=asked)
+    assert options(job, *GPUS) == {"gpus_per_node": by_node}
+    assert job.notes == (
+        f"--gpus-per-task={asked} is asked for as --gpus-per-node={by_node}: every rank sees its node's GPUs",
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"nodes": 2, "ntasks": 3, "gpus_per_task": 1},
+        {"ntasks_per_node": 2, "gpus_per_task": 1, "gpu_bind": "closest"},
+        {"ntasks_per_node": 2, "gpus_per_task": 1, "tres_bind": "gres/gpu:none"},
+        {"ntasks_per_node": 2, "gpus_per_task": 1, "gpus_per_node": 2},
+    ],
+)
+def test_gpus_of_a_task_stay_as_said_where_tasks_are_uneven_or_the_job_says_more(asked: dict[str, Any]) -> None:
+    job = fit(**asked)
+    assert (options(job, *asked), job.notes) == (asked, ())
+
+
+@pytest.mark.parametrize(
+    "own", [{"gpus": 4}, {"gpus_per_node": 4}, {"gpus_per_socket": 2, "sockets_per_node": 2}, {"gres": "gpu:a100:4"}]
+)
+def test_a_jobs_gpus_put_all_the_clusters_gpus_aside(own: dict[str, Any]) -> None:
+    for default in ({"gpus_per_task": 1}, {"gpus": 8}, {"gres": "gpu:2"}):
+        assert options(fit(defaults=default, **own), *GPUS, *own) == own
+
+
+def test_other_generic_resources_are_no_gpus() -> None:
+    assert options(fit(defaults={"gpus_per_node": 2}, gres="disk:1"), *GPUS) == {"gpus_per_node": 2, "gres": "disk:1"}
+    none = fit(Cluster(name="c", node=Node(gpus=0)), gres="disk:1,gpu:2,tmp:3")
+    assert options(none, *GPUS) == {"gres": "disk:1,tmp:3"}
+    assert none.notes == ("left out --gres=disk:1,gpu:2,tmp:3: c has no GPU",)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"ntasks_per_node": 8, "gpus_per_task": "a100"},
+        {"ntasks_per_node": 2, "gpus_per_task": "a100:3"},
+        {"gpus_per_node": "a100:4,h100:1"},
+        {"gres": "gpu:a100:5"},
+        {"nodes": 2, "gpus": 9},
+    ],
+)
+def test_more_gpus_than_a_node_has_are_refused(asked: dict[str, Any]) -> None:
+    assert "a node of c has 4" in refusal(HAS_GPUS, **asked)
+
+
+def test_as_many_gpus_as_a_node_has_are_taken() -> None:
+    assert options(fit(HAS_GPUS, ntasks_per_node=4, gpus_per_task="a100"), *GPUS) == {"gpus_per_node": "a100:4"}
+    assert options(fit(HAS_GPUS, nodes=2, gpus=8), *GPUS) == {"gpus": 8}
+
+
+def test_cpus_by_gpu_leave_cpus_by_task_out() -> None:
+    job = fit(nodes=2, ntasks_per_node=2, gpus_per_node=4, cpus_per_gpu=3, defaults={"cpus_per_task": 12})
+    assert options(job, "cpus_per_task", "cpus_per_gpu") == {"cpus_per_gpu": 3}
+    assert job.cpus == 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "ntasks"),
+    [
+        ({"nodes": 2, "gpus_per_node": 4, "ntasks_per_gpu": 1}, 2, 8),
+        ({"nodes": 2, "gpus": "a100:4", "ntasks_per_gpu": 2}, 2, 8),
+        ({"gres": "gpu:2", "ntasks_per_gpu": 1}, 1, 2),
+        ({"nodes": 2, "ntasks": 8, "ntasks_per_gpu": 2}, 2, 8),
+        ({"ntasks": 8, "gpus_per_node": 2, "ntasks_per_gpu": 2}, 2, 8),
+    ],
+)
+def test_tasks_by_gpu_are_counted(asked: dict[str, Any], nodes: int, ntasks: int) -> None:
+    job = fit(HAS_GPUS, defaults={"gpus_per_task": 1, "ntasks_per_node": 3}, **asked)
+    assert (job.nodes, job.ntasks) == (nodes, ntasks)
+    assert options(job, "ntasks_per_node", "gpus_per_task") == {}
+
+
+def test_tasks_by_gpu_are_counted_where_there_is_no_gpu() -> None:
+    job = fit(Cluster(name="c", node=Node(gpus=0)), nodes=2, gpus_per_node=4, ntasks_per_gpu=1)
+    assert (job.ntasks, job.job.resources.ntasks_per_node, job.job.resources.cpus_per_task) == (8, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"ntasks_per_gpu": 1}, "how many GPUs?"),
+        ({"nodes": 1, "gpus": 4, "ntasks_per_gpu": 1, "ntasks": 3}, "ntasks = 4"),
+        ({"ntasks_per_gpu": 1, "gpus": 4, "ntasks_per_node": 4}, "exclude one another"),
+        ({"ntasks_per_gpu": 1, "gpus_per_task": 1}, "exclude one another"),
+        ({"ntasks_per_gpu": 1, "gpus_per_socket": 1}, "exclude one another"),
+        ({"cpus_per_gpu": 1, "cpus_per_task": 1}, "exclude one another"),
+        ({"ntasks": 64}, "nodes = 1, or as many as 64 tasks need"),
+        ({"nodes": 4, "ntasks": 2}, "nodes = 2, or ntasks = 4"),
+        ({"ntasks": 7, "ntasks_per_node": 4}, "2 nodes x 4 tasks = 8; ntasks = 7"),
+        ({"partition": ""}, "partition in the job is empty"),
+        ({"exclusive": " "}, "is empty"),
+        ({"export": "ALL,HF_TOKEN=hf_abc"}, "HF_TOKEN"),
+        ({"job_name": "a/b"}, "'a/b' cannot name a job"),
+    ],
+)
+def test_what_cannot_be_is_refused(asked: dict[str, Any], expected: str) -> None:
+    message = refusal(**asked)
+    assert expected in message
+    assert "hf_abc" not in message
+
+
+def test_tasks_alone_are_on_one_node_where_they_fit_it() -> None:
+    assert fit(HAS_GPUS, ntasks=8).nodes == 1
+    assert fit(ntasks=1).nodes == 1
+    assert "nodes = 3" in refusal(HAS_GPUS, ntasks=12, cpus_per_task=2)
+    assert "nodes = 2" in refusal(HAS_GPUS, ntasks=8, gpus_per_task=1)
+
+
+def test_nodes_follow_from_tasks_and_tasks_of_a_node() -> None:
+    assert (fit(ntasks=16, ntasks_per_node=4).nodes, fit(ntasks_per_node=4).nodes) == (4, 1)
+
+
+def test_false_puts_a_clusters_flag_aside() -> None:
+    defaults = {"requeue": True, "exclusive": True}
+    job = fit(defaults=defaults, requeue=False, exclusive=False)
+    assert options(job, "requeue", "exclusive") == {}
+    assert options(fit(defaults=defaults), "requeue", "exclusive") == defaults
+    assert options(fit(defaults={"no_requeue": True}, requeue=False), "no_requeue") == {"no_requeue": True}
+
+
+def test_sbatchs_name_is_the_jobs_name() -> None:
+    job = fit(job_name="other")
+    assert (job.job.name, job.log_folder, options(job, "job_name")) == ("other", "runs/other", {})
+
+
+@pytest.mark.parametrize("folder", ["/data/50%", "/data/a\\b"])
+def test_a_folder_in_which_slurm_sees_patterns_is_refused(folder: str) -> None:
+    with pytest.raises(SpecError, match="would not write its logs") as caught:
+        fit(root=Path(folder))
+    assert folder in (caught.value.found or "")
+    assert fit(Cluster(name="c", runs="/data/runs"), root=Path(folder)).log_folder == "/data/runs/job"
+    assert fit(root=Path(folder), chdir="/data").log_folder == "runs/job"
+    with pytest.raises(SpecError, match="would not write its logs"):
+        fit(Cluster(name="c", runs="/data/runs"), root=Path(folder), output="job.log")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (Cluster(name="c", runs="a\\b"), "a backslash in runs"),
+        (Cluster(name="c", runs="~/runs"), "wrong value for runs"),
+        (Cluster(name="c", runs="$SCRATCH/runs"), "wrong value for runs"),
+        (Cluster(name="c", runs=""), "wrong value for runs"),
+        (Cluster(name="c", python="~/venv/bin/python"), "wrong value for python"),
+        (Cluster(name="c", python=""), "wrong value for python"),
+        (Cluster(name="c", env={"UID": 1}), "UID in the cluster is bash's own"),
+        (Cluster(name="c", env={"HF_TOKEN": "hf_abc"}), "HF_TOKEN in the cluster looks like a secret"),
+        (Cluster(name="c", setup=("module load a; export HF_TOKEN='hf_abc'",)), "HF_TOKEN in the cluster looks like"),
+        (Cluster(name="c", node=Node(mem="480 GB")), "wrong value for node.mem in the cluster"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(cluster: Cluster, expected: str) -> None:
+    message = refusal(cluster)
+    assert expected in message
+    assert "hf_abc" not in message
+
+
+def test_torchrun_is_started_once_a_node() -> None:
+    uneven = Job(name="job", command=("a",), resources=Resources(nodes=3, ntasks=7))
+    loaded = files.load(uneven, UNKNOWN, set={"launch.launcher": "torchrun"})
+    with pytest.raises(SpecError, match="torchrun would be started 3 times a node"):
+        resolve(loaded)
+
+
+NTASKS_PER_GPU_AGAIN = {"ntasks-per-tres"}
+SUBMISSION_ONLY = {
+    "gid", "help", "ignore-pbs", "parsable", "quiet", "test-only", "uid", "usage", "verbose", "version", "wait", "wrap",
+}  # fmt: skip
+
+
+def test_every_option_of_sbatch_that_belongs_to_a_job_is_here() -> None:
+    fields = {name.replace("_", "-") for name in Resources.__struct_fields__}
+    assert fields == SBATCH.keys() - SUBMISSION_ONLY - NTASKS_PER_GPU_AGAIN
