@@ -1,0 +1,129 @@
+"""A job's whole life from the command line, on the embedded Slurm: submit, follow, status, logs, cancel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Kit
+
+
+@pytest.fixture(autouse=True)
+def _own_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit: Kit) -> Iterator[None]:
+    """A queue of the test's own, empty at the end: then no process of it is left."""
+    monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "slurm"))
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "local")
+    yield
+    kit("embedded", "run", "scancel", "--user", str(os.getuid()), "--signal=KILL", "--full")
+    kit("embedded", "run", "scancel", "--me")
+    deadline = time.monotonic() + 60
+    while kit("embedded", "run", "squeue", "--noheader").stdout.strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_program_is_followed_to_its_end(kit: Kit, project: Path) -> None:
+    done = kit("submit", "-j", "2x2", "--", "bash", "-c", "echo I am $RANK of $WORLD_SIZE")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "rank 0  I am 0 of 4" in lines
+    assert any(line.strip().startswith("RUNNING -> COMPLETED") for line in lines)
+    assert any(line.startswith("record  runs/bash/1/record.json") for line in lines)
+    assert lines[-1].endswith("logs 1 --all")
+    assert json.loads((project / "runs/bash/1/record.json").read_text())["job_name"] == "bash"
+    assert (project / "runs/bash/latest").resolve() == project / "runs/bash/1"
+    listed = kit("logs", "--all").stdout.splitlines()
+    assert {f"   {rank}: I am {rank} of 4" for rank in range(4)} <= {*listed}
+    assert kit("logs", "1", "--rank", "3").stdout.splitlines()[0] == "I am 3 of 4"
+    assert kit("logs", "1", "-f").returncode == 0
+
+
+def test_the_first_rank_to_fail_is_shown_and_gives_the_status(kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text(
+        "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad batch')\ntime.sleep(600)\n"
+    )
+    done = kit("submit", "-j", "2x1", "--", "python", "-u", "train.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed  rank 1 on 127.0.0.2: ValueError: bad batch (exit code 1)" in done.stdout.splitlines()
+    assert done.stdout.count("Traceback (most recent call last)") == 1
+    status = json.loads(kit("status", "1", "--json").stdout)
+    assert [(entry["job_id"], entry["state"]) for entry in status] == [("1", "FAILED")]
+    assert "bad batch" in kit("status").stdout
+    assert "ValueError: bad batch" in kit("logs", "1").stdout
+
+
+def test_a_job_that_is_not_followed_can_be_seen_and_cancelled(kit: Kit) -> None:
+    start = kit("submit", "-j", "1x1", "--no-wait", "--", "bash", "-c", "sleep 600")
+    assert start.returncode == 0, start.stderr
+    assert [line.split()[0] for line in start.stdout.splitlines()[-3:]] == ["status", "logs", "cancel"]
+    assert json.loads(kit("status", "--json").stdout)[0]["name"] == "bash"
+    assert "cancelled: was" in kit("cancel", "1").stdout
+    ended = kit("logs", "1", "-f", "--batch")
+    assert ended.returncode != 0
+    assert "CANCELLED" in ended.stdout
+    assert "had ended already" in kit("cancel", "1").stdout
+
+
+def test_ctrl_c_leaves_the_job_and_says_how_to_end_it(project: Path) -> None:
+    argv = [sys.executable, "-m", "hpc_kit", "submit", "-j", "1x1", "--", "bash", "-c", "echo there; sleep 600"]
+    process = subprocess.Popen(argv, cwd=project, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if line == "rank 0  there\n":
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(timeout=30) == 130, (seen, rest)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert "job 1 goes on" in rest
+    assert rest.splitlines()[-1].startswith("cancel  ")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (["logs", "99"], 1, "no job 99"),
+        (["logs"], 1, "no runs in runs"),
+        (["cancel", "99"], 1, "no job 99"),
+        (["status", "99"], 1, "no job 99"),
+        (["submit", "-j", "1x1", "--", "python", "gone.py"], 2, "gone.py"),
+        (["submit", "-j", "1x1", "-p", "nowhere", "--", "true"], 2, "no partition 'nowhere'"),
+        (["submit", "-j", "1x1", "--cluster", "slurm", "--", "bash"], 1, "there is no Slurm here"),
+        (["embedded", "run", "--cluster", "slurm", "true"], 2, "is not the embedded one"),
+        (["embedded", "run", "no-such-program"], 2, "cannot run no-such-program"),
+    ],
+)
+def test_what_cannot_be_is_a_few_lines_without_a_traceback(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], status: int, expected: str
+) -> None:
+    if "slurm" in words and words[0] == "submit":
+        for name in ("bash", "git", "sh"):
+            (tmp_path / name).symlink_to(f"/bin/{name}" if name != "git" else "/usr/bin/git")
+        monkeypatch.setenv("PATH", str(tmp_path))
+    done = kit(*words)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stdout + done.stderr
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) <= 6
+
+
+def test_nothing_to_show_says_so(kit: Kit) -> None:
+    assert kit("status").stdout == "no jobs: none in the queue, and none in runs\n"
+
+
+def test_the_commands_of_the_embedded_slurm_can_be_put_on_path(kit: Kit) -> None:
+    folder = Path(kit("embedded", "path").stdout.strip())
+    assert {path.name for path in folder.iterdir()} >= {"sbatch", "srun", "squeue"}
