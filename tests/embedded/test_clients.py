@@ -1,4 +1,4 @@
-"""Other people's programs, unchanged, on the embedded Slurm: submitit's own executor, scripts written by hand, accelerate."""
+"""Other people's programs, unchanged: submitit's own executor, scripts written by hand, accelerate."""
 
 from __future__ import annotations
 
