@@ -142,7 +142,8 @@ def test_signals_that_the_submitter_ignores_reach_the_script(slurm: Slurm) -> No
         ["sh", "-c", command, f"{slurm.directory}/bin/sbatch"],
         cwd=slurm.folder, env=slurm.environ, capture_output=True, check=True,
     )  # fmt: skip
-    assert slurm.log("slurm-1.out").split() == ["SigIgn:", "0" * 16]
+    # 32 and 33 are glibc's own, and come as the test was started.
+    assert int(slurm.log("slurm-1.out").split()[1], 16) & ~(3 << 31) == 0
 
 
 def test_what_a_script_leaves_behind_is_killed(slurm: Slurm) -> None:

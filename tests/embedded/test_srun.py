@@ -317,7 +317,8 @@ def test_tasks_are_no_children_of_one_another_and_have_a_session_each(inside: In
 
 def test_signals_ignored_around_srun_are_not_ignored_in_tasks(inside: Inside) -> None:
     process = inside.start("-N1", "-n1", "bash", "-c", "grep SigIgn /proc/$$/status", env={})
-    assert inside.end(process).out == ["SigIgn:\t0000000000000000"]
+    # 32 and 33 are glibc's own, and come as the test was started.
+    assert int(inside.end(process).out[0].split()[1], 16) & ~(3 << 31) == 0
 
 
 def test_multi_prog_gives_each_task_its_own_program(inside: Inside) -> None:
