@@ -7,7 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.errors import HpcKitError, SpecError, UnitError
+from hpc_kit.slurm import versions
 from hpc_kit.slurm.options import SBATCH, check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.documents import Document
@@ -60,6 +61,7 @@ def looks_secret(name: str, value: str | None = None) -> bool:
 def check_words(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
     """Everything that can be said of a job before its nodes and tasks are counted."""
     check_options(job.resources, where)
+    check_release(job.resources, cluster, where)
     check_names(job, cluster, where)
     check_place(cluster, where)
     check_root(job, cluster, root, where)
@@ -69,7 +71,7 @@ def check_names(job: Job, cluster: Cluster, where: Where) -> None:
     """The job's name must do as a folder, the command must be there, nothing may hold a secret."""
     if not job.name or job.name in {".", ".."} or "/" in job.name or "\\" in job.name or _control(job.name):
         raise SpecError(
-            f"'{job.name}' cannot name a job",
+            f"{job.name!r} cannot name a job",
             found=f"name = {job.name!r} in {where.of(name_key(where))}: its logs go to {cluster.runs}/<name>/",
             remedy="a name without '/', '\\' and line breaks",
         )
@@ -96,15 +98,29 @@ def name_key(where: Where) -> str:
 
 def check_place(cluster: Cluster, where: Where) -> None:
     """Folder and interpreter are taken as they stand: no shell reads them."""
-    for key, value in (("runs", cluster.runs), ("python", cluster.python)):
-        if value is None:
-            continue
-        if not value.strip() or value.startswith("~") or "$" in value or _control(value):
+    own = cluster.environment
+    said = [("runs", cluster.runs), ("python", cluster.python)]
+    said += [(f"environment.{key}", getattr(own, key)) for key in ("conda", "venv", "uv", "apptainer", "pyxis")]
+    said += [("environment.modules", name) for name in own.modules] + [
+        ("environment.mounts", each) for each in own.mounts
+    ]
+    for group in (("conda", "venv", "uv", "apptainer", "pyxis"),):
+        both = [key for key in group if getattr(own, key) is not None]
+        if len(both) > 1:
+            place = where.cluster.where("environment")
+            remedy = f"keep one of {', '.join(both)}"
+            raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
+    for key, value in said:
+        if value is not None and _odd(value):
             raise SpecError(
                 f"wrong value for {key} in {where.cluster.where(key)}",
                 found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
-                remedy="a path, from the project's folder or absolute",
+                remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
             )
+
+
+def _odd(value: str) -> bool:
+    return not value.strip() or value.startswith("~") or "$" in value or _control(value)
 
 
 def check_root(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
@@ -148,6 +164,77 @@ def _check_assignments(pairs: list[tuple[str, str]], place: str) -> None:
                 remedy=f"export {name} in the shell that submits (sbatch takes it along),\n"
                 "or read it in the program from a file of mode 0600",
             )
+
+
+def check_release(resources: Resources, cluster: Cluster, where: Where) -> None:
+    """Nothing may be asked of a Slurm that its release does not have; nothing is concluded where that is not told."""
+    if cluster.slurm_version is None:
+        return
+    try:
+        version = versions.parse_version(cluster.slurm_version)
+    except UnitError as error:
+        raise SpecError(
+            f"wrong value for slurm_version in {where.cluster.where('slurm_version')}",
+            found=f"slurm_version = {cluster.slurm_version!r}: {error.what}",
+            remedy=error.remedy,
+        ) from error
+    for name, value in resources.given().items():
+        option = SBATCH[name.replace("_", "-")]
+        if since := versions.missing_in(version, option.name, option.since, str(value)):
+            shown = f"--{option.name}" if option.since else f"--{option.name}={value}"
+            raise SpecError(
+                f"{shown} is not in Slurm {version}",
+                found=f"{name} in {where.of(f'resources.{name}')}; {cluster.name} has {version}, it came with {since}",
+                remedy=f"leave {name} out on this cluster",
+            )
+
+
+def check_container(job: Job, cluster: Cluster, where: Where) -> None:
+    """A container is entered by each rank; torchrun's agents would start outside of it."""
+    own = cluster.environment
+    if own.mounts and not own.is_container:
+        raise SpecError(
+            "mounts without a container", found=where.cluster.where("environment.mounts"), remedy="apptainer or pyxis"
+        )
+    if own.is_container and job.launch.launcher != "srun":
+        found = f"launcher = {job.launch.launcher!r} in {where.of('launch.launcher')}; {cluster.name} has a container"
+        raise SpecError("ranks in containers are started by srun", found=found, remedy="launcher = 'srun'")
+    if own.pyxis and job.component:
+        raise SpecError(
+            "components of a heterogeneous job run in no Pyxis container",
+            found=where.cluster.where("environment.pyxis"),
+            remedy="apptainer, or a job without components",
+        )
+
+
+def check_components(job: Job, cluster: Cluster, where: Where, uneven: list[int]) -> None:
+    """What a heterogeneous job cannot be; `uneven`: components whose nodes hold different numbers of tasks."""
+    if not job.component:
+        return
+    place = where.of("component")
+    if len(job.component) == 1:
+        raise SpecError(
+            "a heterogeneous job of one component", found=place, remedy="its options under [resources]; or a second one"
+        )
+    if uneven:
+        raise SpecError(
+            "the nodes of a component must hold as many tasks each",
+            found=f"component {uneven[0]} in {place}, counted from 0",
+            remedy="ntasks_per_node, and nodes",
+        )
+    if cluster.slurm == "embedded":
+        raise SpecError(
+            "the embedded Slurm has no heterogeneous jobs",
+            found=f"{len(job.component)} components in {place}; cluster {cluster.name}",
+            remedy="--cluster of a real one; hpc-kit render prints the script for it anywhere",
+        )
+    if job.launch.launcher != "srun" or job.resources.array is not None:
+        found = f"launcher = {job.launch.launcher!r}" if job.launch.launcher != "srun" else "array"
+        raise SpecError(
+            "components are started by one srun, and Slurm has no arrays of heterogeneous jobs",
+            found=f"{found}; {len(job.component)} components in {place}",
+            remedy="launcher = 'srun', and no array",
+        )
 
 
 def check_options(resources: Resources, where: Where) -> None:

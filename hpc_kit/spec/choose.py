@@ -20,24 +20,32 @@ class Choice(Struct, frozen=True):
 
 def default_cluster(root: Path, environ: Mapping[str, str]) -> Choice:
     """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`."""
-    if named := environ.get(VARIABLE):
+    if named := _named(root, environ):
         return Choice(named, {})
-    if (root / "env" / "default.toml").is_file():
-        return Choice("default", {})
-    from hpc_kit.slurm import commands
+    from hpc_kit.slurm import presence
 
-    if not commands.find_slurm(environ, commands.run):
+    if not presence.find_slurm(environ):
         return Choice("local", {})
     return Choice("slurm", {} if _may_have_gpus(environ) else {"cluster.node.gpus": 0})
+
+
+def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
+    """As `default_cluster`, for a launch over ssh: without a name it is `hosts`, whatever Slurm there is here."""
+    return Choice(_named(root, environ) or "hosts", {})
+
+
+def _named(root: Path, environ: Mapping[str, str]) -> str | None:
+    return environ.get(VARIABLE) or ("default" if (root / "env" / "default.toml").is_file() else None)
 
 
 def _may_have_gpus(environ: Mapping[str, str]) -> bool:
     """False only where Slurm says that no node has any: a job's GPU options would be refused there."""
     from hpc_kit.errors import SlurmUnavailable
-    from hpc_kit.slurm import commands
+    from hpc_kit.slurm.presence import PROBE_SECONDS
+    from hpc_kit.slurm.runner import run
 
     try:
-        answer = commands.run(["sinfo", "--noheader", "--format=%G"], timeout=commands.PROBE_SECONDS, environ=environ)
+        answer = run(["sinfo", "--noheader", "--format=%G"], timeout=PROBE_SECONDS, environ=environ)
     except SlurmUnavailable:
         return True
     return answer.returncode != 0 or not answer.stdout.strip() or "gpu" in answer.stdout

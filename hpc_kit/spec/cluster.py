@@ -15,6 +15,40 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     mem: Annotated[Size | None, Meta(description="Memory of a node")] = None
     gpus: Annotated[Number | None, Meta(description="GPUs of a node; 0: GPU options are left out, and said so")] = None
     gpu: Annotated[str | None, Meta(description="Kind of GPU, such as 'a100'")] = None
+    network: Annotated[Count | None, Meta(description="Network of a node, Gb/s each way, all its cards together")] = (
+        None
+    )
+    fabric: Annotated[
+        Literal["infiniband", "efa", "omnipath", "ethernet"], Meta(description="Kind of network between nodes")
+    ] = "infiniband"
+
+
+class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a job activates before its first rank, in this order; what fails ends the job there."""
+
+    modules: Annotated[tuple[str, ...], Meta(description="Modules to load, such as 'cuda/12.6'")] = ()
+    conda: Annotated[str | None, Meta(description="conda environment, by name or path")] = None
+    venv: Annotated[str | None, Meta(description="Folder of a virtual environment")] = None
+    uv: Annotated[str | None, Meta(description="Folder of a uv project, brought in line with its lock file")] = None
+
+    apptainer: Annotated[str | None, Meta(description="Image that each rank runs in, by Apptainer")] = None
+    pyxis: Annotated[str | None, Meta(description="Image that each rank runs in, by Slurm's plugin Pyxis")] = None
+    mounts: Annotated[tuple[str, ...], Meta(description="Folders that the container sees besides the project")] = ()
+
+    @property
+    def is_container(self) -> bool:
+        """The ranks run in a container."""
+        return bool(self.apptainer or self.pyxis)
+
+    @property
+    def activates(self) -> bool:
+        """Something has to be done, or looked at, before the first rank."""
+        return bool(self.modules) or self.brings_python or self.is_container
+
+    @property
+    def brings_python(self) -> bool:
+        """The job's interpreter is the one that it puts on PATH."""
+        return bool(self.conda or self.venv or self.uv or self.is_container)
 
 
 class Embedded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -35,6 +69,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         Literal["system", "embedded"],
         Meta(description="system: the commands on PATH; embedded: the one that comes along"),
     ] = "system"
+    slurm_version: Annotated[
+        str | None,
+        Meta(description="Its release, such as '23.11.10' (default: asked once of sinfo where there is one)"),
+    ] = None
     python: Annotated[
         str | None, Meta(description="Interpreter on the nodes (default: the one that renders the script)")
     ] = None
@@ -42,6 +80,9 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     setup: Annotated[
         tuple[str, ...], Meta(description="Lines of shell before every job, such as 'module load cuda'")
     ] = ()
+    environment: Annotated[Environment, Meta(description="Modules and Python environment of every job")] = field(
+        default_factory=Environment
+    )
     env: Annotated[dict[str, Value], Meta(description="Environment variables of every job; no secrets")] = field(
         default_factory=dict
     )

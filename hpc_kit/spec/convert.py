@@ -42,7 +42,7 @@ def coerce(text: str, kind: type[Struct], key: str) -> object:
     expected = _field_type(kind, key)
     if not _takes(value, expected):
         return text
-    respelt = isinstance(value, int | float) and str(value) != text
+    respelt = isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
     return text if respelt and _takes(text, expected) else value
 
 
@@ -75,10 +75,11 @@ def _values_of(annotation: Any) -> Any:
 
 
 def _struct_of(annotation: Any) -> type[Struct] | None:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, Struct):
-            return candidate
-    return None
+    """The table that a field holds, or a list of them; not those of a free table's values."""
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return annotation
+    parts = () if get_origin(annotation) is dict else get_args(annotation)
+    return next((found for part in parts if (found := _struct_of(part))), None)
 
 
 def _refuse_unknown(document: Document, table: Table, kind: type[Struct], prefix: str) -> None:
@@ -86,8 +87,10 @@ def _refuse_unknown(document: Document, table: Table, kind: type[Struct], prefix
     for name, value in table.items():
         if name not in fields:
             raise _unknown(document, kind, prefix, name, value)
-        if isinstance(value, dict) and (inner := _struct_of(_field_type(kind, name))):
-            _refuse_unknown(document, value, inner, f"{prefix}{name}.")
+        inner = _struct_of(_field_type(kind, name))
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict) and inner:
+                _refuse_unknown(document, each, inner, f"{prefix}{name}.")
 
 
 def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, value: object) -> SpecError:
@@ -95,17 +98,24 @@ def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, val
 
     fields = list(kind.__struct_fields__)
     spelt = name.replace("-", "_")
-    near = [spelt] if spelt in fields else get_close_matches(spelt, fields, n=3, cutoff=0.6)
+    homes = [field.name for field in msgspec.structs.fields(kind) if spelt in _fields_of(field.type)]
+    near = [spelt] if spelt in fields else [] if homes else get_close_matches(spelt, fields, n=3, cutoff=0.6)
     table = prefix.rstrip(".")
     place = document.where(prefix + name)
     remedy = " or ".join(near)
     if not near:
-        homes = [field.name for field in msgspec.structs.fields(kind) if spelt in _fields_of(field.type)]
-        remedy = f"it belongs under [{homes[0]}]" if homes else f"one of {', '.join(fields)}"
+        remedy = f"it belongs under [{homes[0]}]" if homes else _one_of(fields)
     return SpecError(
         f"unknown key '{name}' in {place}",
         found=f"[{table}] {name} = {toml_value(value)}" if table else f"{name} = {toml_value(value)}",
         remedy=remedy,
+    )
+
+
+def _one_of(names: list[str]) -> str:
+    most = 16
+    return (
+        f"one of {', '.join(names)}" if len(names) <= most else f"one of the {len(names)} that `hpc-kit schema` lists"
     )
 
 
@@ -132,14 +142,21 @@ def _wrong_value(document: Document, kind: type[Struct], message: str) -> SpecEr
 
     key = re.sub(r"\[(\d+|\.\.\.)\]", "", path)
     value: Any = document.data
-    for name in filter(None, key.split(".")):
+    for name, index in re.findall(r"([^.\[\]]+)(?:\[(\d+)\])?", path):
         value = value.get(name) if isinstance(value, dict) else value
+        # Of a list of tables one is meant; of any other list the whole is shown.
+        if index and isinstance(value, list) and isinstance(value[int(index)], dict):
+            value = value[int(index)]
     if isinstance(value, dict) and path.endswith("[...]"):
         key, value = _culprit(key, value, _field_type(kind, key))
+    name = key.rpartition(".")[2]
+    remedy = _expected(fault) or " or ".join(_choices(_field_type(kind, key)))
+    if remedy == _WORDS["array"] and isinstance(value, str):
+        remedy = f"a list: {name} = {toml_value(value.split() if name == 'command' else [value])}"
     return SpecError(
         f"wrong value for {key or 'the file'} in {document.where(key)}",
-        found=f"{key.rpartition('.')[2]} = {toml_value(value)}",
-        remedy=_expected(fault) or " or ".join(_choices(_field_type(kind, key))),
+        found=f"{name} = {toml_value(value)}",
+        remedy=remedy,
     )
 
 

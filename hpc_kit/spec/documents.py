@@ -74,8 +74,11 @@ def merge(lower: Document, upper: Document) -> Document:
     return Document(_merge(lower.data, upper.data), (*lower.layers, *upper.layers))
 
 
-def without(document: Document, *keys: str) -> Document:
-    """A document that does not say these keys of its top table."""
+def without(document: Document, *keys: str, table: str | None = None) -> Document:
+    """A document that does not say these keys of its top table, or of a table in it."""
+    if table is not None:
+        inner = without(Document(document.data[table], document.layers), *keys)
+        return Document({**document.data, table: inner.data}, document.layers)
     data = {key: value for key, value in document.data.items() if key not in keys}
     return Document(data, document.layers)
 
@@ -98,12 +101,20 @@ def assignments(values: Mapping[str, object]) -> Document:
 
 
 def toml_value(value: object) -> str:
-    """A value as it stands in a TOML file (JSON's strings and lists are TOML's)."""
+    """A value as it stands in a TOML file, on one line (JSON's strings are TOML's)."""
     import json
 
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_key(key)} = {toml_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml_key(key: str) -> str:
+    return key if key.replace("_", "").isalnum() and key.isascii() else toml_value(key)
 
 
 def _nested(key: str, value: object) -> Table:
@@ -148,7 +159,7 @@ def _line(text: str, key: str) -> int | None:
     prefix = ""
     found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$", line):
+        if header := re.match(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$", line):
             prefix = re.sub("[\"']", "", header[1]) + "."
             found.setdefault(prefix[:-1], number)
         elif said := re.match(r"""\s*(["']?[\w.-]+["']?)\s*=""", line):

@@ -45,7 +45,7 @@ def load_job(name: str, *, set: Settings | None = None, root: Path | None = None
     Raises:
         SpecError: It is missing, malformed, or holds an unknown key or a wrong value.
     """
-    return _job(_job_document(name, root or Path.cwd()), set, Path(name).stem)[0]
+    return _job(_job_document(name, root or places.current_folder()), set, Path(name).stem)[0]
 
 
 def load_cluster(name: str, *, set: Settings | None = None, root: Path | None = None) -> Cluster:  # noqa: A002
@@ -54,7 +54,7 @@ def load_cluster(name: str, *, set: Settings | None = None, root: Path | None = 
     Raises:
         SpecError: It is missing, malformed, or holds an unknown key or a wrong value.
     """
-    return _cluster(_document("env", name, root or Path.cwd())[0], set, Path(name).stem)[0]
+    return _cluster(_document("env", name, root or places.current_folder())[0], set, Path(name).stem)[0]
 
 
 def load(job: str | Job, cluster: str | Cluster, *, set: Settings | None = None, root: Path | None = None) -> Loaded:  # noqa: A002
@@ -63,7 +63,7 @@ def load(job: str | Job, cluster: str | Cluster, *, set: Settings | None = None,
     Raises:
         SpecError: As `load_job` and `load_cluster`.
     """
-    root = root or Path.cwd()
+    root = root or places.current_folder()
     sources: list[str] = []
     if isinstance(job, str):
         job_document, job_sources = _chain(job, root, ())
@@ -112,7 +112,17 @@ def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tu
     # What the base is called and says of itself is not inherited.
     lower, sources = _chain(base, root, (*seen, path.resolve()), document.where("extends"))
     lower, document = documents.without(lower, "name", "description"), documents.without(document, "extends")
-    return documents.merge(lower, document), [shown, *sources]
+    return _over(lower, document), [shown, *sources]
+
+
+def _over(lower: Document, upper: Document) -> Document:
+    """Both documents, the upper one over the lower: its choice among options that exclude one another holds."""
+    said, below = upper.data.get("resources"), lower.data.get("resources")
+    if isinstance(said, dict) and isinstance(below, dict):
+        from hpc_kit.spec.shape import put_aside
+
+        lower = documents.without(lower, *put_aside(said, below), table="resources")
+    return documents.merge(lower, upper)
 
 
 def _document(kind: places.Kind, name: str, root: Path) -> tuple[Document, str]:
@@ -123,7 +133,7 @@ def _document(kind: places.Kind, name: str, root: Path) -> tuple[Document, str]:
 
 def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job, Document]:
     own = {key: value for key, value in (settings or {}).items() if not key.startswith(CLUSTER_PREFIX)}
-    document = documents.merge(document, _overrides(own, Job))
+    document = _over(document, _overrides(own, Job))
     job = convert(document, Job)
     if job.extends is not None:
         raise SpecError(

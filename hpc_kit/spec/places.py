@@ -9,8 +9,23 @@ from hpc_kit.errors import SpecError
 
 Kind = Literal["jobs", "env", "templates"]
 
+PROGRAMS = (".py", ".sh")
+"""Endings of what is no job file, but may be taken for a job on the command line."""
+
 TEMPLATE = ".sbatch.j2"
 """Ending of a template."""
+
+
+def current_folder() -> Path:
+    """The folder that this process is in.
+
+    Raises:
+        SpecError: It has been removed.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise SpecError("the current folder is gone", found=str(error), remedy="cd to one that exists") from error
 
 
 def shipped(kind: Kind) -> Path:
@@ -53,7 +68,7 @@ def find(
         paths = [folder / name for folder in (*beside, root)]
     else:
         paths = [folder / f"{name}{suffix}" for folder in (*beside, *folders(kind, root))]
-    there = [path for path in paths if path.is_file()]
+    there = [] if kind == "jobs" and name.endswith(PROGRAMS) else [path for path in paths if path.is_file()]
     if not there:
         raise _missing(kind, name, root, suffix, place)
     others = [path for path in there if path.resolve() != said_in]
@@ -67,11 +82,23 @@ def _missing(kind: Kind, name: str, root: Path, suffix: str, place: str) -> Spec
     known = names(kind, root, suffix)
     near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=3)
     looked = ", ".join(str(folder) for folder in folders(kind, root))
+    if kind == "jobs" and not near and not place and _is_program(name):
+        words = f"python {name}" if name.endswith(".py") else name
+        return SpecError(
+            f"'{name}' is a program, and no job file",
+            remedy=f"a program stands behind --:  hpc-kit submit -j 4x2 -- {words}",
+        )
     return SpecError(
         f"no {word} '{name}'" + (f", named in {place}" if place else ""),
         found=f"{', '.join(known) or 'none at all'}   (looked in {looked})",
         remedy=" or ".join(near) if near else f"one of these names, or the path of a {suffix} file",
     )
+
+
+def _is_program(name: str) -> bool:
+    from shutil import which
+
+    return name.endswith(PROGRAMS) or which(name) is not None
 
 
 def shown(path: Path, root: Path) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpc_kit.slurm import values
-from hpc_kit.spec import checks, places, shape
+from hpc_kit.spec import checks, degrees, places, shape
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.files import Loaded
 from hpc_kit.spec.job import Job
-from hpc_kit.spec.resources import ALTERNATIVES, GPU_COUNTS, Resources
+from hpc_kit.spec.resources import Resources
 
 GPU_OPTIONS = (
     "cpus_per_gpu",
@@ -27,6 +27,15 @@ GPU_OPTIONS = (
 )
 
 
+class Part(Struct, frozen=True, kw_only=True):
+    """One component of a heterogeneous job, fitted to its cluster."""
+
+    resources: Resources
+    nodes: int
+    ntasks: int
+    command: tuple[str, ...]
+
+
 class Resolved(Struct, frozen=True, kw_only=True):
     """A job on a cluster: complete, consistent, ready to be rendered; `asked` is the job before it met the cluster."""
 
@@ -37,6 +46,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     ntasks: int
     world_size: int
     python: str
+    parts: tuple[Part, ...] = ()
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
@@ -45,6 +55,11 @@ class Resolved(Struct, frozen=True, kw_only=True):
     def uneven(self) -> bool:
         """The nodes hold different numbers of tasks."""
         return self.job.resources.ntasks_per_node is None
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """Ranks on each node; None where nodes hold different numbers of them."""
+        return self.world_size // self.nodes if self.job.launch.starts_agents else self.job.resources.ntasks_per_node
 
     @property
     def cpus(self) -> int:
@@ -76,21 +91,23 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     Raises:
         SpecError: Something cannot be: a time Slurm cannot read, a layout that does not fill the job, a node too small.
     """
-    job, cluster, root = loaded.job, loaded.cluster, root or Path.cwd()
+    job, cluster, root = loaded.job, loaded.cluster, root or places.current_folder()
     where = checks.Where(loaded.job_origins, loaded.cluster_origins)
-    asked = _with_defaults(job.resources, cluster.defaults)
-    name = job.name if asked.job_name is None else asked.job_name
-    job = structs.replace(job, name=name, resources=asked, env={**cluster.env, **job.env})
-    checks.check_words(job, cluster, root, where)
+    job = structs.replace(job, env={**cluster.env, **job.env})
+    fits = [_fit(structs.replace(job, resources=each), cluster, root, where) for each in _asked(job)]
+    job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     places.find("templates", job.template, root, suffix=places.TEMPLATE, place=where.of("template"))
-    # Counted before GPU options are left out: tasks may be told by them.
-    nodes, ntasks = shape.counts(job, cluster.node, where)
-    resources, notes = _without_gpus(asked, cluster)
-    resources, more = _seen_by_all(_with_counts(resources, nodes, ntasks))
-    job = structs.replace(job, resources=resources, setup=(*cluster.setup, *job.setup))
-    world_size = nodes * job.launch.nproc_per_node if job.launch.launcher == "torchrun" else ntasks
+    uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
+    checks.check_components(job, cluster, where, uneven)
+    checks.check_container(job, cluster, where)
+    job = structs.replace(job, setup=(*cluster.setup, *job.setup))
+    world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
     shape.check_layout(job, nodes, ntasks, world_size, where)
-    shape.check_node(job, cluster, where, nodes)
+    commands = [each.command or job.command for each in job.component]
+    told = {fit.job.resources.ntasks_per_node for fit in fits}
+    each_node = told.pop() if len(told) == 1 else None
+    per_node = world_size // nodes if job.launch.starts_agents else each_node
+    costs = degrees.check_degrees(job, cluster, where, world_size, per_node)
     return Resolved(
         job=job,
         asked=loaded.job,
@@ -98,11 +115,44 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
         nodes=nodes,
         ntasks=ntasks,
         world_size=world_size,
-        python=cluster.python or interpreter(root),
-        notes=(*notes, *more),
+        python=cluster.python or ("python" if cluster.environment.brings_python else interpreter(root)),
+        parts=tuple(
+            Part(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
+            for fit, command in zip(fits, commands, strict=False)
+        ),
+        notes=(*dict.fromkeys(note for fit in fits for note in fit.notes), *costs),
         sources=loaded.sources,
         again=again,
     )
+
+
+def _asked(job: Job) -> list[Resources]:
+    """What the job asks for; of a heterogeneous one what each component does, over what all share."""
+    return [_with_defaults(each.options(), job.resources) for each in job.component] or [job.resources]
+
+
+class _Fit(Struct, frozen=True):
+    """A job, or one component of it, fitted to its cluster."""
+
+    job: Job
+    nodes: int
+    ntasks: int
+    notes: tuple[str, ...]
+
+
+def _fit(job: Job, cluster: Cluster, root: Path, where: checks.Where) -> _Fit:
+    asked = _with_defaults(job.resources, cluster.defaults)
+    name = job.name if asked.job_name is None else asked.job_name
+    job = structs.replace(job, name=name, resources=asked)
+    checks.check_words(job, cluster, root, where)
+    # Counted before GPU options are left out: tasks may be told by them.
+    nodes, ntasks = shape.counts(job, cluster.node, where)
+    resources, notes = _without_gpus(asked, cluster)
+    resources, unheard = _without_features(resources, cluster)
+    resources, more = _seen_by_all(_with_counts(resources, nodes, ntasks))
+    job = structs.replace(job, resources=resources)
+    shape.check_node(job, cluster, where, nodes)
+    return _Fit(job, nodes, ntasks, (*notes, *unheard, *more))
 
 
 def interpreter(root: Path) -> str:
@@ -113,10 +163,8 @@ def interpreter(root: Path) -> str:
 
 def _with_defaults(own: Resources, defaults: Resources) -> Resources:
     """What a job says, a plain `false` too, puts a cluster's default aside, and those that it would exclude."""
-    given, others = own.given(), defaults.given()
-    shut = {name for group in ALTERNATIVES if group & given.keys() for name in group}
-    if GPU_COUNTS & given.keys() or shape.gres_gpus(own.gres) is not None:
-        shut |= GPU_COUNTS | ({"gres"} if shape.gres_gpus(defaults.gres) is not None else set())
+    others = defaults.given()
+    shut = shape.put_aside(own.given(), others)
     said = {name for name in own.__struct_fields__ if getattr(own, name) is not None}
     return structs.replace(own, **{name: value for name, value in others.items() if name not in said | shut})
 
@@ -132,6 +180,17 @@ def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tu
         dropped["gres"] = ",".join(entry for entry in entries if not shape.is_gpu(entry)) or None
     notes = tuple(f"left out --{name.replace('_', '-')}={given[name]}: {cluster.name} has no GPU" for name in dropped)
     return structs.replace(resources, **dropped), notes
+
+
+def _without_features(resources: Resources, cluster: Cluster) -> tuple[Resources, tuple[str, ...]]:
+    """Leave out the kinds of nodes and the licences of a real cluster where the embedded Slurm stands in for it."""
+    given = resources.given()
+    if cluster.slurm != "embedded":
+        return resources, ()
+    lacking = {"constraint": "features", "prefer": "features", "licenses": "licences"}
+    dropped = {name: what for name, what in lacking.items() if name in given}
+    notes = tuple(f"left out --{name}={given[name]}: {cluster.name} has no {what}" for name, what in dropped.items())
+    return structs.replace(resources, **dict.fromkeys(dropped)), notes
 
 
 def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:

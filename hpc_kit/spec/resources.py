@@ -100,7 +100,7 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     propagate: str | None = None
     qos: str | None = None
     reboot: bool | None = None
-    requeue: bool | None = None
+    requeue: bool | str | None = None
     reservation: str | None = None
     signal: str | None = None
     sockets_per_node: Count | None = None

@@ -21,8 +21,9 @@ def schema_text(kind: str) -> str:
         kind: `job` or `cluster`.
     """
     (reference,), components = msgspec.json.schema_components([KINDS[kind]], ref_template="#/$defs/{name}")
-    for name, text in RESOURCES.items():
-        components["Resources"]["properties"][name]["description"] = text
+    for table in ("Resources", "Component"):
+        for name, text in RESOURCES.items() if table in components else ():
+            components[table]["properties"][name]["description"] = text
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"hpc_kit {kind} file",

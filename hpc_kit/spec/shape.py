@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hpc_kit.errors import SpecError, UnitError
 from hpc_kit.slurm import units, values
 from hpc_kit.spec.checks import Where
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Job
-from hpc_kit.spec.resources import Resources
+from hpc_kit.spec.resources import ALTERNATIVES, GPU_COUNTS, Resources
 
 
 def counts(job: Job, node: Node, where: Where) -> tuple[int, int]:
@@ -124,6 +126,24 @@ def gres_gpus(text: str | None) -> int | None:
         return None
 
 
+def put_aside(given: Mapping[str, object], others: Mapping[str, object]) -> set[str]:
+    """Options that a choice puts aside, among those that were said below it: the other ways to say the same.
+
+    Args:
+        given: What is said, by field name; a `false` chooses nothing.
+        others: What a base, or a cluster's defaults, say.
+    """
+    chosen = {name for name, value in given.items() if value is not None and value is not False}
+    shut = {name for group in ALTERNATIVES if group & chosen for name in group}
+    if GPU_COUNTS & chosen or gres_gpus(_text(given.get("gres"))) is not None:
+        shut |= GPU_COUNTS | ({"gres"} if gres_gpus(_text(others.get("gres"))) is not None else set())
+    return (shut & others.keys()) - given.keys()
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
 def is_gpu(part: str) -> bool:
     """Whether one entry of --gres means GPUs."""
     return part.partition(":")[0] in {"gpu", "gres/gpu"}
@@ -132,24 +152,25 @@ def is_gpu(part: str) -> bool:
 def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Where) -> None:
     """The launcher's geometry and the degrees of parallelism must fit together."""
     launch, per_node = job.launch, job.resources.ntasks_per_node
-    if launch.launcher == "torchrun" and ntasks != nodes:
+    if launch.starts_agents and ntasks != nodes:
         key = "ntasks_per_node" if per_node is not None else "ntasks"
         each = per_node or -(-ntasks // nodes)
         raise SpecError(
-            f"torchrun would be started {each} times a node",
-            found=f"{key} = {per_node or ntasks} in {where.of(f'resources.{key}')}; launcher = 'torchrun'",
+            f"{launch.launcher} would be started {each} times a node",
+            found=f"{key} = {per_node or ntasks} in {where.of(f'resources.{key}')}; launcher = '{launch.launcher}'",
             remedy=f"ntasks_per_node = 1, and [launch] nproc_per_node = {each}",
         )
-    if launch.launcher == "srun" and launch.nproc_per_node != 1:
+    if not launch.starts_agents and launch.nproc_per_node != 1:
         raise SpecError(
-            "nproc_per_node is torchrun's",
-            found=f"nproc_per_node = {launch.nproc_per_node} in {where.of('launch.nproc_per_node')}; launcher = 'srun'",
+            "nproc_per_node is torchrun's and Ray's",
+            found=f"nproc_per_node = {launch.nproc_per_node} in {where.of('launch.nproc_per_node')}; "
+            f"launcher = '{launch.launcher}'",
             remedy=f"[resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
         )
     size = job.layout.size(world_size)
     if size == world_size:
         return
-    each_node = launch.nproc_per_node if launch.launcher == "torchrun" else per_node
+    each_node = launch.nproc_per_node if launch.starts_agents else per_node
     shape = f"{nodes} nodes x {each_node} ranks" if each_node else f"{nodes} nodes, ntasks"
     others = size // (job.layout.dp or 1)
     fitting = f"dp = {world_size // others}" if world_size % others == 0 else "degrees whose product is that"

@@ -14,10 +14,11 @@ from hpc_kit.spec.job import Job
 def job_text(job: Job) -> str:
     """The TOML of a job; what is not set is left out."""
     table = msgspec.to_builtins(job)
+    components = table.pop("component", [])
     lines = [f"{key} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    for name, inner in table.items():
-        if isinstance(inner, dict) and inner:
-            lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in inner.items())]
+    tables = [(f"[{name}]", inner) for name, inner in table.items() if isinstance(inner, dict) and inner]
+    for header, inner in (*tables, *(("[[component]]", each) for each in components)):
+        lines += ["", header, *(f"{key} = {toml_value(value)}" for key, value in inner.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,10 @@ def test_an_unknown_job_names_the_near_one(project: Path) -> None:
         ('[env]\n"no-name" = "x"\n', ("'no-name' cannot name a variable",)),
         ("[env]\nA = true\n", ("env.A", "text in quotes")),
         ('name = "a/b"\n', ("'a/b' cannot name a job",)),
+        ('name = "a\\nb"\n', ("'a\\nb' cannot name a job",)),
+        ("[resources]\nzzz = 1\n", ("unknown key 'zzz'", "that `hpc-kit schema` lists")),
+        ("[launch]\nzzz = 1\n", ("unknown key 'zzz'", "one of launcher, ")),
+        ('setup = "module load cuda"\n', ('a list: setup = ["module load cuda"]',)),
         ("nodes = \n", ("jobs/mine.toml is not TOML", "line 2")),
     ],
 )
@@ -114,6 +119,10 @@ def test_a_fault_names_place_value_and_edit(project: Path, text: str, expected: 
     message = fault(project, MINIMAL + text)
     for part in expected:
         assert part in message
+
+
+def test_a_command_in_one_text_is_taken_apart_in_the_remedy(project: Path) -> None:
+    assert 'do     a list: command = ["python", "t.py"]' in fault(project, 'command = "python t.py"\n')
 
 
 def test_a_job_without_a_command_is_refused(project: Path) -> None:
@@ -252,3 +261,40 @@ def test_the_memory_of_a_node_names_its_file(project: Path) -> None:
     message = fault(project, MINIMAL, cluster="c")
     assert "wrong value for node.mem in env/c.toml, line 2" in message
     assert "mem = '480 GB'" in message
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "expected"),
+    [
+        ('mem = "4G"', 'mem_per_cpu = "1G"', {"mem_per_cpu": "1G"}),
+        ('mem_per_gpu = "4G"', 'mem = "8G"', {"mem": "8G"}),
+        ("requeue = true", "no_requeue = true", {"no_requeue": True}),
+        ("gpus_per_task = 1", "gpus_per_node = 4", {"gpus_per_node": 4}),
+        ('gres = "gpu:2,nvme:1"', "gpus = 8", {"gpus": 8}),
+        ('gres = "nvme:1"', "gpus = 8", {"gpus": 8, "gres": "nvme:1"}),
+        ('mem = "4G"', "time = 5", {"mem": "4G", "time": 5}),
+        ('mem = "4G"', "requeue = false", {"mem": "4G"}),
+    ],
+)
+def test_another_way_to_say_the_same_replaces_what_is_extended(
+    project: Path, base: str, own: str, expected: dict[str, object]
+) -> None:
+    (project / "jobs/base.toml").write_text(f'command = ["true"]\n[resources]\n{base}\n')
+    (project / "jobs/mine.toml").write_text(f'extends = "base"\n[resources]\n{own}\n')
+    assert files.load_job("mine").resources.given() == expected
+    name, _, value = own.partition(" = ")
+    assert (
+        files.load_job("base", set={f"resources.{name}": tomllib.loads(f"x = {value}")["x"]}).resources.given()
+        == expected
+    )
+
+
+def test_what_a_clusters_release_lacks_is_refused(project: Path) -> None:
+    told = fault(project, MINIMAL + '[resources]\ntres_per_task = "gres/gpu:1"\n', cluster__slurm_version="22.05.8")
+    assert "--tres-per-task is not in Slurm 22.05.8" in told
+    assert "it came with 23.11" in told
+    told = fault(project, MINIMAL + '[resources]\nrequeue = "expedite"\n', cluster__slurm_version="24.11")
+    assert "--requeue=expedite is not in Slurm 24.11" in told
+    write(project, MINIMAL + '[resources]\nrequeue = "expedite"\n')
+    assert resolved(project, cluster__slurm_version="25.11").job.resources.requeue == "expedite"
+    assert "wrong value for slurm_version" in fault(project, MINIMAL, cluster__slurm_version="new")

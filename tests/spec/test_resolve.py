@@ -80,6 +80,17 @@ def test_other_generic_resources_are_no_gpus() -> None:
     assert none.notes == ("left out --gres=disk:1,gpu:2,tmp:3: c has no GPU",)
 
 
+def test_kinds_of_nodes_and_licences_are_left_out_where_the_embedded_slurm_stands_in() -> None:
+    asked: dict[str, Any] = {"constraint": "a100", "licenses": "solver:1"}
+    here, there = (fit(Cluster(name="c", slurm=slurm), **asked) for slurm in ("embedded", "system"))
+    assert options(here, *asked) == {}
+    assert here.notes == (
+        "left out --constraint=a100: c has no features",
+        "left out --licenses=solver:1: c has no licences",
+    )
+    assert (options(there, *asked), there.notes) == (asked, ())
+
+
 @pytest.mark.parametrize(
     "asked",
     [
