@@ -14,6 +14,9 @@ from typing import NamedTuple
 RUN_VARIABLE = "HPC_KIT_RUN"
 """Environment variable, set by the script: the folder of this run, as seen from the job."""
 
+LOGS_VARIABLE = "HPC_KIT_LOGS"
+"""Environment variable: the folder of the ranks' logs, where they go elsewhere than to the run's."""
+
 FIRST_FAILURE = "first-failure"
 """`rank host exit_code unix_time` of the rank that failed first; whoever creates the file is it."""
 
@@ -23,9 +26,28 @@ END = "end"
 SUMMARY = "summary.json"
 """What the training says of itself at its end: a flat JSON object, written by rank 0."""
 
+STEPS = "steps.json"
+"""The steps of a training, written by rank 0 at its end: a list each of `loss` and `seconds`, `tokens` of one step, and
+for each rank the quartiles of what it worked in a step, `busy`."""
+
 RECORD = "record.json"
 SCRIPT = "script.sbatch"
 PATCH = "git.patch"
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file whole or not at all, by default readable by its owner alone."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def rank_log(rank: int | str) -> str:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
+from msgspec import structs
+
 from hpc_kit import __version__
+from hpc_kit.script.axes import axes
 from hpc_kit.script.quoting import pasted
+from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
+from hpc_kit.spec.layout import told
 from hpc_kit.spec.resolve import Resolved
 
 Directive = tuple[str, str | int | None]
 """Long option and value; None: a flag."""
+
+
+OF_THE_WHOLE = frozenset({
+    "array", "begin", "chdir", "comment", "dependency", "error", "export", "export-file", "hold", "input", "job-name",
+    "kill-on-invalid-dep", "mail-type", "mail-user", "no-requeue", "open-mode", "output", "requeue", "signal",
+})  # fmt: skip
+"""Options of a heterogeneous job that its first component says for all."""
 
 
 def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str, object]:
@@ -31,10 +43,12 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "submit": submit(resolved),
         "notes": resolved.notes,
         "directives": directives(resolved),
+        "environment": resolved.cluster.environment,
         "setup": job.setup,
         "exports": exports(resolved, standalone=standalone),
         "log_folder": resolved.log_folder,
         "log_folder_is_absolute": PurePath(resolved.cluster.runs).is_absolute(),
+        "components": components(resolved, standalone=standalone),
         "array": resources.array is not None,
         "nodes": resolved.nodes,
         "ntasks": resolved.ntasks,
@@ -44,13 +58,16 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "cpus_per_gpu": resources.cpus_per_gpu,
         "world_size": resolved.world_size,
         "launcher": job.launch.launcher,
+        "mpi": job.launch.mpi,
         "task_output": job.launch.output,
         "task_error": job.launch.error,
         "standalone": standalone,
         "layout": job.layout,
+        "axes": axes(resolved),
         "python": resolved.python,
         "command": command(resolved, standalone=standalone),
         "program": program(resolved),
+        "cpus_not_handed_on": CPUS_NOT_HANDED_ON.span,
         # srun replaces patterns in file names: a '%' of the job's own name must come out as itself.
         "run_pattern": "${run//%/%%}" if "%" in resolved.log_folder else "$run",
     }
@@ -96,6 +113,26 @@ def directives(resolved: Resolved) -> list[Directive]:
     return [(name.replace("_", "-"), None if value is True else value) for name, value in ordered]
 
 
+def components(resolved: Resolved, *, standalone: bool) -> list[dict[str, object]]:
+    """Of a heterogeneous job each component: its directives, its size, and the words of its tasks."""
+    found: list[dict[str, object]] = []
+    for part in resolved.parts:
+        own = structs.replace(
+            resolved, job=structs.replace(resolved.job, resources=part.resources, command=part.command)
+        )
+        said = [each for each in directives(own) if not found or each[0] not in OF_THE_WHOLE]
+        found.append({
+            "directives": said,
+            "nodes": part.nodes,
+            "ntasks": part.ntasks,
+            "ntasks_per_node": part.resources.ntasks_per_node,
+            "cpus_per_task": part.resources.cpus_per_task,
+            "cpus_per_gpu": part.resources.cpus_per_gpu,
+            "command": command(own, standalone=standalone),
+        })  # fmt: skip
+    return found
+
+
 def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
     """Environment variables that the script sets, with the job's own last."""
     launch = resolved.job.launch
@@ -105,6 +142,13 @@ def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "OMP_NUM_THREADS": max(1, resolved.cpus // launch.nproc_per_node),
     }
+    if layout := told(resolved.job.layout, resolved.job.model):
+        ours["HPC_KIT_LAYOUT"] = layout
+    if launch.launcher == "mpirun" and resolved.cluster.slurm == "embedded":
+        # Daemons of several virtual nodes share one host, where Open MPI's shared memory takes their ranks for one
+        # another's; and in a container the user is root, whom Open MPI refuses.
+        ours |= {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
+        ours |= {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
     if not standalone and launch.backend != "auto":
         ours["HPC_KIT_BACKEND"] = launch.backend
     if not standalone and launch.timeout is not None:
@@ -119,9 +163,20 @@ def pattern(path: str) -> str:
 
 def command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
     """The words that each task runs; a program that knows nothing of us is started through the runtime."""
-    if standalone or not resolved.job.launch.bootstrap:
-        return resolved.argv
-    return (resolved.python, "-m", "hpc_kit.runtime", *program(resolved))
+    own = resolved.argv
+    if not standalone and resolved.job.launch.bootstrap:
+        own = (resolved.python, "-m", "hpc_kit.runtime", *program(resolved))
+    return (*container(resolved), *own)
+
+
+def container(resolved: Resolved) -> tuple[str, ...]:
+    """The words that enter Apptainer's container; Pyxis is told by srun."""
+    own = resolved.cluster.environment
+    if own.apptainer is None:
+        return ()
+    gpus = () if resolved.cluster.node.gpus == 0 else ("--nv",)
+    binds = [word for folder in own.mounts for word in ("--bind", folder)]
+    return ("apptainer", "exec", *gpus, *binds, own.apptainer)
 
 
 def program(resolved: Resolved) -> tuple[str, ...]:

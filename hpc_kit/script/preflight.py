@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
-from pathlib import Path, PurePath
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SpecError
-from hpc_kit.script.launch import read_launch
-from hpc_kit.script.rules.base import Finding, Severity
-from hpc_kit.script.shell.values import Text
-from hpc_kit.script.shell.words import WHOLE_FILE
-from hpc_kit.script.stages import CONTAINERS
+from hpc_kit.script.preflight_program import MissingInterpreter, folder_of, libraries, program_file
+from hpc_kit.slurm import nodelist
 from hpc_kit.spec.resolve import Resolved
+
+if TYPE_CHECKING:
+    from hpc_kit.script.rules.base import Finding, Severity
 
 
 class Check(NamedTuple):
@@ -58,6 +56,9 @@ def findings(resolved: Resolved, root: Path, *, elsewhere: bool = False) -> list
         root: The user's project.
         elsewhere: The job's cluster is another machine: its interpreter need not be here.
     """
+    # With it comes the parser of shell, and submit, which asks `check_program` only, does without.
+    from hpc_kit.script.rules.base import Finding
+
     found = []
     for each in CHECKS:
         for error in each.check(resolved, root):
@@ -65,80 +66,6 @@ def findings(resolved: Resolved, root: Path, *, elsewhere: bool = False) -> list
             severity: Severity = "warning" if doubtful else "error"
             found.append(Finding(each.code, severity, 0, 0, error.what, error.remedy or "", error.found))
     return found
-
-
-class MissingInterpreter(SpecError):
-    """The cluster's Python is not there."""
-
-
-def _program(resolved: Resolved, root: Path) -> Iterator[SpecError]:
-    """The job's program does not exist.
-
-    The interpreter, the program file of the command, or a script that a shell is to run is not there. In the queue this
-    costs the wait, and then a job that fails in its first second on every rank.
-
-    Mend: the path in `command`, as seen from the folder in which sbatch runs (or from `chdir`).
-    Documented: docs/jobs-and-clusters.md.
-    """
-    folder = _folder(resolved, root)
-    if any(line.split()[:1] == ["cd"] for line in resolved.job.setup):
-        return
-    words = [Text(word, WHOLE_FILE) for word in resolved.argv]
-    stages = read_launch(words).stages
-    if any(stage.name in CONTAINERS for stage in stages):
-        return
-    first = resolved.argv[0]
-    if error := _executable(first, folder, resolved):
-        yield error
-    for stage in stages:
-        file = stage.options.get("file") if stage.kind in {"python", "shell"} else None
-        if file is not None and file.text != "-" and not (folder / file.text).exists():
-            yield _no_file(file.text, folder, resolved)
-
-
-def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None:
-    command = f"command = {list(resolved.job.command)}"[:200]
-    if "/" not in name:
-        # A module that setup loads may bring it along.
-        if resolved.job.setup or shutil.which(name, path=_path(resolved.job.env)):
-            return None
-        near = get_close_matches(name, ["python", "torchrun", "accelerate", "bash", "mpirun"], n=1)
-        remedy = f"{near[0]}" if near else "its path; or a `setup` line that puts it on PATH"
-        return SpecError(f"no program '{name}' on PATH", found=command, remedy=remedy)
-    path = folder / name
-    if not path.exists():
-        if name == resolved.python:
-            return MissingInterpreter(
-                f"the interpreter {name} does not exist",
-                found=f"python of cluster {resolved.cluster.name}, as seen from {folder}",
-                remedy="python = '/path/to/python' in the cluster file, or --set cluster.python=...",
-            )
-        return _no_file(name, folder, resolved)
-    if path.is_file() and not os.access(path, os.X_OK):
-        return SpecError(f"{name} is not executable", found=command, remedy=f"chmod +x {name}")
-    return None
-
-
-def _path(env: Mapping[str, object]) -> str | None:
-    given = env.get("PATH")
-    return str(given) if given is not None else None
-
-
-def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
-    wanted = PurePath(name)
-    elsewhere = [str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/{wanted.name}"))[:2]]
-    beside = folder / wanted.parent
-    names = sorted(path.name for path in beside.iterdir() if path.is_file()) if beside.is_dir() else []
-    near = elsewhere or [str(wanted.parent / each) for each in get_close_matches(wanted.name, names, n=2)]
-    remedy = " or ".join(near) or "the path as seen from there"
-    if "$" in name or name.startswith("~"):
-        remedy = "the path itself: no shell expands the words of `command`"
-    return SpecError(f"no program file {name}", found=f"looked in {folder}, for job {resolved.job.name}", remedy=remedy)
-
-
-def _folder(resolved: Resolved, root: Path) -> Path:
-    """Where the batch script runs."""
-    return root / (resolved.job.resources.chdir or "")
 
 
 def _chdir(resolved: Resolved, root: Path) -> Iterator[SpecError]:
@@ -163,8 +90,9 @@ def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     Mend: another `runs` in the cluster file, or the permissions.
     Documented: docs/submitting.md.
     """
-    wanted = _folder(resolved, root) / resolved.log_folder
-    there = next(path for path in (wanted, *wanted.parents) if path.exists())
+    wanted = folder_of(resolved, root) / resolved.log_folder
+    # Path.exists raises where it may not look, below the runs of another user.
+    there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # noqa: PTH110
     why = f"{there} is a file" if not there.is_dir() else f"no write permission in {there}"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         yield SpecError(f"{wanted} cannot be made", found=why, remedy="--set cluster.runs=FOLDER")
@@ -188,9 +116,31 @@ def _partition(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: 
             )
 
 
+def _node_count(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all
+    """The embedded Slurm has fewer nodes.
+
+    As a real Slurm, it would let the job wait for ever.
+
+    Mend: fewer nodes, or more of them in the cluster file under [embedded].
+    Documented: docs/embedded-slurm.md.
+    """
+    cluster = resolved.cluster
+    if cluster.slurm != "embedded":
+        return
+    there = len(nodelist.expand(cluster.embedded.nodes))
+    if resolved.nodes > there:
+        yield SpecError(
+            f"the job asks for more nodes than cluster {cluster.name} has",
+            found=f"{resolved.nodes} nodes; there are {there}: {cluster.embedded.nodes}",
+            remedy=f"nodes = {there} at most; or --set cluster.embedded.nodes='127.0.0.[1-{resolved.nodes}]'",
+        )
+
+
 CHECKS = (
-    Check("KIT601", _program),
+    Check("KIT601", program_file),
     Check("KIT602", _chdir),
     Check("KIT603", _log_folder),
     Check("KIT604", _partition),
+    Check("KIT605", _node_count),
+    Check("KIT606", libraries),
 )

@@ -134,7 +134,7 @@ class Script:
 
     def geometry_of(self, launch: Launch) -> Geometry:
         """How many nodes and tasks a launch line gets."""
-        return step_geometry(self.geometry, launch.multiplier)
+        return UNKNOWN if self.heterogeneous else step_geometry(self.geometry, launch.multiplier)
 
     @cached_property
     def _parsed(self) -> Parsed:

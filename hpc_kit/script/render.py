@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit import run_files
-from hpc_kit.errors import SpecError, TemplateError
+from hpc_kit.errors import TemplateError
 from hpc_kit.script import quoting
 from hpc_kit.script.context import context
 from hpc_kit.spec import files, places
@@ -52,25 +52,13 @@ def render(
         SpecError: A file is missing or says something that cannot be.
         TemplateError: The template is missing or asks for a value that does not exist.
     """
-    root = root or current_folder()
+    root = root or places.current_folder()
     if cluster is None:
         choice = default_cluster(root, os.environ)
         cluster, set = choice.name, {**choice.settings, **(set or {})}  # noqa: A001
     loaded = files.load(job, cluster, set=set, root=root)
     again = command_line(job, cluster, set or {}) if isinstance(job, str) else ()
     return render_resolved(resolve(loaded, root=root, again=again), standalone=standalone, root=root)
-
-
-def current_folder() -> Path:
-    """The folder that this process is in.
-
-    Raises:
-        SpecError: It has been removed.
-    """
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise SpecError("the current folder is gone", found=str(error), remedy="cd to one that exists") from error
 
 
 def command_line(job: str, cluster: str | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
@@ -91,8 +79,16 @@ def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path)
     """
     name = resolved.job.template
     path = places.find("templates", name, root, suffix=SUFFIX)
-    values = context(resolved, template=places.shown(path, root), standalone=standalone)
-    with _template_errors(name):
+    return fill(path, context(resolved, template=places.shown(path, root), standalone=standalone), root)
+
+
+def fill(path: Path, values: Mapping[str, object], root: Path) -> str:
+    """A template with its values.
+
+    Raises:
+        TemplateError: It asks for a value that does not exist, or is no template.
+    """
+    with _template_errors(path.name.removesuffix(SUFFIX)):
         return _environment(root, path.parent).get_template(path.name).render(values)
 
 

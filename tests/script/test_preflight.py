@@ -14,6 +14,7 @@ from hpc_kit.spec.cluster import Cluster, Embedded
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
+from tests.conftest import ROOT
 
 
 def resolved(
@@ -115,6 +116,13 @@ def test_a_log_folder_that_cannot_be_made_is_found(project: Path) -> None:
     assert (finding.code, finding.found) == ("KIT603", f"{project / 'runs'} is a file")
 
 
+def test_a_log_folder_that_cannot_be_looked_at_is_not_there(project: Path) -> None:
+    """As that of another user; here by a name that is too long, which a test as root meets, too."""
+    job = Job(name="x" * 300, command=("python", "-c", "1"))
+    here = Cluster(name="here", python=sys.executable)
+    assert findings(resolve(files.load(job, here, root=project), root=project), project) == []
+
+
 def test_the_embedded_slurm_knows_its_partitions(project: Path) -> None:
     (project / "train.py").write_text("")
     cluster = Cluster(name="local", slurm="embedded", python=sys.executable, embedded=Embedded(partitions=("a", "b")))
@@ -122,3 +130,54 @@ def test_the_embedded_slurm_knows_its_partitions(project: Path) -> None:
     with pytest.raises(SpecError, match="no partition 'c'") as caught:
         check_program(resolved("python", "train.py", root=project, cluster=cluster, partition="c"), project)
     assert caught.value.found == "partitions of cluster local: a, b"
+
+
+def test_the_embedded_slurm_counts_its_nodes(project: Path) -> None:
+    (project / "train.py").write_text("")
+    cluster = Cluster(name="local", slurm="embedded", python=sys.executable, embedded=Embedded(nodes="v[1-3]"))
+    job = Job(name="mine", command=("python", "train.py"), resources=Resources(nodes=3))
+    check_program(resolve(files.load(job, cluster, root=project), root=project), project)
+    wide = resolve(files.load(job, cluster, set={"resources.nodes": 4}, root=project), root=project)
+    with pytest.raises(SpecError, match="more nodes than cluster local has") as caught:
+        check_program(wide, project)
+    assert caught.value.found == "4 nodes; there are 3: v[1-3]"
+
+
+def test_a_shipped_job_elsewhere_says_how_to_get_its_program(project: Path) -> None:
+    for root, remedy in ((project, f"cp -r {ROOT / 'jobs'} ."), (ROOT / "docs", f"cd {ROOT}")):
+        job = resolve(files.load("single", Cluster(name="here", python=sys.executable), root=root), root=root)
+        with pytest.raises(SpecError, match=r"no program file jobs/train/ddp\.py") as caught:
+            check_program(job, root)
+        assert (caught.value.remedy or "").startswith(remedy)
+
+
+def test_a_program_that_imports_torch_needs_an_interpreter_that_has_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "train.py").write_text("import os\nfrom torch import nn\n")
+    (project / "plain.py").write_text("try:\n    import torch\nexcept ImportError:\n    torch = None\n")
+    check_program(resolved("python", "train.py", root=project), project)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    check_program(resolved("python", "plain.py", root=project), project)
+    check_program(resolved("python", "train.py", root=project, setup=("module load pytorch",)), project)
+    with pytest.raises(SpecError, match=f"there is no torch for {sys.executable}") as caught:
+        check_program(resolved("python", "train.py", root=project), project)
+    assert caught.value.found == "train.py imports it"
+    assert [finding.code for finding in findings(resolved("python", "train.py", root=project), project)] == ["KIT606"]
+
+
+@pytest.mark.parametrize(
+    ("job", "remedy"),
+    [
+        ("ray_4node", "-m pip install -r env/requirements-ray.txt"),
+        ("horovod_4node", "-m pip install horovod   (docs/str"),
+    ],
+)
+def test_a_job_on_ray_or_horovod_says_before_it_is_submitted_what_is_missing(
+    job: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = job.partition("_")[0]
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SpecError, match=rf"there is no {name} for \S*python") as caught:
+        check_program(resolve(files.load(job, "slurm", root=ROOT), root=ROOT), ROOT)
+    assert remedy in (caught.value.remedy or "")

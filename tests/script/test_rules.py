@@ -11,6 +11,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.script.explain import explain, page, topics
 from hpc_kit.script.reader import read_script
 from hpc_kit.script.rules import RULES, Finding, Subject, check
+from hpc_kit.slurm.versions import Version, parse_version
 from tests import golden
 from tests.conftest import ROOT
 
@@ -21,7 +22,7 @@ ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
 
 def findings(text: str, *, folders: set[str] | None = None) -> list[Finding]:
     is_folder = None if folders is None else folders.__contains__
-    return check(Subject(read_script(text, "test.sbatch"), is_folder))
+    return check(Subject(read_script(text, "test.sbatch"), is_folder, Version(22, 5, 8)))
 
 
 def found(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:
@@ -75,6 +76,8 @@ BAD = [
     Bad("KIT113", HEAD + "#SBATCH -J a -D there -e logs/%x/%j.err\n", 2, E, "does not exist: there/logs/a"),
     Bad("KIT113", HEAD + "#SBATCH --output=logs/%j/out.log\n", 2, E, "before the job runs"),
     Bad("KIT113", HEAD + "#SBATCH --output=/elsewhere/x/%j.log\n", 2, W, "does not exist: /elsewhere/x"),
+    Bad("KIT114", HEAD + "#SBATCH --tres-per-task=gres/gpu:1\n", 2, E, "came with Slurm 23.11, and this is 22.05.8"),
+    Bad("KIT115", HEAD + "#SBATCH --gpus-per-task=1g.10gb:1\n", 2, W, "the same MIG device"),
     Bad("KIT201", HEAD + "#SBATCH -N2\n#SBATCH --ntasks=16 --ntasks-per-node=4\n", 3, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n2 --ntasks-per-node=4\n", 2, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n7 --ntasks-per-node=4\n", 2, W, "2 nodes x 4 tasks = 8"),
@@ -213,6 +216,8 @@ GOOD = [
     ),
     ("KIT113", HEAD + "#SBATCH -o logs/%x-%j.log -e %j.err\n"),
     ("KIT113", HEAD + "#SBATCH -o %u/%x.log\n"),
+    ("KIT114", HEAD + "#SBATCH --prefer=a100 --requeue\n"),
+    ("KIT115", HEAD + "#SBATCH --gpus-per-task=a100:1 --gres=gpu:1g.10gb:2\n"),
     ("KIT201", FOUR + "#SBATCH --ntasks=8\n"),
     ("KIT201", HEAD + "#SBATCH -N 2-4 --ntasks=8 --ntasks-per-node=8\n"),
     ("KIT202", FOUR + "srun python train.py\n"),
@@ -403,3 +408,37 @@ def test_findings_come_in_the_order_of_the_script() -> None:
         (5, "KIT301"),
         (6, "KIT401"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "expected"),
+    [
+        (
+            "#SBATCH --tres-per-task=gres/gpu:1",
+            "22.05.8",
+            ["--tres-per-task came with Slurm 23.11, and this is 22.05.8"],
+        ),
+        ("#SBATCH --tres-per-task=gres/gpu:1", "23.11", []),
+        ("#SBATCH --tres-per-task=gres/gpu:1", None, []),
+        ("#SBATCH --requeue=expedite", "24.05", ["--requeue=expedite came with Slurm 25.11, and this is 24.05"]),
+        ("#SBATCH --requeue", "22.05", []),
+        (
+            "#SBATCH --gpus-per-task=1g.10gb:1",
+            None,
+            ["before 23.11.4, all tasks of a node get the same MIG device: 1g.10gb:1"],
+        ),
+        ("#SBATCH --gpus-per-task=1g.10gb:1", "23.11.4", []),
+        ("#SBATCH --gpus-per-task=a100:1", "22.05", []),
+    ],
+)
+def test_what_a_release_of_slurm_lacks_is_found(line: str, version: str | None, expected: list[str]) -> None:
+    script = read_script(f"#!/bin/bash\n{line}\ntrue\n")
+    found = check(Subject(script, version=parse_version(version) if version else None))
+    assert [each.what for each in found if each.code in {"KIT114", "KIT115"}] == expected
+
+
+@pytest.mark.parametrize(("version", "count"), [("22.05", 1), ("23.02.7", 1), ("23.11", 0), ("21.08", 0), (None, 1)])
+def test_lost_cpus_are_a_matter_of_the_release(version: str | None, count: int) -> None:
+    script = read_script(f"{HEAD}#SBATCH --cpus-per-task=4 --ntasks=2\nsrun python train.py\n")
+    found = check(Subject(script, version=parse_version(version) if version else None))
+    assert sum(each.code == "KIT205" for each in found) == count

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from hpc_kit.script.reader import Script
+from hpc_kit.slurm.versions import Version
 
 Severity = Literal["error", "warning"]
 
@@ -37,10 +38,12 @@ class Subject(NamedTuple):
     Args:
         script: The batch script.
         is_folder: Tells of a path, relative to where sbatch will be run, whether it is a folder; None: not known.
+        version: The release of the Slurm that it is for; None: not known.
     """
 
     script: Script
     is_folder: Callable[[str], bool] | None = None
+    version: Version | None = None
 
 
 class Fault(NamedTuple):

@@ -10,6 +10,7 @@ from hpc_kit.script.geometry import Geometry
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.stages import HELPERS, Stage
+from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 _OTHER_WAYS = frozenset({"ssh", "pdsh", "clush", "parallel", "horovodrun", "ray", "dask", "ibrun", "aprun", "jsrun"})
 _RANKS = re.compile(r"(\w+_)?(RANK|PROCESS_ID|PROCID|NODE_ID|NODEID|MACHINE_ID|LOCALID)\Z")
@@ -174,7 +175,7 @@ def _early(name: str, line: int, column: int, geometry: Geometry, other: int) ->
 def lost_cpus(subject: Subject) -> Iterator[Fault]:
     """A launch line without --cpus-per-task, in a job that asks for several.
 
-    From 22.05 on (23.02 included), srun no longer takes the job's --cpus-per-task along: every step falls to one CPU a
+    In Slurm 22.05 and 23.02, srun no longer takes the job's --cpus-per-task along: every step falls to one CPU a
     task, and data loaders and threads share it. No message tells.
 
     Mend: say it on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
@@ -182,6 +183,8 @@ def lost_cpus(subject: Subject) -> Iterator[Fault]:
     """
     script = subject.script
     cpus = script.options.get("cpus-per-task", "")
+    if CPUS_NOT_HANDED_ON.holds(subject.version) is False:
+        return
     if not cpus.isdigit() or int(cpus) < 2 or any(each.name == "SRUN_CPUS_PER_TASK" for each in script.assigned):
         return
     for launch in script.launches:
@@ -193,7 +196,7 @@ def lost_cpus(subject: Subject) -> Iterator[Fault]:
             yield Fault(
                 first.line,
                 first.column,
-                f"--cpus-per-task={cpus} does not reach this step on Slurm 22.05 to 23.02: one CPU a task",
+                f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.span}: one CPU a task",
                 f"srun --cpus-per-task={cpus} ...",
                 (script.line_of("cpus-per-task"),),
             )

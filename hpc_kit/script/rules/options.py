@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
+from hpc_kit.slurm.versions import MIG_SHARED, missing_in
 
 EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
     (frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}), "error"),
@@ -20,6 +21,8 @@ EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
     (frozenset({"cpus-per-gpu", "cpus-per-task"}), "warning"),
 )
 """Options of which one at most makes sense; `error`: sbatch refuses both, or takes one in silence."""
+
+_MIG = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 
 _REPEATABLE = frozenset({"mail-type", "quiet", "verbose"})
 """Options whose values add up."""
@@ -146,4 +149,46 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
         )
 
 
-RULES: tuple[Rule, ...] = (exclusive_options, repeated_options, log_folders, task_counts)
+@rule("KIT114")
+def newer_options(subject: Subject) -> Iterator[Fault]:
+    """An option, or a value, that this release of Slurm does not have.
+
+    sbatch refuses the script, or, in a cluster of several releases, a node does. The release is that of `slurm_version`
+    in the cluster file, else what `sinfo --version` says here; where neither is known, nothing is found.
+
+    Mend: leave the option out, or submit where the release has it.
+    Documented: Slurm's release notes; hpc_kit/slurm/versions.py and option_table.py hold the tables.
+    """
+    if subject.version is None:
+        return
+    for each in subject.script.given:
+        since = missing_in(subject.version, each.name, each.given.option.since, each.value)
+        if since is not None:
+            shown = f"--{each.name}" + ("" if each.given.option.since else f"={each.value}")
+            what = f"{shown} came with Slurm {since}, and this is {subject.version}"
+            yield Fault(each.line, each.column, what, f"leave {shown} out")
+
+
+@rule("KIT115", "warning")
+def shared_mig_devices(subject: Subject) -> Iterator[Fault]:
+    """--gpus-per-task with MIG devices.
+
+    Before Slurm 23.11.4 all tasks of a node get the same MIG device, and share its memory without a word.
+
+    Mend: ask for them by node: `--gpus-per-node`.
+    Documented: Slurm's release notes, 23.11.4.
+    """
+    asked = [each for each in subject.script.given if each.name == "gpus-per-task" and _MIG.search(each.value)]
+    for each in asked if MIG_SHARED.holds(subject.version) is not False else ():
+        what = f"{MIG_SHARED.span}, all tasks of a node get the same MIG device: {each.value}"
+        yield Fault(each.line, each.column, what, "--gpus-per-node, with a node's devices together")
+
+
+RULES: tuple[Rule, ...] = (
+    exclusive_options,
+    repeated_options,
+    log_folders,
+    newer_options,
+    shared_mig_devices,
+    task_counts,
+)

@@ -1,0 +1,160 @@
+"""Whether the program of a job is there, with what it needs: the checks that look into its command."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+
+from hpc_kit.errors import SpecError
+from hpc_kit.script.launch import read_launch
+from hpc_kit.script.shell.values import Text
+from hpc_kit.script.shell.words import WHOLE_FILE
+from hpc_kit.script.stages import CONTAINERS, Stage
+from hpc_kit.spec import places
+from hpc_kit.spec.resolve import Resolved
+
+LARGEST = 1_000_000
+"""Bytes of a program that are looked through."""
+
+_LIBRARIES = {
+    "torch": "torch==2.13.0",
+    "ray": "-r env/requirements-ray.txt",
+    "horovod": "horovod   (docs/strategies.md: it has to be built, and no release builds with torch 2.13)",
+}
+"""What programs import at their top, and how it is installed."""
+
+_IMPORTS = re.compile(rf"^(?:import|from) +({'|'.join(_LIBRARIES)})\b".encode(), re.MULTILINE)
+
+
+class MissingInterpreter(SpecError):
+    """The cluster's Python is not there."""
+
+
+def program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
+    """The job's program does not exist.
+
+    The interpreter, the program file of the command, or a script that a shell is to run is not there. In the queue this
+    costs the wait, and then a job that fails in its first second on every rank.
+
+    Mend: the path in `command`, as seen from the folder in which sbatch runs (or from `chdir`).
+    Documented: docs/jobs-and-clusters.md.
+    """
+    folder = folder_of(resolved, root)
+    if any(line.split()[:1] == ["cd"] for line in resolved.job.setup):
+        return
+    stages = _stages(resolved)
+    if any(stage.name in CONTAINERS for stage in stages):
+        return
+    first = resolved.argv[0]
+    if error := _executable(first, folder, resolved):
+        yield error
+    for stage in stages:
+        file = stage.options.get("file") if stage.kind in {"python", "shell"} else None
+        if file is not None and file.text != "-" and not (folder / file.text).exists():
+            yield _no_file(file.text, folder, resolved)
+
+
+def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None:
+    command = f"command = {list(resolved.job.command)}"[:200]
+    if "/" not in name:
+        # A module that setup loads may bring it along.
+        own = resolved.job.setup or resolved.cluster.environment.activates
+        if own or shutil.which(name, path=_path(resolved.job.env)):
+            return None
+        near = _near(name, ["python", "torchrun", "accelerate", "bash", "mpirun"], n=1)
+        remedy = f"{near[0]}" if near else "its path; or a `setup` line that puts it on PATH"
+        return SpecError(f"no program '{name}' on PATH", found=command, remedy=remedy)
+    path = folder / name
+    if not path.exists():
+        if name == resolved.python:
+            return MissingInterpreter(
+                f"the interpreter {name} does not exist",
+                found=f"python of cluster {resolved.cluster.name}, as seen from {folder}",
+                remedy="python = '/path/to/python' in the cluster file, or --set cluster.python=...",
+            )
+        return _no_file(name, folder, resolved)
+    if path.is_file() and not os.access(path, os.X_OK):
+        return SpecError(f"{name} is not executable", found=command, remedy=f"chmod +x {name}")
+    return None
+
+
+def _near(name: str, known: list[str], n: int) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, known, n=n)
+
+
+def _path(env: Mapping[str, object]) -> str | None:
+    given = env.get("PATH")
+    return str(given) if given is not None else None
+
+
+def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
+    wanted = PurePath(name)
+    elsewhere = [str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/{wanted.name}"))[:2]]
+    beside = folder / wanted.parent
+    names = sorted(path.name for path in beside.iterdir() if path.is_file()) if beside.is_dir() else []
+    near = elsewhere or [str(wanted.parent / each) for each in _near(wanted.name, names, n=2)]
+    remedy = " or ".join(near) or "the path as seen from there"
+    if "$" in name or name.startswith("~"):
+        remedy = "the path itself: no shell expands the words of `command`"
+    shipped = places.shipped("jobs")
+    if (shipped.parent / name).exists():
+        inside = folder.is_relative_to(shipped.parent)
+        remedy = (
+            f"cd {shipped.parent}" if inside else f"cp -r {shipped} .   (the jobs that come along, with their programs)"
+        )
+    return SpecError(f"no program file {name}", found=f"looked in {folder}, for job {resolved.job.name}", remedy=remedy)
+
+
+def folder_of(resolved: Resolved, root: Path) -> Path:
+    """Where the batch script runs."""
+    return root / (resolved.job.resources.chdir or "")
+
+
+def _stages(resolved: Resolved) -> tuple[Stage, ...]:
+    """What starts what in the command."""
+    return read_launch([Text(word, WHOLE_FILE) for word in resolved.argv]).stages
+
+
+def libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
+    """The program imports torch, ray or horovod, and the interpreter has none.
+
+    Looked at where the interpreter is the one that submits, neither `setup` nor PYTHONPATH may bring it along, and the
+    program's file imports it at its top.
+
+    Mend: install it there, or name another interpreter.
+    Documented: docs/jobs-and-clusters.md.
+    """
+    from importlib.util import find_spec
+
+    job, folder = resolved.job, folder_of(resolved, root)
+    own = root / resolved.python == Path(sys.executable)
+    if not own or job.setup or resolved.cluster.environment.activates or "PYTHONPATH" in job.env:
+        return
+    for stage in _stages(resolved):
+        file = stage.options.get("file")
+        if file is None or stage.words[0].text != resolved.python:
+            continue
+        for name in _imported(folder / file.text):
+            if find_spec(name) is None:
+                install = f"{resolved.python} -m pip install {_LIBRARIES[name]}"
+                yield SpecError(
+                    f"there is no {name} for {resolved.python}",
+                    found=f"{file.text} imports it",
+                    remedy=f"{install}; or --set cluster.python=/path/to/python",
+                )
+
+
+def _imported(program: Path) -> list[str]:
+    """Which of them a program imports, each once."""
+    try:
+        with program.open("rb") as file:
+            found = _IMPORTS.findall(file.read(LARGEST))
+    except OSError:
+        return []
+    return list(dict.fromkeys(name.decode() for name in found))

@@ -1,0 +1,65 @@
+#!/bin/bash
+# ddp_4node: DistributedDataParallel, 8 ranks on 4 nodes
+# made by   hpc-kit 0.1.0 from jobs/ddp_4node.toml, jobs/ddp_1node.toml, env/hosts.toml, templates/launch.sh.j2
+# again     hpc-kit render --shell ddp_4node --cluster hosts --set cluster.python=.venv/bin/python --set resources.chdir=/project
+# run       bash ddp_4node.sh HOST HOST HOST HOST    (hpc-kit launch shows what each rank says, too)
+
+set -euo pipefail
+
+# The files of this run. Hosts that do not share this folder keep their own ranks' logs.
+launch=$(date +%Y%m%d%H%M%S)
+run=$PWD/runs/ddp_4node/$launch
+mkdir -p "$run"
+echo "logs    $run/rank-*.log"
+
+hosts=("$@")
+if [ $# -ne 4 ]; then
+  echo "this job is for 4 hosts: bash $0 HOST HOST HOST HOST" >&2
+  exit 2
+fi
+
+# What each host runs: one torchrun agent, which starts the host's ranks.
+cat >"$run/agent.sh" <<'END_OF_AGENT'
+set -euo pipefail
+export HPC_KIT_SSH_NODE=$1 HPC_KIT_SSH_MASTER=$2 HPC_KIT_SSH_LAUNCH=$3 HPC_KIT_SSH_HOSTS=$4 HPC_KIT_RUN=$5
+cd /project
+
+export PYTHONUNBUFFERED=1
+export TORCH_CPP_LOG_LEVEL=ERROR
+export OMP_NUM_THREADS=1
+
+exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=4 --nproc-per-node=2 \
+  jobs/train/ddp.py --steps 60
+END_OF_AGENT
+
+all=$(IFS=,; echo "${hosts[*]}")
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
+trap 'exit 130' INT
+trap 'exit 143' HUP TERM
+
+quiet=(-o BatchMode=yes -o ConnectTimeout=15 -o LogLevel=ERROR)
+# The address by which the first host is reached: ssh says CLIENT PORT SERVER PORT.
+# shellcheck disable=SC2016  # expanded there
+read -r _ _ master _ < <(ssh "${quiet[@]}" "${hosts[0]}" 'echo "$SSH_CONNECTION"')
+for node in "${!hosts[@]}"; do
+  host=${hosts[node]} file=$run/agent-$node.sh
+  # Values go through stdin into a file of mode 0600: what stands on a command line is read by everybody.
+  # shellcheck disable=SC2029  # expanded here, and quoted for there
+  ssh "${quiet[@]}" "$host" "umask 077; $(printf 'mkdir -p %q && cat >%q' "$run" "$file")" <"$run/agent.sh"
+  # -tt: the host's programs have a terminal, which goes with the connection, and takes them along.
+  ssh -tt "${quiet[@]}" "$host" "$(printf '%q ' bash "$file" "$node" "$master" "$launch" "$all" "$run")" \
+    </dev/null > >(while IFS= read -r line; do echo "$host | ${line%$'\r'}"; done) 2>&1 &
+  pids+=($!)
+done
+
+# The first host that fails ends all.
+status=0
+for _ in "${pids[@]}"; do
+  wait -n "${pids[@]}" || { status=$? && break; }
+done
+# The rank that failed first counts, where the hosts share this folder.
+if [ "$status" -ne 0 ] && [ -s "$run/first-failure" ]; then
+  read -r _ _ status _ <"$run/first-failure"
+fi
+exit "$status"
