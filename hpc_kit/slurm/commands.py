@@ -1,37 +1,24 @@
-"""Slurm's commands: their argv, and one query for the state of any number of jobs."""
+"""Slurm's commands: their argv, and the environment they are asked in."""
 
 from __future__ import annotations
 
-import os
+import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.runner import Completed, Runner, run
-from hpc_kit.slurm.status import (
-    SACCT_FIELDS,
-    SQUEUE_FIELDS,
-    JobStatus,
-    base_id,
-    parse_sacct,
-    parse_scontrol_job,
-    parse_squeue,
-)
+from hpc_kit.slurm.status import QUEUE_FIELDS, SACCT_FIELDS, SQUEUE_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "QUEUE_FORMAT",
     "SACCT_FORMAT",
     "SQUEUE_FORMAT",
     "Completed",
-    "JobStatus",
     "Runner",
     "clean_environ",
-    "find_slurm",
-    "parse_sacct",
-    "parse_scontrol_job",
-    "parse_squeue",
-    "query",
+    "queue_argv",
     "run",
     "sacct_argv",
     "scancel_argv",
@@ -40,16 +27,13 @@ __all__ = [
 ]
 
 SQUEUE_FORMAT = "|".join(SQUEUE_FIELDS.values())
+QUEUE_FORMAT = "|".join(QUEUE_FIELDS.values())
 SACCT_FORMAT = ",".join(SACCT_FIELDS.values())
 
 MAX_IDS = 200
 """More ids than this are not named on the command line: all jobs of this user are asked for, and sorted out here."""
 
 QUERY_SECONDS = 60.0
-PROBE_SECONDS = 5.0
-"""Without a configuration Slurm asks DNS for one, and a broken DNS takes long to say no."""
-
-CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
 _INHERITED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_")
 _INHERITED_NAMES = frozenset({
@@ -64,6 +48,11 @@ def squeue_argv(ids: Sequence[str] | None = None) -> list[str]:
     return ["squeue", "--noheader", "--array", "--states=all", which, f"--format={SQUEUE_FORMAT}"]
 
 
+def queue_argv() -> list[str]:
+    """Ask squeue for everybody's jobs: who goes before whom is seen only so. An array's waiting tasks are one line."""
+    return ["squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}"]
+
+
 def sacct_argv(ids: Sequence[str], *, steps: bool = False) -> list[str]:
     """Ask the accounting for these jobs, whenever they ran; with `steps` for their batch shells and steps as well."""
     scope = [] if steps else ["--allocations"]
@@ -75,35 +64,22 @@ def scontrol_job_argv(job_id: str | None = None) -> list[str]:
     return ["scontrol", "show", "job", *([job_id] if job_id else [])]
 
 
+def remedy_of(words: str) -> str:
+    """What to do where Slurm does not answer.
+
+    Args:
+        words: What its command said.
+    """
+    if re.search("configuration source", words, re.IGNORECASE):
+        return "run this on a login node of the cluster, or add --cluster local for the embedded Slurm"
+    if re.search("munge|authentication", words, re.IGNORECASE):
+        return "tell the administrators: munge, which vouches for users, does not run on this host"
+    return "try again in a while; `scontrol ping` tells whether the controller is up"
+
+
 def scancel_argv(ids: Sequence[str], signal: str | None = None) -> list[str]:
     """Cancel jobs, or send a signal to their steps."""
     return ["scancel", *([f"--signal={signal}"] if signal else []), *ids]
-
-
-def query(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, JobStatus]:
-    """The state of jobs by id, an array's tasks each under its own; a job that nobody knows is left out.
-
-    One squeue for all; one sacct for what squeue no longer knows or whose exit status it does not tell; where the
-    accounting is off or behind, one scontrol. At most three commands, whatever the number of ids.
-
-    Raises:
-        SlurmUnavailable: squeue itself cannot be asked.
-    """
-    wanted = list(dict.fromkeys(ids))
-    if not wanted:
-        return {}
-    plain = _plain_environ(os.environ if environ is None else environ)
-    found = _wanted(_ask_squeue(runner, wanted, plain), wanted)
-    # squeue forgets an array's tasks one by one, minutes after their end.
-    arrays = [job_id for job_id in wanted if any(each.startswith(f"{job_id}_") for each in found)]
-    if missing := [*_incomplete(found, wanted), *arrays]:
-        statuses = parse_sacct(_answer(runner, sacct_argv(_bases(missing)), plain))
-        _merge(found, _wanted(statuses, missing))
-    if missing := _incomplete(found, wanted):
-        bases = _bases(missing)
-        argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
-        _merge(found, _wanted(parse_scontrol_job(_answer(runner, argv, plain)), missing))
-    return found
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -118,86 +94,3 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name == "SLURM_CONF" or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES)
     }
-
-
-def find_slurm(environ: Mapping[str, str], runner: Runner = run) -> str | None:
-    """`system` where sbatch is on PATH and Slurm has a configuration, else None."""
-    folders = environ.get("PATH", os.defpath).split(os.pathsep)
-    if not any(os.access(f"{folder or '.'}/sbatch", os.X_OK) for folder in folders):
-        return None
-    # Slurm would look for a file that is named and not there for a whole minute.
-    if named := environ.get("SLURM_CONF"):
-        return "system" if os.access(named, os.R_OK) else None
-    if any(os.access(path, os.R_OK) for path in CONFIGURATIONS):
-        return "system"
-    try:
-        answer = runner(["sinfo", "--noheader"], timeout=PROBE_SECONDS, environ=environ)
-    except SlurmUnavailable:
-        return None
-    configured = answer.returncode == 0 or "configuration source" not in answer.stderr
-    return "system" if configured else None
-
-
-def _plain_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without the variables that filter or reshape what squeue and sacct print."""
-    shaping = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN")
-    return {name: value for name, value in environ.items() if not name.startswith(shaping)}
-
-
-def _ask_squeue(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> list[JobStatus]:
-    answer = runner(squeue_argv(ids), timeout=QUERY_SECONDS, environ=environ)
-    unknown = answer.returncode and "Invalid job id" in answer.stderr
-    if unknown and len(ids) > 1:
-        # One id that Slurm has forgotten may spoil the answer for all.
-        answer = runner(squeue_argv(None), timeout=QUERY_SECONDS, environ=environ)
-    elif unknown:
-        return []
-    if answer.returncode:
-        raise SlurmUnavailable(
-            "squeue does not tell the state of the jobs",
-            found=answer.stderr.strip() or f"exit status {answer.returncode}",
-            remedy="try again; `scontrol ping` tells whether the controller is up",
-        )
-    return parse_squeue(answer.stdout)
-
-
-def _answer(runner: Runner, argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What a command prints; nothing where it is missing or fails, as sacct does without accounting."""
-    try:
-        answer = runner(argv, timeout=QUERY_SECONDS, environ=environ)
-    except SlurmUnavailable:
-        return ""
-    return answer.stdout if answer.returncode == 0 else ""
-
-
-def _bases(ids: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(base_id(job_id) for job_id in ids))
-
-
-def _wanted(statuses: Iterable[JobStatus], ids: Sequence[str]) -> dict[str, JobStatus]:
-    """Those that were asked for, by id or by the array or heterogeneous job that they belong to."""
-    asked = set(ids)
-    found = {}
-    for each in statuses:
-        if each.job_id in asked or base_id(each.job_id) in asked:
-            found[each.job_id] = each
-        elif each.raw_id in asked:
-            found[each.raw_id] = each
-    return found
-
-
-def _incomplete(found: Mapping[str, JobStatus], wanted: Sequence[str]) -> list[str]:
-    """Ids that nobody knows yet, and jobs that ended with an exit status not yet told."""
-    known = set(found) | {base_id(job_id) for job_id in found}
-    open_ends = [job_id for job_id, each in found.items() if each.state.failed and each.exit_code is None]
-    return [*(job_id for job_id in wanted if job_id not in known), *open_ends]
-
-
-def _merge(found: dict[str, JobStatus], known: Mapping[str, JobStatus]) -> None:
-    """Add what was unknown; of a job that squeue knows take the exit status alone, its state being the fresher."""
-    for job_id, status in known.items():
-        earlier = found.get(job_id)
-        if earlier is None:
-            found[job_id] = status
-        elif status.exit_code is not None:
-            found[job_id] = earlier._replace(exit_code=status.exit_code, signal=status.signal)

@@ -111,12 +111,12 @@ def _check_script(script: str) -> None:
 
 def _words(text: str, number: int) -> Iterator[str]:
     """The words of one line: quotes join, a backslash keeps the next character, an open `#` ends the line."""
-    rest = text[len(MARK) :]
+    rest = text[len(MARK) :].lstrip(_SPACE)
     while bare := rest.lstrip(_SPACE):
         if bare.startswith("#"):
             return
         if bare.startswith(":"):
-            found = f"{text}\nsbatch: fatal: line {number}: Unexpected `:' in [{rest}]"
+            found = f"{text}\nsbatch: fatal: line {number}: Unexpected `:` in [{rest}]"
             raise DirectiveError(
                 f"a word that begins with a colon, line {number}",
                 found=found,

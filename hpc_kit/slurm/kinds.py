@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import DirectiveError, HpcKitError
-from hpc_kit.slurm import nodelist, units, values
+from hpc_kit.slurm import units, values
 from hpc_kit.slurm.option_table import Option, Value
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 _PATTERNS = {
     "number": (r"[0-9]{1,10}", "a whole number, not below 0"),
     "count": (r"0*[1-9][0-9]{0,9}", "a whole number, at least 1"),
-    "nice": (r"[+-]?[0-9]{1,10}", "a whole number; above 0 lowers the priority"),
-    "priority": (r"[0-9]{1,10}|TOP", "a whole number or TOP"),
+    "nice": (r"[+-]?[0-9]{1,18}", "a whole number; above 0 lowers the priority"),
+    "priority": (r"[0-9]{1,18}|(?i:TOP)", "a whole number or TOP"),
     "node-info": (r"([0-9]+|\*)(:([0-9]+|\*)){0,2}", "sockets[:cores[:threads]] such as 2:16:1"),
     "user-env": (r"[0-9]*[SL]?", "[TIMEOUT][S|L] such as 10L"),
     "switches": (r"0*[1-9][0-9]*(@.+)?", "COUNT[@TIME] such as 1@30:00"),
@@ -54,6 +54,10 @@ _PATTERNS = {
     "path": (r"[^\n\0]+", "a file name"),
     "text": (r"[^\0]*", "text"),
 }
+
+
+_MOST = {"nice": 2147483645, "priority": 4294967293}
+"""The largest numbers of some kinds."""
 
 
 def check_value(option: Option, value: str | None) -> None:
@@ -82,6 +86,10 @@ def slurm_words(option: Option, value: str | None) -> str:
         return f'Invalid numeric value "{value or ""}" for --{option.name}.'
     if option.kind == "nodes":
         return f'"{value or ""}" is not a valid node count'
+    if option.kind in _MOST and re.fullmatch(r"[+-]?[0-9]+", value or ""):
+        if option.kind == "nice":
+            return f"Invalid --nice value, out of range (+/- {_MOST['nice']})"
+        return "Priority must be >= 0" if str(value).startswith("-") else f"Priority must be < {_MOST['priority'] + 1}"
     return f"Invalid --{option.name} specification"
 
 
@@ -100,6 +108,8 @@ def _check_words(option: Option, value: str) -> None:
     pattern, example = _PATTERNS[option.kind]
     if not re.fullmatch(pattern, value):
         raise _refusal(option, value, "not a value that Slurm takes", f"write {example}")
+    if option.kind in _MOST and value.upper() != "TOP" and abs(int(value)) > _MOST[option.kind]:
+        raise _refusal(option, value, "a number that is too large", f"write {_MOST[option.kind]} at most")
     if option.kind == "switches" and "@" in value:
         units.parse_time(value.partition("@")[2])
 
@@ -107,6 +117,8 @@ def _check_words(option: Option, value: str) -> None:
 def _check_hosts(_: Option, value: str) -> None:
     # With a slash in it, it is the name of a file that holds the list.
     if "/" not in value:
+        from hpc_kit.slurm import nodelist
+
         nodelist.expand(value)
 
 

@@ -6,7 +6,7 @@ Order and repeats are kept: `expand(fold(hosts)) == hosts` for any list of host 
 from __future__ import annotations
 
 import re
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hpc_kit.errors import HostlistError
@@ -35,10 +35,6 @@ class _Range(NamedTuple):
     high: int
     width: int
 
-    def __str__(self) -> str:
-        low = f"{self.low:0{self.width}d}"
-        return low if self.low == self.high else f"{low}-{self.high:0{self.width}d}"
-
     def names(self) -> list[str]:
         """Every number, as it is written."""
         if self.width == 1:
@@ -63,7 +59,7 @@ def expand(text: str) -> list[str]:
             if index % 2:
                 ranges = _ranges(text, position + 1, piece)
                 columns.append(ranges)
-                count *= sum(each.high - each.low + 1 for each in ranges)
+                count *= sum(1 if isinstance(each, str) else each.high - each.low + 1 for each in ranges)
                 position += 2
             position += len(piece)
         # Counted before a single name is made: two brackets of five digits would fill the memory.
@@ -89,7 +85,7 @@ def fold(hosts: Iterable[str]) -> str:
         elif len(digits) == 1:
             folded.append(prefix[0] + digits[0])
         else:
-            folded.append(f"{prefix[0]}[{','.join(map(str, _merge(digits)))}]")
+            folded.append(f"{prefix[0]}[{','.join(_merge(digits))}]")
     return ",".join(folded)
 
 
@@ -156,10 +152,15 @@ def _fail_bracket(text: str, position: int) -> NoReturn:
     _fail("a bracket that is never closed", text, position, _EXAMPLE)
 
 
-def _ranges(text: str, position: int, body: str) -> list[_Range]:
-    """The ranges inside one pair of brackets, `position` being that of their first character."""
-    ranges = []
+def _ranges(text: str, position: int, body: str) -> list[_Range | str]:
+    """The numbers and ranges inside one pair of brackets, `position` being that of their first character."""
+    ranges: list[_Range | str] = []
     for part in body.split(","):
+        # A plain number stays as it is written: a shuffled list of 100 000 hosts is made of them.
+        if part.isdecimal() and part.isascii() and len(part) <= _MAX_DIGITS:
+            ranges.append(part)
+            position += len(part) + 1
+            continue
         match = _RANGE.fullmatch(part)
         if not match:
             what = "not a number or a range of numbers" if part else "no number where one must stand"
@@ -174,11 +175,12 @@ def _ranges(text: str, position: int, body: str) -> list[_Range]:
     return ranges
 
 
-def _combine(literals: list[str], columns: list[list[_Range]]) -> list[str]:
+def _combine(literals: list[str], columns: list[list[_Range | str]]) -> list[str]:
     """All names of one item, the last bracket running fastest."""
     names = [literals[0]]
     for ranges, literal in zip(columns, literals[1:], strict=True):
-        endings = [number + literal for each in ranges for number in each.names()]
+        numbers = chain.from_iterable((each,) if isinstance(each, str) else each.names() for each in ranges)
+        endings = [number + literal for number in numbers]
         names = [head + ending for head, ending in product(names, endings)]
     return names
 
@@ -193,15 +195,21 @@ def _split(host: str) -> tuple[str, str]:
     return (prefix, digits) if len(digits) <= _MAX_DIGITS else (host, "")
 
 
-def _merge(numbers: Iterable[str]) -> list[_Range]:
-    merged: list[_Range] = []
+def _merge(numbers: Iterable[str]) -> Iterator[str]:
+    """Numbers and ranges as they stand inside brackets: neighbours that count up by one become a range."""
+    first = last = ""
+    high = -1
     for digits in numbers:
         number = int(digits)
-        if merged and number == merged[-1].high + 1 and f"{number:0{merged[-1].width}d}" == digits:
-            merged[-1] = merged[-1]._replace(high=number)
-        else:
-            merged.append(_Range(number, number, len(digits)))
-    return merged
+        # A zero in front tells the width: 9 is not followed by 010, nor 09 by 010.
+        if last and number == high + 1 and f"{number:0{len(first)}d}" == digits:
+            last, high = digits, number
+            continue
+        if last:
+            yield first if first == last else f"{first}-{last}"
+        first = last = digits
+        high = number
+    yield first if first == last else f"{first}-{last}"
 
 
 def _good_length(part: str, pattern: re.Pattern[str]) -> int:

@@ -7,6 +7,7 @@ row belongs to the name above it.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
@@ -16,13 +17,20 @@ from hpc_kit.slurm.values import parse_array
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 SQUEUE_FIELDS = {
     "job_id": "%i", "raw_id": "%A", "state": "%T", "user": "%u", "partition": "%P", "submit": "%V", "start": "%S",
     "end": "%e", "time_limit": "%l", "elapsed": "%M", "nodelist": "%N", "reason": "%r", "name": "%j",
 }  # fmt: skip
 """Ours and squeue's words for what is asked, in the order of the row."""
+
+QUEUE_FIELDS = {
+    **{ours: word for ours, word in SQUEUE_FIELDS.items() if ours != "name"},
+    "priority": "%Q",
+    "name": "%j",
+}
+"""The same of everybody's jobs, with what orders them."""
 
 SACCT_FIELDS = {
     "job_id": "JobID", "raw_id": "JobIDRaw", "state": "State", "exit": "ExitCode", "user": "User",
@@ -64,6 +72,8 @@ class JobStatus(NamedTuple):
     partition: str
     raw_id: str
     """SLURM_JOB_ID: for an array's task or a component another number than stands in `job_id`."""
+    priority: int | None = None
+    """Of a job in everybody's queue; 0: it is held."""
 
 
 def base_id(job_id: str) -> str:
@@ -72,9 +82,31 @@ def base_id(job_id: str) -> str:
     return match["base"] if match else job_id
 
 
+def combined(own: Sequence[JobStatus]) -> JobStatus:
+    """The state of a job of several parts as a whole: that of the part that is least far, or failed first."""
+    by_state = {status.state: status for status in reversed(own)}
+    going = [state for state in by_state if not state.finished]
+    failed = [state for state in by_state if state.failed]
+    order = [State.RUNNING, *going, *failed, *by_state]
+    return next(by_state[state] for state in order if state in by_state)
+
+
+def whole(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | None:
+    """The state of one job among many; of an array or a heterogeneous job that of its elements or components."""
+    if job_id in told:
+        return told[job_id]
+    own = [status for key, status in told.items() if base_id(key) == job_id]
+    return combined(own) if own else None
+
+
 def parse_squeue(text: str) -> list[JobStatus]:
     """Rows of squeue in the format of `commands.squeue_argv`."""
     return [status for row in _rows(text, SQUEUE_FIELDS) for status in _statuses(row)]
+
+
+def parse_queue(text: str) -> list[JobStatus]:
+    """Rows of squeue in the format of `commands.queue_argv`."""
+    return [status for row in _rows(text, QUEUE_FIELDS) for status in _statuses(row)]
 
 
 def parse_sacct(text: str) -> list[JobStatus]:
@@ -114,25 +146,31 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
     # squeue has no field for the exit status, but a job that completed has no other than 0.
     exit_code, colon, signal = row.get("exit", "0:0" if state is State.COMPLETED else "").partition(":")
     ended = state.finished and colon
-    for job_id in _tasks(row["job_id"].strip()):
-        yield JobStatus(
-            job_id=job_id,
-            name=row["name"],
-            state=state,
-            raw_state=row["state"],
-            reason=None if row["reason"] in _NOTHING else row["reason"],
-            exit_code=int(exit_code) if ended else None,
-            signal=int(signal) if ended else None,
-            nodelist="" if row["nodelist"] in _NOTHING else row["nodelist"],
-            submit=_instant(row["submit"]),
-            start=_instant(row["start"]),
-            end=_instant(row["end"]),
-            time_limit=_seconds(row["time_limit"]),
-            elapsed=_seconds(row["elapsed"]),
-            user=row["user"],
-            partition=row["partition"],
-            raw_id=row["raw_id"].partition(".")[0],
-        )
+    first, *others = _tasks(row["job_id"].strip())
+    priority = row.get("priority", "")
+    status = JobStatus(
+        job_id=first,
+        name=row["name"],
+        state=state,
+        raw_state=row["state"],
+        reason=None if row["reason"] in _NOTHING else row["reason"],
+        exit_code=int(exit_code) if ended else None,
+        signal=int(signal) if ended else None,
+        nodelist="" if row["nodelist"] in _NOTHING else row["nodelist"],
+        submit=_instant(row["submit"]),
+        start=_instant(row["start"]),
+        end=_instant(row["end"]),
+        time_limit=_seconds(row["time_limit"]),
+        elapsed=_seconds(row["elapsed"]),
+        user=row["user"],
+        partition=row["partition"],
+        raw_id=row["raw_id"].partition(".")[0],
+        priority=int(priority) if priority.isdigit() else None,
+    )
+    yield status
+    # Of ten thousand waiting tasks, all but the number is read once.
+    for job_id in others:
+        yield status._replace(job_id=job_id)
 
 
 def _tasks(job_id: str) -> list[str]:
@@ -159,6 +197,7 @@ def _field(text: str, key: str) -> str:
     return match[1] if match else ""
 
 
+@cache
 def _instant(text: str) -> dt.datetime | None:
     import datetime as dt
 
@@ -168,6 +207,7 @@ def _instant(text: str) -> dt.datetime | None:
         return None
 
 
+@cache
 def _seconds(text: str) -> int | None:
     try:
         return units.parse_time(text.strip())

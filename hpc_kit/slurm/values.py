@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import DirectiveError, UnitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15,
@@ -107,7 +110,7 @@ def parse_array(text: str, max_array_size: int = MAX_ARRAY_INDEX + 1) -> ArraySp
     for item in body.split(","):
         match = re.fullmatch(_ARRAY_ITEM, item)
         first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-        if not match or last < first or step < 1:
+        if not match or last < first or not 1 <= step < max_array_size:
             raise UnitError("not an array of indices", found=repr(text), remedy="write 0-9, 1,3,5 or 0-15:4%2")
         if last >= max_array_size:
             raise UnitError(
@@ -119,6 +122,26 @@ def parse_array(text: str, max_array_size: int = MAX_ARRAY_INDEX + 1) -> ArraySp
         # Slurm looks at the first limit only, behind whichever item it stands; 0 is none.
         at_once = at_once or int(match[4] or 0)
     return ArraySpec(tuple(sorted(indices)), at_once or None)
+
+
+def fold_indices(indices: Iterable[int]) -> str:
+    """Indices as Slurm writes them: a step is told only of many.
+
+    >>> fold_indices([0, 1, 2, 7]), fold_indices([1, 3, 5]), fold_indices(range(0, 12, 2))
+    ('0-2,7', '1,3,5', '0-10:2')
+    """
+    numbers = sorted(indices)
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    regular = step > 1 and numbers == list(range(numbers[0], numbers[-1] + 1, step))
+    if regular and len(numbers) > 5 and numbers[-1] - numbers[0] >= 10:
+        return f"{numbers[0]}-{numbers[-1]}:{step}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def parse_signal(text: str) -> SignalSpec:
@@ -178,9 +201,13 @@ def parse_open_mode(text: str) -> str:
     return mode
 
 
+# MIG devices have types such as 1g.10gb.
+_GPUS = r"(?:([A-Za-z_][\w.-]*|[0-9]+[A-Za-z][\w.+-]*):)?([0-9]{1,9})|([A-Za-z_][\w.-]*)"
+
+
 def parse_gpus(text: str) -> tuple[tuple[str | None, int], ...]:
     """Read `--gpus` and its like: (type or None, count) each; `a100:2`, `4`, `volta:3,kepler:5`."""
-    parts = [re.fullmatch(r"(?:([A-Za-z_][\w.-]*):)?([0-9]{1,9})|([A-Za-z_][\w.-]*)", part) for part in text.split(",")]
+    parts = [re.fullmatch(_GPUS, part) for part in text.split(",")]
     found = tuple((part[1] or part[3], int(part[2] or 1)) for part in parts if part)
     if len(found) != len(parts):
         raise UnitError("not a number of GPUs", found=repr(text), remedy="write a number, or TYPE:NUMBER as a100:4")

@@ -15,14 +15,13 @@ from hpc_kit.slurm import commands
 from hpc_kit.slurm.commands import (
     Completed,
     clean_environ,
-    find_slurm,
-    query,
     run,
     sacct_argv,
     scancel_argv,
     scontrol_job_argv,
     squeue_argv,
 )
+from hpc_kit.slurm.queries import query
 from hpc_kit.slurm.states import State
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -203,7 +202,7 @@ def test_variables_that_reshape_the_answer_are_kept_from_the_commands() -> None:
     slurm = Slurm(squeue=recorded("squeue"))
     environ = {"SQUEUE_USERS": "bob", "SACCT_FORMAT": "x", "SLURM_TIME_FORMAT": "relative", "SLURM_CONF": "c", "A": "b"}
     query(slurm, ["273"], environ)
-    assert slurm.environs == [{"SLURM_CONF": "c", "A": "b"}]
+    assert slurm.environs == [{"SLURM_CONF": "c", "A": "b", "SLURM_BITSTR_LEN": "0"}]
 
 
 INSIDE = {
@@ -243,43 +242,6 @@ def program(folder: Path, name: str, text: str = "exit 0") -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
-
-
-def test_there_is_no_slurm_without_sbatch(tmp_path: Path) -> None:
-    assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, Slurm()) is None
-
-
-def test_a_named_configuration_decides_without_a_question(tmp_path: Path) -> None:
-    program(tmp_path, "sbatch")
-    slurm = Slurm()
-    assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, slurm) == "system"
-    assert find_slurm({"PATH": f"/nowhere:{tmp_path}", "SLURM_CONF": str(tmp_path / "none")}, slurm) is None
-    assert slurm.asked == []
-
-
-@pytest.mark.parametrize(
-    ("sinfo", "found"),
-    [
-        ("main* up 1-00:00:00 4 idle n[1-4]\n", "system"),
-        ((1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n"), "system"),
-        ((1, "sinfo: fatal: Could not establish a configuration source\n"), None),
-        (None, None),
-    ],
-)
-def test_without_a_configuration_file_sinfo_is_asked(
-    sinfo: str | tuple[int, str] | None, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(tmp_path, "sbatch")
-    monkeypatch.setattr(commands, "CONFIGURATIONS", (str(tmp_path / "none.conf"),))
-    slurm = Slurm() if sinfo is None else Slurm(sinfo=sinfo)
-    assert find_slurm({"PATH": str(tmp_path)}, slurm) == found
-    assert slurm.asked == [["sinfo", "--noheader"]]
-
-
-def test_a_configuration_in_its_usual_place_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path, "sbatch")
-    monkeypatch.setattr(commands, "CONFIGURATIONS", (__file__,))
-    assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
 
 
 def test_the_runner_gives_what_a_command_printed_and_its_status(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.errors import UnitError
-from hpc_kit.slurm.instants import parse_instant
+from hpc_kit.slurm.instants import fault, parse_instant
 
 from .oracle import sbatch_defined_options
 
@@ -74,6 +74,20 @@ def test_what_is_no_point_in_time_is_refused(text: str) -> None:
         parse_instant(text, NOW)
     assert caught.value.found == repr(text)
     assert "16:00" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    {
+        "someday": 0, "now+1fortnight": 4, "now+": 3, "now+x": 3, "now+1.5hours": 4, "now+1minutesx": 12, "now 5": 4,
+        "nowish": 3, "tomorrowx": 8, "2030-1-1": 0, "2030-13-1": 5, "2030-01-45": 8, "2030-01-01x": 10, "13/01": 0,
+        "01/45": 3, "2030-01-01T10": 13, "2030-01-01T25:00": 11, "10:61": 3, "10:00:61": 6, "10:5": 4, "13:00pm": 5,
+        "5": 1, "1000": 2, "10:00-x": 6, "noon": 0,
+    }.items(),
+)  # fmt: skip
+def test_the_place_of_a_fault_is_counted_as_slurm_counts_it(text: str, position: int) -> None:
+    """Seen on Slurm 22.05."""
+    assert fault(text) == position
 
 
 @given(st.text("now+-:/.0123456789 TamPp", max_size=18))

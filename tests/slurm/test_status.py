@@ -87,7 +87,7 @@ def test_a_running_job_has_no_exit_status_yet() -> None:
 
 
 def test_a_waiting_job_has_a_reason_and_no_nodes() -> None:
-    assert SQUEUE["282"][3:] == (
+    assert SQUEUE["282"][3:-1] == (
         *("PENDING", "BeginTime", None, None, "", at(9, 48, 17), at(9, 48, 17, 22), at(9, 53, 17, 22), 300, 0),
         *("root", "main", "282"),
     )

@@ -1,0 +1,94 @@
+"""What a job may expect, in plain words."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from hpc_kit.slurm.outlook import Queue, clock, duration, sentence_of
+from hpc_kit.slurm.status import JobStatus, parse_queue
+
+NOW = dt.datetime.fromisoformat("2026-11-20T13:00")  # a Friday
+
+
+def row(job_id: str, reason: str = "Priority", priority: int = 100, **fields: str) -> JobStatus:
+    values = {"state": "PENDING", "user": "ada", "partition": "main", "start": "N/A", "elapsed": "0:00"} | fields
+    text = (
+        f"{job_id}|{job_id.partition('_')[0]}|{values['state']}|{values['user']}|{values['partition']}|N/A"
+        f"|{values['start']}|N/A|1:00:00|{values['elapsed']}|{values.get('nodes', '')}|{reason}|{priority}|x|y\n"
+    )
+    return parse_queue(text)[0]
+
+
+def told(status: JobStatus, *others: JobStatus, user: str = "ada") -> str:
+    return sentence_of(status, Queue([status, *others], user), NOW)[0]
+
+
+def test_the_jobs_ahead_are_those_in_line_with_a_higher_priority() -> None:
+    others = [
+        row("1", priority=300, user="bob"),
+        row("2", priority=100, user="bob"),  # as high, and older
+        row("9", priority=100, user="bob"),  # as high, and younger
+        row("3", priority=900, reason="Dependency", user="bob"),  # in no line
+        row("4", priority=900, partition="gpu", user="bob"),
+        row("5", priority=900, state="RUNNING", reason="None", user="bob"),
+        row("6", priority=900, partition="gpu,main", user="bob"),
+    ]
+    assert told(row("7"), *others) == "3 jobs ahead"
+    assert told(row("7", start="2026-11-20T14:20:00"), *others) == "3 jobs ahead, starts about 14:20"
+    assert told(row("7", partition="main,gpu"), *others) == "2 jobs ahead"
+
+
+def test_each_waiting_task_of_an_array_is_a_job_ahead() -> None:
+    array = parse_queue("3_[0-9%2]|3|PENDING|bob|main|N/A|N/A|N/A|5|0:00||Priority|900|x\n")
+    assert told(row("7"), *array) == "10 jobs ahead"
+
+
+def test_where_only_the_own_jobs_are_seen_that_is_said() -> None:
+    assert told(row("7"), row("1")) == "1 of your own job ahead"
+    assert told(row("7", reason="Resources")) == "It is next in line and waits for nodes to become free."
+
+
+def test_a_job_that_waits_for_something_else_says_for_what() -> None:
+    held = sentence_of(row("7", reason="JobHeldUser", priority=0), Queue([], "ada"), NOW)
+    assert held == ("It is held by its user.", "Release it: scontrol release 7")
+    begin = row("7", reason="BeginTime", start="2026-11-21T08:00:00")
+    assert told(begin) == "Its earliest start time has not come. Starts at tomorrow 08:00."
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "limit", "expected"),
+    [
+        ("1:50:00", "5:00:00", "3 h 10 min left of 5 h on n[1-2]"),
+        ("0:10", "10:00", "9 min 50 s left of 10 min on n[1-2]"),
+        ("2-03:00:00", "UNLIMITED", "2 d 3 h so far, no limit on n[1-2]"),
+        ("1:00:30", "1:00:00", "1 h so far, over its limit of 1 h on n[1-2]"),
+        ("INVALID", "1:00:00", "It is running on n[1-2]."),
+    ],
+)
+def test_a_running_job_says_what_is_left(elapsed: str, limit: str, expected: str) -> None:
+    text = f"7|7|RUNNING|ada|main|N/A|N/A|N/A|{limit}|{elapsed}|n[1-2]|None|1|x\n"
+    assert told(parse_queue(text)[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (599, "9 min 59 s"), (600, "10 min"), (3600, "1 h"), (90061, "1 d 1 h")],
+)
+def test_durations(seconds: int, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        ("2026-11-20T14:20", "14:20"),
+        ("2026-11-21T00:10", "tomorrow 00:10"),
+        ("2026-11-25T09:00", "Wed 09:00"),
+        ("2026-12-24T09:00", "24 Dec 09:00"),
+        ("2027-01-02T09:00", "2 Jan 2027 09:00"),
+    ],
+)
+def test_moments(moment: str, expected: str) -> None:
+    assert clock(dt.datetime.fromisoformat(moment), NOW) == expected

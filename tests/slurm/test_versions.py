@@ -1,0 +1,96 @@
+"""The table of versions, and which one is here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import UnitError
+from hpc_kit.slurm import versions
+from hpc_kit.slurm.detection import detect_version
+from hpc_kit.slurm.versions import TABLE, Version, missing_in, parse_version
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("22.05.8", Version(22, 5, 8)),
+        ("slurm 23.11.10\n", Version(23, 11, 10)),
+        ("slurm-wlm 22.05.8", Version(22, 5, 8)),
+        ("23.11.4-1.el9", Version(23, 11, 4)),
+        ("24.05", Version(24, 5)),
+        ("25.11.0rc1", Version(25, 11)),
+    ],
+)
+def test_versions_are_read_as_slurm_prints_them(text: str, version: Version) -> None:
+    assert parse_version(text) == version
+    assert parse_version(str(version)) == version
+
+
+@pytest.mark.parametrize("text", ["", "slurm", "2.6", "1.2.3.4", "122.05"])
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(UnitError, match="not a version of Slurm"):
+        parse_version(text)
+
+
+def test_facts_hold_for_their_releases_and_no_others() -> None:
+    told = {fact.span: [str(release) for release in versions.RELEASES if fact.holds(release)] for fact in TABLE[1:]}
+    assert told == {
+        "from 21.08 on": ["21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05"],
+        "22.05 to 23.02": ["22.05", "23.02"],
+        "before 23.02": ["20.02", "20.11", "21.08", "22.05"],
+        "23.02.0 to 23.02.4": ["23.02"],
+        "before 23.11.4": ["20.02", "20.11", "21.08", "22.05", "23.02", "23.11"],
+        "from 24.11 on": ["24.11", "25.05", "25.11", "26.05"],
+        "from 25.11 on": ["25.11", "26.05"],
+        "every release": [str(release) for release in versions.RELEASES],
+    }
+    assert versions.NTASKS_UNSET.holds(Version(23, 2, 4))
+    assert not versions.NTASKS_UNSET.holds(Version(23, 2, 5))
+    assert not versions.MIG_SHARED.holds(Version(23, 11, 4))
+    assert versions.MIG_SHARED.holds(None) is None
+    assert versions.JSON_DIFFERS.holds(None) is True
+
+
+def test_what_a_release_lacks() -> None:
+    old, new = Version(22, 5, 8), Version(26, 5)
+    assert missing_in(old, "tres-per-task", "23.11", "gpu:1") == "23.11"
+    assert missing_in(old, "requeue", None, "expedite") == "25.11"
+    assert missing_in(old, "requeue", None, "") is None
+    assert missing_in(new, "requeue", None, "expedite") is None
+    assert missing_in(new, "tres-per-task", "23.11", "gpu:1") is None
+
+
+def sinfo(folder: Path, text: str) -> dict[str, str]:
+    """A Slurm that counts how often it is asked for its version."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sinfo").write_text(f"#!/bin/sh\necho asked >>{folder}/asked\n{text}\n")
+    (folder / "sinfo").chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin", "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
+
+
+def test_the_version_is_asked_for_once(tmp_path: Path) -> None:
+    environ = sinfo(tmp_path / "a", 'echo "slurm-wlm 22.05.8"')
+    assert [detect_version(environ) for _ in range(3)] == [Version(22, 5, 8)] * 3
+    assert (tmp_path / "a/asked").read_text() == "asked\n"
+    cache = tmp_path / "a/cache/hpc_kit/slurm-version.json"
+    assert cache.stat().st_mode & 0o777 == 0o600
+    sinfo(tmp_path / "a", 'echo "slurm 24.05.1"')
+    os.utime(tmp_path / "a/sinfo", ns=(1, 1))
+    assert detect_version(environ) == Version(24, 5, 1)
+    cache.write_text('{"broken')
+    assert detect_version(environ) == Version(24, 5, 1)
+
+
+@pytest.mark.parametrize("text", ["exit 1", "echo nothing", "echo 22.05.8; exit 1"])
+def test_a_slurm_that_does_not_tell_has_no_version(tmp_path: Path, text: str) -> None:
+    assert detect_version(sinfo(tmp_path / "a", text)) is None
+    assert detect_version({"PATH": str(tmp_path / "nothing")}) is None
+
+
+def test_a_cache_that_cannot_be_written_only_costs_the_question(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environ = sinfo(tmp_path / "a", "echo slurm 22.05.8") | {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    assert [detect_version(environ) for _ in range(2)] == [Version(22, 5, 8)] * 2
