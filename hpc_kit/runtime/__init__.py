@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Group", "World", "distributed", "resolve", "write_summary"]
+__all__ = ["Group", "World", "distributed", "resolve", "write_steps", "write_summary"]
 
 if TYPE_CHECKING:
     from hpc_kit.runtime.launchers import resolve as resolve
     from hpc_kit.runtime.process_group import Group as Group
     from hpc_kit.runtime.process_group import distributed as distributed
+    from hpc_kit.runtime.summary import write_steps as write_steps
     from hpc_kit.runtime.summary import write_summary as write_summary
     from hpc_kit.runtime.world import World as World
 
@@ -21,6 +22,7 @@ _HOME = {
     "World": "world",
     "distributed": "process_group",
     "resolve": "launchers",
+    "write_steps": "summary",
     "write_summary": "summary",
 }
 

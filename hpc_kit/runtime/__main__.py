@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.run_files import RUN_VARIABLE, rank_log
+from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
 from hpc_kit.runtime import failure, notice, program, session, settle
 from hpc_kit.runtime.exports import for_command, of_world
 from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
+from hpc_kit.runtime.report import REPORT
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from hpc_kit.runtime.world import World
 
-USAGE = "python -m hpc_kit.runtime [--backend NAME] [--timeout SECONDS] PROGRAM.py ARGS ... | -m MODULE ARGS ..."
+USAGE = (
+    "python -m hpc_kit.runtime [--backend NAME] [--timeout SECONDS] [--report] PROGRAM.py ARGS ... | -m MODULE ARGS ..."
+)
 
 _OPTIONS = {"--backend": BACKEND, "--timeout": TIMEOUT}
 _LAUNCHERS_WITH_STORE = {"torchrun", "env"}
@@ -57,6 +60,9 @@ def _options(words: list[str]) -> list[str]:
         if option == "--help":
             sys.stdout.write(f"{__doc__}\nusage: {USAGE}\n")
             raise SystemExit(0)
+        if option == "--report" and not given:
+            os.environ[REPORT] = "1"
+            continue
         if option not in _OPTIONS or not (given or words):
             raise SpecError(f"unknown option {option}", remedy=USAGE)
         if not given:
@@ -75,7 +81,7 @@ def _run(what: program.Program, world: World) -> None:
         os.environ.update(of_world(world))
         _run_to_its_end(what)
     else:
-        with session.met(world, seconds_of(None, os.environ)):
+        with session.met(world, seconds_of(None, os.environ), what.file):
             _run_to_its_end(what)
 
 
@@ -92,7 +98,7 @@ def _run_to_its_end(what: program.Program) -> None:
 
 def _write_own_log(world: World) -> None:
     """Under torchrun all ranks of a node share the agent's output: each gets its own log, as under srun."""
-    folder = os.environ.get(RUN_VARIABLE)
+    folder = os.environ.get(LOGS_VARIABLE) or os.environ.get(RUN_VARIABLE)
     if world.launcher != "torchrun" or not folder:
         return
     log = os.open(Path(folder, rank_log(world.rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import re
+import shutil
 import socket
 import struct
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SIOCGIFADDR = 0x8915
 _LOOPBACK = "lo"
+_IPV6 = Path("/proc/net/if_inet6")
 
 
 def is_loopback(host: str) -> bool:
@@ -16,15 +26,68 @@ def is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith(("127.", "localhost."))
 
 
-def lookup(host: str) -> str:
-    """The first address of a name, IPv4 before IPv6.
+def of_this_node(environ: Mapping[str, str]) -> str:
+    """This node's name: Slurm's, where it is told the truth, or that by which ssh has reached it."""
+    hosts, number = environ.get("HPC_KIT_SSH_HOSTS", "").split(","), environ.get("HPC_KIT_SSH_NODE", "")
+    if number.isdigit() and int(number) < len(hosts):
+        return hosts[int(number)]
+    # mpiexec of MPICH 4 and of Intel MPI hands the first node's variables to the ranks of all nodes.
+    told = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
+    return told or socket.gethostname()
+
+
+def lookup(host: str) -> list[str]:
+    """The addresses of a name, IPv4 before IPv6; of a host on two networks there are several.
 
     Raises:
         OSError: The name does not resolve (socket.gaierror).
     """
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    # As bytes: a name as text is encoded by the IDNA codec, whose import costs more than the rest of a meeting.
+    name = host.encode() if host.isascii() else host
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     found.sort(key=lambda item: item[0] != socket.AF_INET)
-    return str(found[0][4][0])
+    return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+@cache
+def of_slurm(host: str) -> str | None:
+    """The address of a node as Slurm knows it (NodeAddr), where a scontrol is at hand: not in containers."""
+    scontrol = shutil.which("scontrol")
+    if scontrol is None:
+        return None
+    import subprocess
+
+    try:
+        told = subprocess.run(
+            [scontrol, "--oneliner", "show", "node", host], check=False, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bNodeAddr=(\S+)", told.stdout)
+    return found[1] if found and found[1] != host else None
+
+
+def hosts_line(host: str, file: Path = Path("/etc/hosts")) -> str | None:
+    """The line of /etc/hosts that gives this name its address; None where there is none."""
+    with suppress(OSError):
+        for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            if host in line.partition("#")[0].split()[1:]:
+                return f"{file} line {number}: {line.strip()}"
+    return None
+
+
+def of_this_machine() -> tuple[str, ...]:
+    """The IPv4 addresses of its interfaces by which others may reach this machine."""
+    found = (_ipv4_of(name) for _, name in socket.if_nameindex())
+    return tuple(address for address in found if address is not None and not is_loopback(address))
+
+
+def free_port(*, everywhere: bool = False) -> int:
+    """A port that nobody listens on: on the loopback, or on all interfaces."""
+    free = listen(0, everywhere=everywhere)
+    assert free is not None  # noqa: S101 (port 0 is any that is free)
+    with free:
+        return int(free.getsockname()[1])
 
 
 def listen(port: int, *, everywhere: bool) -> socket.socket | None:
@@ -73,6 +136,15 @@ def interface_with(address: str) -> str | None:
     for _, name in socket.if_nameindex():
         if _ipv4_of(name) == address:
             return name
+    return _with_ipv6(address) if ":" in address else None
+
+
+def _with_ipv6(address: str) -> str | None:
+    """The kernel lists them as 32 digits, index, prefix length, scope, flags, name."""
+    digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+    with suppress(OSError):
+        lines = [line.split() for line in _IPV6.read_text().splitlines()]
+        return next((words[5] for words in lines if words[0] == digits), None)
     return None
 
 

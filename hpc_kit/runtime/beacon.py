@@ -6,9 +6,13 @@ caller only reads: whatever else may listen there is not disturbed, and a progra
 
 from __future__ import annotations
 
+import errno
+import os
+import selectors
 import socket
-import threading
-from contextlib import contextmanager
+import time
+from _thread import start_new_thread
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime import addresses
@@ -34,26 +38,74 @@ def light(candidates: Sequence[int]) -> socket.socket | None:
 def shining(listener: socket.socket, token: str, port: int) -> Iterator[None]:
     """Answer all callers inside."""
     greeting = f"{token} {port}\n".encode()
-    thread = threading.Thread(target=_answer, args=(listener, greeting), daemon=True, name="hpc_kit-beacon")
-    thread.start()
+    # Not threading.Thread: its start waits until the thread runs, which takes long on a busy node.
+    start_new_thread(_answer, (listener, greeting))
     try:
         yield
     finally:
         # A thread in accept() does not notice that its socket is closed: it is called a last time.
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
         listener.close()
 
 
-def ask(address: str, port: int, token: str, patience: float) -> int | str:
-    """The port of the store behind this beacon, or why it is none of ours."""
+def ask(address: str, ports: Sequence[int], token: str, patience: float) -> int | dict[int, str]:
+    """The port of the store behind one of these beacons, or why each of them is none of ours.
+
+    All are called at the same time: where a firewall drops what is sent, that costs one patience and not one a port.
+    """
+    deadline = time.monotonic() + min(_CONNECT, patience)
+    answers: dict[int, str] = {}
+    with ExitStack() as calls, selectors.DefaultSelector() as ready:
+        for port in ports:
+            try:
+                call = calls.enter_context(_call(address, port))
+            except OSError as error:
+                answers[port] = error.strerror or str(error)
+            else:
+                ready.register(call, selectors.EVENT_WRITE, port)
+        heard: dict[int, bytes] = dict.fromkeys(ports, b"")
+        while ready.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in ready.select(left):
+                port = int(key.data)
+                found = _heard(ready, key, heard, token)
+                if isinstance(found, int):
+                    return found
+                answers |= {port: found} if found else {}
+    return answers | dict.fromkeys((port for port in ports if port not in answers), "no answer")
+
+
+def _call(address: str, port: int) -> socket.socket:
+    call = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    call.setblocking(False)  # noqa: FBT003 (its only way)
+    if (code := call.connect_ex((address, port))) not in {0, errno.EINPROGRESS}:
+        call.close()
+        raise OSError(code, os.strerror(code))
+    return call
+
+
+def _heard(
+    ready: selectors.BaseSelector, key: selectors.SelectorKey, heard: dict[int, bytes], token: str
+) -> int | str | None:
+    """What one call has come to: a port, a problem, or None while it goes on."""
+    call, port = key.fileobj, int(key.data)
+    if not isinstance(call, socket.socket):
+        raise TypeError(f"no socket: {call!r}")
+    if key.events == selectors.EVENT_WRITE:
+        if code := call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            ready.unregister(call)
+            return os.strerror(code)
+        ready.modify(call, selectors.EVENT_READ, port)
+        return None
     try:
-        with socket.create_connection((address, port), timeout=min(_CONNECT, patience)) as connection:
-            words = connection.makefile("rb").readline(_LONGEST).decode(errors="replace").split()
-    except TimeoutError:
-        return "no answer"
+        said = call.recv(_LONGEST)
     except OSError as error:
+        ready.unregister(call)
         return error.strerror or str(error)
+    heard[port] += said
+    if said and b"\n" not in heard[port] and len(heard[port]) < _LONGEST:
+        return None
+    ready.unregister(call)
+    words = heard[port].decode(errors="replace").split()
     if len(words) == 2 and words[0] == token and words[1].isdigit():
         return int(words[1])
     return "another launch" if words and words[0].startswith("hpc_kit/") else "another program"

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
+from hpc_kit.runtime.mpi import registration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
 
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_OF_A_TASK = re.compile(r"gpu(?::[^:=,]+)?[:=](\d+)")
+"""A number of GPUs in SLURM_GPUS_PER_TASK (`2`, `a100:2`) or SLURM_TRES_PER_TASK (`cpu=1,gres/gpu=2`)."""
 
 
 def index(local_rank: int, local_world_size: int, visible: int, environ: Mapping[str, str]) -> int:
-    """The number of this rank's device among `visible` ones; one that is alone is this rank's own.
+    """The number of this rank's device among `visible` ones; those of a task of its own are this rank's own.
 
     Raises:
         ContradictoryEnvironment: There are more ranks on this node than devices.
     """
-    if visible == 1:
+    if visible == 1 or visible == _of_a_task(environ):
         return 0
     if local_rank < visible:
         return local_rank
@@ -33,8 +37,26 @@ def index(local_rank: int, local_world_size: int, visible: int, environ: Mapping
     )
 
 
+def _of_a_task(environ: Mapping[str, str]) -> int | None:
+    """How many GPUs Slurm has given to each task, with --gpus-per-task; later releases say it among other resources."""
+    told = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
+    if told.isdigit():
+        return int(told)
+    found = _OF_A_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
+    return int(found[1]) if found else None
+
+
+def accelerator() -> str | None:
+    """`cuda` (NVIDIA, or AMD by ROCm) or `xpu` (Intel), where this process sees such a device."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "xpu" if torch.xpu.is_available() else None
+
+
 def backend_for(asked: str) -> str:
-    """`auto` is nccl where there is a CUDA device, else gloo; any other name is taken as it is.
+    """`auto` is nccl where there is a CUDA device, xccl for Intel's, else gloo; any other name is taken as it is.
 
     Raises:
         SpecError: Torch has no such backend here, or nccl has no device.
@@ -42,10 +64,14 @@ def backend_for(asked: str) -> str:
     import torch
     from torch import distributed as dist
 
+    if asked == registration.BACKEND:
+        registration.install()
+        return asked
     cuda = torch.cuda.is_available()
     if asked == "auto":
-        return "nccl" if cuda and dist.is_nccl_available() else "gloo"
-    available = [name for name in ("gloo", "nccl", "mpi", "ucc", "xccl") if dist.is_backend_available(name)]
+        own = {"cuda": "nccl", "xpu": "xccl"}.get(accelerator() or "")
+        return own if own and dist.is_backend_available(own) else "gloo"
+    available = [name for name in ("gloo", "nccl", "ucc", "xccl") if dist.is_backend_available(name)]
     if not dist.is_backend_available(asked):
         raise SpecError(
             f"torch has no backend {asked!r} here",
@@ -62,17 +88,19 @@ def backend_for(asked: str) -> str:
 
 
 def choose(backend: str, local_rank: int, local_world_size: int) -> torch.device:
-    """The device of this rank, made the current one: the CPU under gloo or without CUDA.
+    """The device of this rank, made the current one: the CPU under gloo or without an accelerator.
 
     Raises:
         ContradictoryEnvironment: There are more ranks on this node than devices.
     """
     import torch
 
-    if backend == "gloo" or not torch.cuda.is_available():
+    kind = None if backend == "gloo" else accelerator()
+    if kind is None:
         return torch.device("cpu")
-    device = torch.device("cuda", index(local_rank, local_world_size, torch.cuda.device_count(), os.environ))
-    torch.cuda.set_device(device)
+    module = torch.cuda if kind == "cuda" else torch.xpu
+    device = torch.device(kind, index(local_rank, local_world_size, module.device_count(), os.environ))
+    module.set_device(device)
     return device
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.errors import HpcKitError, RendezvousError
 from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure
+from hpc_kit.runtime import addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def claim(error: BaseException, rank: int) -> None:
 
 def host() -> str:
     """This node's name, Slurm's where it is known."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return addresses.of_this_node(os.environ)
 
 
 @contextmanager

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_kit.errors import HpcKitError
 from hpc_kit.runtime.launchers.single import FORGOTTEN
 
 if TYPE_CHECKING:
@@ -30,6 +33,20 @@ def quiet_torch() -> None:
     Where no name service answers, it warns of each connection, in a training that goes well; errors stay.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def need_torch() -> None:
+    """Say what is missing where torch is not installed, before anything of it is imported.
+
+    Raises:
+        HpcKitError: There is no torch for this interpreter.
+    """
+    if find_spec("torch") is None:
+        raise HpcKitError(
+            "there is no torch for this Python",
+            found=f"{sys.executable} on {socket.gethostname()}",
+            remedy=f"{sys.executable} -m pip install torch==2.13.0; or python = '/path/to/python' in the cluster file",
+        )
 
 
 def with_srun(argv: list[str]) -> str:

@@ -7,17 +7,20 @@ import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime import devices, failure, session, settle
+from hpc_kit.runtime import devices, failure, layout, session, settle
+from hpc_kit.runtime import report as reports
 from hpc_kit.runtime.launchers import resolve
+from hpc_kit.runtime.mpi import registration
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from hpc_kit.runtime.rendezvous import Meeting
 
@@ -36,11 +39,25 @@ class Group(World):
     backend: str
     device: torch.device
     """This rank's device, the current one."""
+    timeout: float | None = None
+    """Seconds after which a collective gives up waiting; None: torch's own."""
 
     @property
     def device_ids(self) -> list[int] | None:
         """What DistributedDataParallel asks for: this rank's device, or None on the CPU."""
         return None if self.device.type == "cpu" else [self.device.index]
+
+    def mesh(self, **degrees: int) -> DeviceMesh:
+        """A DeviceMesh over all ranks with the job's [layout]; degrees given here win.
+
+        Its axes are pp, dp, cp and tp, slowest first, also those of size 1; with `dp_shard`, dp is the two axes
+        dp_replicate and dp_shard. Neighbouring ranks differ in tp: it stays inside a node where nodes hold as many.
+
+        Raises:
+            SpecError: The degrees do not fill the world.
+        """
+        said = {name: degree for name, degree in layout.of_environment(os.environ).items() if name in layout.NAMES}
+        return layout.mesh(self, {**said, **degrees})
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -50,7 +67,9 @@ class Group(World):
 
 
 @contextmanager
-def distributed(*, backend: str | None = None, timeout: float | timedelta | None = None) -> Iterator[Group]:
+def distributed(
+    *, backend: str | None = None, timeout: float | timedelta | None = None, report: bool | None = None
+) -> Iterator[Group]:
     """Meet the other ranks, make the default process group, and destroy it at the end.
 
     A rank that fails leaves its name in the run's folder and ends without waiting for the others.
@@ -61,10 +80,13 @@ def distributed(*, backend: str | None = None, timeout: float | timedelta | None
             auto.
         timeout: Seconds to wait for the other ranks, and for each collective. Default: HPC_KIT_TIMEOUT, or 300 for
             the meeting and torch's own for collectives.
+        report: Whether rank 0 prints a table of all ranks: host, device and UUID, CPUs, memory nodes, interface,
+            versions. Default: HPC_KIT_REPORT, or no.
 
     Raises:
         LauncherError: The environment does not say who this process is.
         RendezvousError: Not all ranks came in time.
+        ContradictoryEnvironment: Ranks have no device of their own.
     """
     seconds = seconds_of(timeout, os.environ)
     with ExitStack() as stack:
@@ -73,7 +95,9 @@ def distributed(*, backend: str | None = None, timeout: float | timedelta | None
         world = outer.world if outer else resolve(os.environ)
         stack.enter_context(failure.claimed(world.rank))
         meeting = outer or stack.enter_context(session.met(world, seconds))
-        yield stack.enter_context(_initialised(meeting, backend or os.environ.get(BACKEND) or "auto", seconds))
+        wanted = reports.asked(report, os.environ)
+        asked = backend or os.environ.get(BACKEND) or "auto"
+        yield stack.enter_context(_initialised(meeting, asked, seconds, wanted=wanted))
 
 
 def seconds_of(timeout: float | timedelta | None, environ: Mapping[str, str]) -> float | None:
@@ -96,22 +120,23 @@ def seconds_of(timeout: float | timedelta | None, environ: Mapping[str, str]) ->
 
 
 @contextmanager
-def _initialised(meeting: Meeting, asked: str, seconds: float | None) -> Iterator[Group]:
+def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted: bool) -> Iterator[Group]:
     """The default process group; one that the program has made itself is taken, and left to it."""
     from torch import distributed as dist
 
     if dist.is_initialized():
-        yield _group(meeting, dist.get_backend())
+        yield _group(meeting, dist.get_backend(), seconds)
         return
     _take_threads()
-    group = _group(meeting, devices.backend_for(asked))
+    group = _group(meeting, devices.backend_for(asked), seconds)
+    reports.at_start(meeting, group.device, wanted=wanted)
+    # MPI itself says who is who; torch warns of whoever says it again.
+    who: dict[str, Any] = {"store": meeting.part("group"), "rank": group.rank, "world_size": group.world_size}
     dist.init_process_group(
         group.backend,
-        store=meeting.part("group"),
-        rank=group.rank,
-        world_size=group.world_size,
         timeout=None if seconds is None else timedelta(seconds=seconds),
         device_id=group.device if group.backend == "nccl" else None,
+        **({} if group.backend == registration.BACKEND else who),
     )
     try:
         yield group
@@ -122,11 +147,11 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None) -> Iterato
     settle.destroy_process_group()
 
 
-def _group(meeting: Meeting, backend: str) -> Group:
+def _group(meeting: Meeting, backend: str, seconds: float | None) -> Group:
     world = meeting.world
     values = {field.name: getattr(world, field.name) for field in fields(World)}
     device = devices.choose(backend, values["local_rank"], values["local_world_size"])
-    return Group(**values, backend=backend, device=device)
+    return Group(**values, backend=backend, device=device, timeout=seconds)
 
 
 def _take_threads() -> None:

@@ -52,6 +52,11 @@ class Program:
             return cls("file", name, tuple(arguments))
         return cls("command", name, tuple(arguments))
 
+    @property
+    def file(self) -> Path | None:
+        """Where it stands; None for a command, and for a module, which is found when it runs."""
+        return Path(self.name) if self.kind == "file" else None
+
     def run(self) -> None:
         """Run it as `__main__`; what it raises comes through."""
         sys.argv = [self.name, *self.arguments]

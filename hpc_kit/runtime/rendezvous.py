@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime import addresses, roster, route, store
+from hpc_kit.runtime import addresses, roster, route, sameness, store
+from hpc_kit.runtime.search import Search
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from torch._C._distributed_c10d import Store, TCPStore
 
@@ -46,7 +47,7 @@ class Meeting:
     interface: str | None
     """The network interface that leads to the other nodes."""
     keys: int
-    """How many keys the store held when all had met."""
+    """How many keys the owner's store held when all had met."""
 
     def part(self, name: str) -> Store:
         """A part of the store, for one purpose."""
@@ -70,6 +71,7 @@ def meet(
     timeout: float | None = None,
     environ: Mapping[str, str] | None = None,
     occasion: int | None = None,
+    program: Path | None = None,
 ) -> Meeting:
     """Meet all ranks of `world`.
 
@@ -78,16 +80,18 @@ def meet(
         timeout: Seconds to wait for the others; 300 by default.
         environ: Where this node's name and torchrun's variables stand; `os.environ` by default.
         occasion: Which meeting of these processes this is; counted by default.
+        program: What this process is about to run; what it runs by default.
 
     Raises:
         RendezvousError: Not all came in time; it names those that did not.
-        ContradictoryEnvironment: Two processes say that they are the same rank.
+        ContradictoryEnvironment: Two processes say that they are the same rank, or the nodes do not run the same.
     """
     environ = os.environ if environ is None else environ
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     until = time.monotonic() + timeout
     occasion = next(_occasions) if occasion is None else occasion
-    here = environ.get("SLURMD_NODENAME") or socket.gethostname()
+    here = addresses.of_this_node(environ)
+    facts = sameness.facts(world, program, environ)
     is_owner = world.rank == 0 and world.launcher not in _LAUNCHERS_WITH_STORE
     with ExitStack() as until_all_have_come:
         if world.launcher in _LAUNCHERS_WITH_STORE:
@@ -95,26 +99,27 @@ def meet(
         elif is_owner:
             opened = until_all_have_come.enter_context(store.opened(world, store.token(world, occasion), timeout))
         else:
-            opened = store.find(world, store.token(world, occasion), timeout, here)
+            opened = Search(world, store.token(world, occasion), timeout, here, environ).find()
         # Agents of torchrun and their workers meet in one store, and so do workers that were started again.
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _part(opened.store, f"{prefix}/roster")
-        route.tell(notes, world, master=opened.host, here=here)
-        roster.sign(notes, world, roster.Entry(here, os.getpid()))
+        route.tell(notes, world, opened, here)
+        roster.sign(notes, world, roster.Entry(here, os.getpid(), facts=facts))
         roster.wait_for_all(notes, world, until, timeout)
     whole = roster.completed(notes, world)
-    interface = route.interface(notes, whole, master=opened.host)
+    address = route.of_rank_0(notes, whole, opened)
     doors = _part(opened.store, f"{prefix}/doors")
-    roster.open_doors(doors)
+    if is_owner:
+        roster.open_doors(doors)
     meeting = Meeting(
         world=whole,
-        host=opened.host,
+        host=route.name_for(opened, address),
         port=opened.port,
         server=opened.store,
         prefix=prefix,
         is_owner=is_owner,
-        interface=interface,
-        keys=opened.store.num_keys(),
+        interface=route.interface(whole, address),
+        keys=opened.store.num_keys() if is_owner else 0,
     )
     if not is_owner:
         roster.pass_door(doors, roster.IN)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
+from hpc_kit.runtime import sameness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch._C._distributed_c10d import Store
 
+    from hpc_kit.runtime.sameness import Facts
     from hpc_kit.runtime.world import World
 
 _ARRIVED, _COMPLETE = "arrived", "complete"
@@ -30,10 +33,14 @@ class Entry:
 
     host: str
     pid: int
+    mark: str = field(default_factory=lambda: os.urandom(6).hex())
+    """Containers may give two processes the same name and number."""
+    facts: Facts = field(default_factory=dict)
+    """What it runs: the same on all nodes."""
 
     def to_bytes(self) -> str:
         """As it stands in the store."""
-        return json.dumps([self.host, self.pid])
+        return json.dumps([self.host, self.pid, self.mark, self.facts])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Entry:
@@ -47,16 +54,18 @@ def sign(store: Store, world: World, entry: Entry) -> None:
     Raises:
         ContradictoryEnvironment: Another process says that it is this rank.
     """
-    if store.add(f"claim/{world.rank}", 1) > 1:
-        first = Entry.from_bytes(store.get(_key(world.rank)))
+    mine = entry.to_bytes()
+    there = store.compare_set(_key(world.rank), "", mine)
+    if there != mine.encode():
+        first = Entry.from_bytes(there)
         raise ContradictoryEnvironment(
             f"two processes say that they are rank {world.rank} of {world.name}",
             found=f"{first.host}, process {first.pid}\n{entry.host}, process {entry.pid}",
             remedy="start the ranks with one srun or torchrun; unset RANK and WORLD_SIZE that an outer one has left",
         )
-    store.set(_key(world.rank), entry.to_bytes())
     if store.add(_ARRIVED, 1) == world.world_size:
-        store.set(_COMPLETE, "1")
+        everybody = [] if not entry.facts else _entries(store, world)
+        store.set(_COMPLETE, json.dumps(sameness.differences((each.host, each.facts) for each in everybody)))
 
 
 def wait_for_all(store: Store, world: World, until: float, timeout: float) -> None:
@@ -70,9 +79,11 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float) -> No
 
     Raises:
         RendezvousError: Some did not come in time, or rank 0 has gone; names ranks and hosts.
+        ContradictoryEnvironment: The nodes do not run the same; told in full by rank 0, in short by the others.
     """
     try:
-        if _wait(lambda: store.check([_COMPLETE]), until):
+        if wait_until(lambda: store.check([_COMPLETE]), until, world.world_size):
+            _check_same(json.loads(store.get(_COMPLETE)), world)
             return
     except RuntimeError as error:
         raise RendezvousError(
@@ -97,18 +108,19 @@ def pass_door(store: Store, door: str) -> None:
 
 def wait_for(store: Store, door: str, world: World, *, patience: float) -> None:
     """Wait until all but rank 0 have passed, or for `patience` seconds."""
-    _wait(lambda: store.add(door, 0) >= world.world_size - 1, time.monotonic() + patience)
+    wait_until(lambda: store.add(door, 0) >= world.world_size - 1, time.monotonic() + patience, world.world_size)
 
 
-def _wait(is_done: Callable[[], bool], until: float) -> bool:
+def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
     """Whether it is done in time. Asked again and again: a store's own wait writes to the log when it times out."""
-    pause = 0.002
+    start = time.monotonic()
     while not is_done():
-        left = until - time.monotonic()
-        if left <= 0:
+        now = time.monotonic()
+        if now >= until:
             return False
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.3, _MAX_PAUSE)
+        # Early the last rank may come at any moment; later a longer pause is a small part of the wait. Rank 0's store
+        # answers all of them.
+        time.sleep(min(_MAX_PAUSE, until - now, max(0.002, (now - start) / 50, ranks / 20_000)))
     return True
 
 
@@ -116,7 +128,7 @@ def completed(store: Store, world: World) -> World:
     """`world` with what its launcher did not tell: nodes are numbered by their lowest rank."""
     if None not in {world.local_rank, world.local_world_size, world.node_rank, world.nnodes}:
         return world
-    hosts = [Entry.from_bytes(data).host for data in store.multi_get([_key(rank) for rank in range(world.world_size)])]
+    hosts = [entry.host for entry in _entries(store, world)]
     nodes, here = list(dict.fromkeys(hosts)), hosts[world.rank]
     found = {
         "local_rank": hosts[: world.rank].count(here),
@@ -129,15 +141,36 @@ def completed(store: Store, world: World) -> World:
     return replace(world, **missing, sources=sources)  # type: ignore[arg-type]
 
 
+def _entries(store: Store, world: World) -> list[Entry]:
+    return [Entry.from_bytes(data) for data in store.multi_get([_key(rank) for rank in range(world.world_size)])]
+
+
+def _check_same(differences: list[str], world: World) -> None:
+    if not differences:
+        return
+    if not world.is_main:
+        raise ContradictoryEnvironment(f"the nodes do not run the same: {'; '.join(differences)}")
+    raise ContradictoryEnvironment(
+        "the nodes do not run the same",
+        found="\n".join(differences),
+        remedy="the same environment and the same files on all nodes;\n"
+        f"where it is meant to differ: export {sameness.SAME}=0",
+    )
+
+
 def _incomplete(store: Store, world: World, timeout: float) -> RendezvousError:
+    """Who did not come: told in full by the first rank that is there, in short by the others."""
     here = [rank for rank in range(world.world_size) if store.check([_key(rank)])]
     entries = [Entry.from_bytes(store.get(_key(rank))) for rank in here]
     absent = sorted(set(range(world.world_size)) - set(here))
-    lines = [f"not there: {_numbers(absent)}"]
-    lines += _hosts_without(world, Counter(entry.host for entry in entries))
+    late = _hosts_without(world, Counter(entry.host for entry in entries))
+    what = f"{len(absent)} of {world.world_size} ranks did not come within {timeout:g} s"
+    if here and world.rank != here[0]:
+        hosts = ", ".join(line.partition(":")[0] for line in late) or _numbers(absent)
+        return RendezvousError(f"{what}: {hosts}; rank {here[0]} tells more")
     return RendezvousError(
-        f"{len(absent)} of {world.world_size} ranks did not come within {timeout:g} s",
-        found="\n".join(lines),
+        what,
+        found="\n".join([f"not there: {_numbers(absent)}", *late]),
         remedy="look at their logs: a rank that fails early never comes;\n"
         "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
     )
@@ -145,10 +178,14 @@ def _incomplete(store: Store, world: World, timeout: float) -> RendezvousError:
 
 def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
     """A line for each host of the launch from which ranks are missing."""
-    expected = dict(zip(world.hosts, world.tasks_per_node, strict=False))
-    late = [host for host, tasks in expected.items() if signed[host] < tasks]
-    lines = [f"{host}: {signed[host]} of {expected[host]} came" for host in late[:_MOST_NAMED]]
-    return lines + ([f"and {len(late) - _MOST_NAMED} hosts more"] if len(late) > _MOST_NAMED else [])
+    expected: Counter[str] = Counter()
+    for host, tasks in zip(world.hosts, world.tasks_per_node, strict=False):
+        expected[host] += tasks  # components of a heterogeneous job may share a host
+    lines = [f"{host}: {signed[host]} of {tasks} came" for host, tasks in expected.items() if signed[host] < tasks]
+    if not world.tasks_per_node:
+        lines = [f"{host}: nobody came" for host in world.hosts if not signed[host]]
+    more = len(lines) - _MOST_NAMED
+    return lines[:_MOST_NAMED] + ([f"and {more} hosts more"] if more > 0 else [])
 
 
 def _numbers(ranks: list[int]) -> str:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runtime import notice, rendezvous
 from hpc_kit.runtime.exports import exported, for_libraries
+from hpc_kit.runtime.mpi import facts, registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from hpc_kit.runtime.rendezvous import Meeting
     from hpc_kit.runtime.world import World
@@ -24,14 +26,24 @@ def current() -> Meeting | None:
 
 
 @contextmanager
-def met(world: World, timeout: float | None) -> Iterator[Meeting]:
+def met(world: World, timeout: float | None, program: Path | None = None) -> Iterator[Meeting]:
     """Meet the other ranks, with torch's names set inside; at the end leave, but not after a failure: no rank waits.
 
+    Args:
+        world: Who this process is.
+        timeout: Seconds to wait for the others; 300 by default.
+        program: What this process is about to run; what it runs by default.
+
     Raises:
+        HpcKitError: There is no torch.
+        ContradictoryEnvironment: The nodes do not run the same.
         RendezvousError: Not all ranks came in time.
     """
+    notice.need_torch()
     notice.warn(world)
-    meeting = rendezvous.meet(world, timeout=timeout)
+    world = facts.asked(world)
+    meeting = rendezvous.meet(world, timeout=timeout, program=program)
+    registration.install(shown=world.launcher == "mpi")
     _current.append(meeting)
     try:
         with exported(for_libraries(meeting, os.environ)):

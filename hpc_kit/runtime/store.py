@@ -1,10 +1,9 @@
-"""The key-value store in which the ranks of a launch meet: rank 0 opens it, the others find it and make sure of it."""
+"""The key-value store in which the ranks of a launch meet: rank 0 opens it, or their launcher has."""
 
 from __future__ import annotations
 
 import os
 import socket
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import blake2s
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 
     from hpc_kit.runtime.world import World
 
-_NAMES = 15.0
-"""Seconds that a name service may need at the start of a big job."""
-_MAX_PAUSE = 0.25
-
 
 class Opened(NamedTuple):
     """A store, and where it is."""
@@ -31,6 +26,8 @@ class Opened(NamedTuple):
     store: TCPStore
     host: str
     port: int
+    address: str = ""
+    """Where this process has found it."""
 
 
 def token(world: World, occasion: int = 0) -> str:
@@ -93,34 +90,6 @@ def _served(world: World, listener: socket.socket, timeout: float) -> Opened:
     return Opened(store, host, port)
 
 
-def find(world: World, token: str, timeout: float, here: str) -> Opened:
-    """Find the store that rank 0 has opened: every candidate is asked, and only one that says the token believed.
-
-    Args:
-        world: Who looks for it.
-        token: What rank 0 says.
-        timeout: Seconds to look for it.
-        here: This node's name.
-
-    Raises:
-        RendezvousError: It was not found in time, or the name of rank 0's host does not serve.
-    """
-    hosts = _hosts_to_ask(world)
-    start, pause = time.monotonic(), 0.01
-    seen: dict[tuple[str, int], str] = {}
-    while (left := start + timeout - time.monotonic()) > 0:
-        for host in hosts:
-            address = _address(host, world, here, patient=time.monotonic() - start < min(_NAMES, timeout))
-            for port in ports.beacons(world.key) if address else ():
-                answer = beacon.ask(address, port, token, left)
-                if isinstance(answer, int):
-                    return _connected(address, host, answer, timeout)
-                seen[host, port] = answer
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _MAX_PAUSE)
-    raise _not_found(world, hosts, timeout, seen)
-
-
 def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Opened:
     """The store of torchrun's agent, or of whatever launcher has set MASTER_ADDR and MASTER_PORT.
 
@@ -151,46 +120,12 @@ def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Ope
     return Opened(store, world.master_addr, world.master_port)
 
 
-def _hosts_to_ask(world: World) -> list[str]:
-    """Where rank 0 may be; an address set by the job script first, then the launcher's own."""
-    if world.master_addr is None:
-        hosts = list(world.hosts)
-    else:
-        hosts = [world.master_addr, *(host for host in world.hosts[:1] if host != world.master_addr)]
-    if not hosts:
-        raise RendezvousError(
-            "no variable tells on which host rank 0 is",
-            found=f"{world}; MASTER_ADDR is not set",
-            remedy="export MASTER_ADDR=HOST, the host of rank 0, for all ranks",
-        )
-    return hosts
+def connected(address: str, host: str, port: int, timeout: float) -> Opened:
+    """The store at an address at which its owner has been heard.
 
-
-def _address(host: str, world: World, here: str, *, patient: bool) -> str:
-    """The address of a host as this node sees it; empty while the name service may still need a moment."""
-    try:
-        address = addresses.lookup(host)
-    except OSError as error:
-        if patient:
-            return ""
-        raise RendezvousError(
-            f"the name {host} of rank 0's host does not resolve on {here}",
-            found=f"{error.strerror} (gai error {error.errno})",
-            remedy=f"add a line to /etc/hosts on {here}:  ADDRESS {host}   (its address on the network of the nodes);\n"
-            "or export MASTER_ADDR=ADDRESS before srun",
-        ) from error
-    # The own name may mean the loopback on a node itself, as Debian writes it, but never on another node.
-    if addresses.is_loopback(address) and host not in {address, here} and world.nnodes != 1:
-        raise RendezvousError(
-            f"the name {host} of rank 0's host means {here} itself there",
-            found=f"{host} resolves to {address} on {here}",
-            remedy=f"replace the line of {host} in /etc/hosts on {here}:  ADDRESS {host}   "
-            "(its address on the network of the nodes);\nor export MASTER_ADDR=ADDRESS before srun",
-        )
-    return address
-
-
-def _connected(address: str, host: str, port: int, timeout: float) -> Opened:
+    Raises:
+        RendezvousError: Its owner has gone.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
@@ -208,7 +143,7 @@ def _connected(address: str, host: str, port: int, timeout: float) -> Opened:
             found=f"its store was at {address}:{port}",
             remedy="look at the log of rank 0, which tells why",
         ) from error
-    return Opened(store, host, port)
+    return Opened(store, host, port, address)
 
 
 def _all_taken(world: World, candidates: Sequence[int]) -> RendezvousError:
@@ -216,14 +151,4 @@ def _all_taken(world: World, candidates: Sequence[int]) -> RendezvousError:
         f"all {len(candidates)} ports that {world.name} may use are taken on this node",
         found=", ".join(map(str, candidates)),
         remedy="free one of them; or export MASTER_PORT=PORT, one that is free on the node of rank 0",
-    )
-
-
-def _not_found(world: World, hosts: list[str], timeout: float, seen: Mapping[tuple[str, int], str]) -> RendezvousError:
-    answers = [f"{host}:{port} {problem}" for (host, port), problem in seen.items()]
-    return RendezvousError(
-        f"rank {world.rank} did not find rank 0 on {' or '.join(hosts)} within {timeout:g} s",
-        found="\n".join(answers) or f"{' and '.join(hosts)} do not resolve",
-        remedy="the log of rank 0 tells why it did not open its store; where it runs, a firewall may be between;\n"
-        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
     )

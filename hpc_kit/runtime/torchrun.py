@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
 from hpc_kit.runtime import failure, notice, rendezvous
-from hpc_kit.runtime.launchers import resolve
+from hpc_kit.runtime.launchers import resolve, ssh
 from hpc_kit.runtime.process_group import seconds_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,15 @@ _KILLED = 128
 
 def main(words: list[str]) -> int:
     """Run the agent of this node; its exit code is that of the worker that failed first here."""
+    try:
+        notice.need_torch()
+        return _run_agent(words)
+    except HpcKitError as error:
+        sys.stderr.write(f"hpc-kit: {error}\n")
+        return error.exit_status
+
+
+def _run_agent(words: list[str]) -> int:
     notice.quiet_torch()
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -43,12 +52,12 @@ def main(words: list[str]) -> int:
         options = torchrun.parse_args(words)
         world = agents(resolve(os.environ), options.nnodes)
         notice.warn(world)
-        meeting = rendezvous.meet(world, timeout=seconds_of(None, os.environ))
+        program = Path(options.training_script)
+        meeting = rendezvous.meet(world, timeout=seconds_of(None, os.environ), program=program)
+        for name in ssh.VARIABLES:
+            os.environ.pop(name, None)
         _prepare(meeting, options)
         torchrun.run(options)
-    except HpcKitError as error:
-        sys.stderr.write(f"hpc-kit: {error}\n")
-        return error.exit_status
     except ChildFailedError as error:
         return _told(error)
     except SignalException as stop:

@@ -40,7 +40,8 @@ class World:
     """Host of rank 0."""
     master_port: int | None = None
     launcher: str
-    """slurm, torchrun, mpi, env (RANK and WORLD_SIZE set by hand or by a launcher we do not know) or single."""
+    """slurm, torchrun, ssh, mpi, submitit (its local executor), env (RANK and WORLD_SIZE set by hand or by a
+    launcher that we do not know), single, or the name of a plug-in."""
     name: str
     """The launch, in words: `the srun step 1234.0`."""
     key: str = ""

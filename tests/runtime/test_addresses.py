@@ -53,4 +53,4 @@ def test_ipv4_comes_before_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::3", 0, 0, 0))
     four = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.0.3", 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_named: [six, four])
-    assert addresses.lookup("n3") == "10.1.0.3"
+    assert addresses.lookup("n3")[0] == "10.1.0.3"

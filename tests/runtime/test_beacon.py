@@ -24,9 +24,9 @@ def listener() -> Iterator[socket.socket]:
 def test_it_tells_the_port_of_the_store_to_all_who_know_the_token(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     with beacon.shining(listener, TOKEN, 4711):
-        assert [beacon.ask("127.0.0.1", port, TOKEN, 5) for _ in range(3)] == [4711] * 3
-        assert beacon.ask("127.0.0.2", port, "hpc_kit/9999", 5) == "another launch"
-    assert beacon.ask("127.0.0.1", port, TOKEN, 5) == "Connection refused"
+        assert [beacon.ask("127.0.0.1", [port], TOKEN, 5) for _ in range(3)] == [4711] * 3
+        assert beacon.ask("127.0.0.2", [port], "hpc_kit/9999", 5) == {port: "another launch"}
+    assert beacon.ask("127.0.0.1", [port], TOKEN, 5) == {port: "Connection refused"}
 
 
 def test_a_program_that_says_something_else_is_another_one() -> None:
@@ -39,13 +39,13 @@ def test_a_program_that_says_something_else_is_another_one() -> None:
 
         thread = threading.Thread(target=talk)
         thread.start()
-        assert beacon.ask("127.0.0.1", other.getsockname()[1], TOKEN, 5) == "another program"
+        assert beacon.ask("127.0.0.1", [port := other.getsockname()[1]], TOKEN, 5) == {port: "another program"}
         thread.join()
 
 
 def test_a_program_that_says_nothing_costs_a_moment() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert beacon.ask("127.0.0.1", silent.getsockname()[1], TOKEN, 0.05) == "no answer"
+        assert beacon.ask("127.0.0.1", [port := silent.getsockname()[1]], TOKEN, 0.05) == {port: "no answer"}
 
 
 def test_it_takes_the_next_port_where_one_is_taken() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime import resolve
 from tests.runtime.launches import Case, captured
 
@@ -12,6 +13,16 @@ NUMBERS = ("rank", "local_rank", "world_size", "local_world_size", "node_rank", 
 CASES = captured()
 RANKS = [case for case in CASES if case["expect"] == "ranks"]
 SHELLS = [case for case in CASES if case["expect"] == "single"]
+REFUSED = [case for case in CASES if case["expect"] == "refused"]
+
+OF_THE_JOB = {
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NNODES",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+    "HOSTNAME",
+}
 
 NOT_TOLD_BY_MPIRUN = {"node_rank", "nnodes"}
 
@@ -24,12 +35,12 @@ def test_there_are_captures_of_both_releases() -> None:
     assert {case["case"].rpartition("@")[2] for case in CASES} == {"22.05", "26.05"}
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", [*RANKS, *SHELLS], ids=name)
 def test_every_rank_is_who_the_launch_says(case: Case) -> None:
     for rank in case["ranks"]:
         world, truth = resolve(rank["env"]), rank["truth"]
         told = {name: getattr(world, name) for name in (*NUMBERS, "launcher")}
-        if truth["launcher"] == "mpi":
+        if truth["launcher"] == "mpi" and truth["nnodes"] != 1:
             assert {told.pop(name) for name in NOT_TOLD_BY_MPIRUN} == {None}
         assert told == {name: truth[name] for name in told}
 
@@ -59,3 +70,20 @@ def test_a_shell_of_a_job_with_several_tasks_is_told_of_srun(case: Case) -> None
     world, tasks = resolve(rank["env"]), int(rank["env"].get("SLURM_NTASKS", "1"))
     assert world.world_size == 1
     assert [f"{tasks} tasks" in warning and "srun" in warning for warning in world.warnings] == [True] * (tasks > 1)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=name)
+def test_what_another_launch_has_left_is_refused_on_every_rank_with_both_numbers(case: Case) -> None:
+    for rank in case["ranks"]:
+        with pytest.raises(ContradictoryEnvironment) as refused:
+            resolve(rank["env"])
+        assert f"the srun step {'has' if 'torchrun' in case['case'] else 'says'}" in str(refused.value)
+        assert {"RANK", "OMPI_COMM_WORLD_RANK"} & set(str(refused.value.remedy).replace(";", " ").split())
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case["expect"] == "ranks"], ids=name)
+def test_no_rank_needs_a_variable_of_the_job_that_a_site_may_leave_out(case: Case) -> None:
+    for rank in case["ranks"]:
+        environ = {name: value for name, value in rank["env"].items() if name not in OF_THE_JOB}
+        assert resolve(environ).rank == rank["truth"]["rank"]
+        assert resolve(environ).local_world_size == rank["truth"]["local_world_size"]

@@ -21,6 +21,16 @@ def test_the_device_is_the_local_rank_counted_among_the_visible(local_rank: int,
     assert devices.index(local_rank, 4, visible, {}) == expected
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [{"SLURM_GPUS_PER_TASK": "2"}, {"SLURM_GPUS_PER_TASK": "a100:2"}, {"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=2"},
+     {"SLURM_TRES_PER_TASK": "gres/gpu:a100:2"}],
+)  # fmt: skip
+def test_of_several_devices_of_a_task_of_its_own_the_first_is_used(environ: dict[str, str]) -> None:
+    assert devices.index(3, 4, 2, environ) == 0
+    assert devices.index(3, 4, 8, environ) == 3  # --gpu-bind=none shows all of the node's
+
+
 def test_a_rank_without_device_is_refused_with_both_counts() -> None:
     with pytest.raises(ContradictoryEnvironment) as refused:
         devices.index(2, 4, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
@@ -47,6 +57,18 @@ def test_cuda_means_nccl_and_the_device_is_current_before_anything_else(two_gpus
     assert devices.backend_for("auto") == "nccl"
     assert devices.choose("nccl", 1, 2) == torch.device("cuda", 1)
     assert two_gpus == [torch.device("cuda", 1)]
+
+
+def test_intels_devices_mean_xccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.xpu, "set_device", current.append)
+    monkeypatch.setattr(dist, "is_backend_available", {"xccl", "gloo"}.__contains__)
+    assert devices.backend_for("auto") == "xccl"
+    assert devices.choose("xccl", 3, 4) == torch.device("xpu", 3)
+    assert current == [torch.device("xpu", 3)]
 
 
 def test_gloo_means_the_cpu_also_beside_a_gpu(two_gpus: list[torch.device]) -> None:

@@ -32,7 +32,7 @@ def test_each_value_stands_beside_its_variable() -> None:
 def test_a_shell_is_told_why_it_is_alone() -> None:
     lines = explain.text(resolve(captured_case("10_batch_shell_8task_job@26.05")[0])).splitlines()
     assert lines[0] == "A world of one: one process in job 15, outside of any step"
-    assert lines[1].split(maxsplit=2)[2] == "no launcher started this process: no SLURM_STEP_NUM_TASKS"
+    assert lines[1].split(maxsplit=2)[2] == "no launcher started this process: SLURM_STEP_ID = -5, a shell of the job"
     assert lines[-1].startswith("warning: this job has 8 tasks (SLURM_NTASKS)")
 
 

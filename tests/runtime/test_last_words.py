@@ -31,6 +31,21 @@ def test_a_refusal_inside_the_process_group_is_told_without_a_traceback() -> Non
     assert (done.returncode, done.stderr) == (2, "hpc-kit: no\n  found  3\n  do     2\n")
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import hpc_kit\nwith hpc_kit.distributed(): pass",
+        "from hpc_kit.runtime import torchrun\nsys.exit(torchrun.main(['train.py']))",
+    ],
+)
+def test_without_torch_a_rank_says_what_to_install(program: str) -> None:
+    done = run(f"import sys\nsys.modules['torch'] = None\n{program}")
+    what, found, remedy = done.stderr.splitlines()
+    assert (done.returncode, what) == (2, "hpc-kit: there is no torch for this Python")
+    assert found.startswith(f"  found  {sys.executable} on ")
+    assert remedy.startswith(f"  do     {sys.executable} -m pip install torch==")
+
+
 def _thread(folder: Path, number: int, name: str, state: str) -> None:
     (folder / str(number)).mkdir()
     (folder / str(number) / "comm").write_text(f"{name}\n")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
 import pytest
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime import World, resolve
+from hpc_kit.runtime import World, launchers, resolve
 from hpc_kit.runtime.launchers import LAUNCHERS
 from tests.runtime.launches import Environ, Step, captured_case, worker
 
@@ -16,6 +20,7 @@ MPIRUN = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
 }
 HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+PALS = {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PALS_NODEID": "1", "PMI_SIZE": "8"}
 PLAIN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "n1", "MASTER_PORT": "12345"}
 
 
@@ -32,7 +37,7 @@ def told(world: World) -> tuple[str, int, int | None, int, int | None, int | Non
 
 
 def test_the_order_is_from_the_innermost_launcher_outwards() -> None:
-    assert list(LAUNCHERS) == ["torchrun", "mpi", "slurm", "env", "single"]
+    assert list(LAUNCHERS) == ["torchrun", "ssh", "mpi", "submitit", "slurm", "env", "single"]
 
 
 def test_nobody_started_a_process_without_variables() -> None:
@@ -127,8 +132,139 @@ def test_on_one_node_it_knows_its_node_too() -> None:
     assert told(resolve(MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8"})) == ("mpi", 5, 1, 8, 8, 0, 1)
 
 
-def test_pmi_without_local_rank_is_no_mpirun() -> None:
-    assert resolve({"PMI_RANK": "5", "PMI_SIZE": "8"}).launcher == "single"
+@pytest.mark.parametrize(
+    ("environ", "node_rank"),
+    [
+        (
+            {
+                f"MV2_COMM_WORLD_{name}": value
+                for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "5814", strict=True)
+            },
+            None,
+        ),
+        ({"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}, None),
+        (PALS, 1),
+        (PALS | {"PMI_RANK": "5", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}, 1),
+    ],
+    ids=["MVAPICH2", "Cray PMI", "PALS", "PALS with Cray PMI"],
+)
+def test_so_does_a_rank_of_other_mpis(environ: Environ, node_rank: int | None) -> None:
+    assert told(resolve(environ)) == ("mpi", 5, 1, 8, 4, node_rank, None)
+
+
+def test_pmi_without_local_rank_is_a_launch_whose_places_are_unknown() -> None:
+    assert told(resolve({"PMI_RANK": "5", "PMI_SIZE": "8"})) == ("mpi", 5, None, 8, None, None, None)
+
+
+@pytest.mark.parametrize("left", [{"PMI_RANK": "5", "PMI_SIZE": "8"}, {"PMIX_RANK": "5"}, PALS])
+def test_in_a_jobs_shell_what_srun_sets_for_mpi_is_left_by_the_submitters_step(left: Environ) -> None:
+    world = resolve(captured_case("10_batch_shell_8task_job@22.05")[0] | left)
+    assert world.launcher == "single"
+    assert any("PMI" in note for note in world.left) or left == PALS
+
+
+def test_in_a_step_it_is_the_steps() -> None:
+    world = resolve(Step.of(4, 4).environ(5) | PALS)
+    assert (told(world), world.agrees) == (("slurm", 5, 1, 8, 4, 1, 2), ("PMI_SIZE = 8",))
+
+
+@pytest.mark.parametrize(
+    ("environ", "missing"),
+    [
+        ({"PMI_RANK": "5"}, "PMI_SIZE"),
+        ({"PMI_SIZE": "8"}, "PMI_RANK"),
+        ({"OMPI_COMM_WORLD_RANK": "5"}, "OMPI_COMM_WORLD_SIZE"),
+        ({"OMPI_COMM_WORLD_SIZE": "8", "SLURM_JOB_ID": "77"}, "OMPI_COMM_WORLD_RANK"),
+        ({"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1"}, "PMI_SIZE"),
+        ({"PMIX_RANK": "5"}, "how many"),
+    ],
+)
+def test_a_half_set_mpi_is_refused_and_the_missing_variable_named(environ: Environ, missing: str) -> None:
+    with pytest.raises(IncompleteEnvironment, match=missing):
+        resolve(environ)
+
+
+def test_a_world_of_one_in_a_step_of_eight_names_the_plugin_that_is_missing() -> None:
+    alone = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    with pytest.raises(ContradictoryEnvironment) as refused:
+        resolve(Step.of(*[1] * 8).environ(5) | alone)
+    assert "the srun step says rank 5 of 8" in str(refused.value)
+    assert "srun --mpi=pmix, so that MPI sees the step's ranks (srun --mpi=list" in str(refused.value)
+
+
+def test_ranks_of_an_mpirun_on_another_node_than_the_steps_are_left_over() -> None:
+    step = Step(tuple(range(2)), ("n3", "n4"), job_hosts=("n1", "n2", "n3", "n4"))
+    assert resolve(step.environ(1) | MPIRUN | {"PMIX_HOSTNAME": "n4"}).launcher == "mpi"
+    with pytest.raises(ContradictoryEnvironment):
+        resolve(step.environ(1) | MPIRUN | {"PMIX_HOSTNAME": "n2"})
+
+
+SUBMITIT = {
+    "SUBMITIT_EXECUTOR": "local",
+    "SUBMITIT_LOCAL_GLOBALID": "1",
+    "SUBMITIT_LOCAL_LOCALID": "1",
+    "SUBMITIT_LOCAL_NTASKS": "2",
+    "SUBMITIT_LOCAL_JOB_ID": "4711",
+}
+
+
+def test_a_task_of_submitits_local_executor_knows_itself() -> None:
+    world = resolve(SUBMITIT)
+    assert (told(world), world.name) == (("submitit", 1, 1, 2, 2, 0, 1), "submitit's local job 4711")
+    assert resolve(SUBMITIT | Step.of(1).environ(0)).launcher == "submitit"
+    with pytest.raises(ContradictoryEnvironment, match="two launchers"):
+        resolve(SUBMITIT | Step.of(2, 2).environ(3))
+
+
+def test_the_slurm_executors_tasks_are_the_steps() -> None:
+    left = SUBMITIT | {"SUBMITIT_EXECUTOR": "slurm"}
+    assert resolve(left | Step.of(2, 2).environ(3)).launcher == "slurm"
+
+
+@pytest.mark.parametrize(
+    ("address", "launcher"),
+    [
+        ("n1", "single"),
+        ("n1.cluster.example", "single"),
+        ("n1-ib0", "torchrun"),
+        ("10.0.0.1", "torchrun"),
+        ("n3", "torchrun"),
+    ],
+)
+def test_a_torchrun_of_another_jobs_nodes_is_left_over_where_the_name_is_certain(address: str, launcher: str) -> None:
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0]
+    shell |= {"SLURM_JOB_NODELIST": "n[3-4]", "SLURM_NODELIST": "n[3-4]", "SLURMD_NODENAME": "n3"}
+    assert resolve(shell | worker(5, MASTER_ADDR=address)).launcher == launcher
+
+
+def mine(environ: Mapping[str, str]) -> World | None:
+    """A launcher of somebody's own."""
+    return replace(resolve({}), launcher="mine", name="my launcher") if "MINE" in environ else None
+
+
+def test_a_plug_in_is_asked_where_ours_know_nothing_or_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("mine", "tests.runtime.test_launchers:mine", launchers.PLUG_INS)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == launchers.PLUG_INS else [])
+    launchers.plug_ins.cache_clear()
+    try:
+        assert resolve({"MINE": "1"} | PLAIN).launcher == "mine"
+        assert resolve({"MINE": "1"} | worker(5)).launcher == "torchrun"
+        assert resolve({"MINE": "1", "HPC_KIT_LAUNCHER": "mine"} | worker(5)).name == "my launcher"
+        with pytest.raises(IncompleteEnvironment, match="single, mine"):
+            resolve({"HPC_KIT_LAUNCHER": "yours"})
+    finally:
+        launchers.plug_ins.cache_clear()
+
+
+def test_a_plug_in_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("broken", "no_such_module:launcher", launchers.PLUG_INS)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
+    launchers.plug_ins.cache_clear()
+    try:
+        with pytest.raises(IncompleteEnvironment, match="the launcher 'broken' cannot be loaded"):
+            resolve({})
+    finally:
+        launchers.plug_ins.cache_clear()
 
 
 def test_names_that_slurm_sets_in_every_job_are_no_mpirun() -> None:

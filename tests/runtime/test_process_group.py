@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import distributed as dist
 
 import hpc_kit
+from hpc_kit.cli import doctor
 from hpc_kit.errors import IncompleteEnvironment, SpecError
 from hpc_kit.run_files import read_first_failure
-from hpc_kit.runtime import devices, notice, process_group, resolve, session
+from hpc_kit.runtime import devices, notice, placement, process_group, report, resolve, session
 from hpc_kit.runtime.exports import exported, for_command
 from hpc_kit.runtime.process_group import seconds_of
 from tests.runtime.launches import Step, captured_case
@@ -125,6 +127,7 @@ def test_nccl_is_bound_to_the_ranks_own_device(monkeypatch: pytest.MonkeyPatch) 
     def init_process_group(backend: str, **named: object) -> None:
         given.update(named, backend=backend)
 
+    monkeypatch.setattr(placement, "uuid", lambda *_: "GPU-48ae")
     monkeypatch.setattr(devices, "backend_for", lambda _asked: "nccl")
     monkeypatch.setattr(devices, "choose", lambda *_: torch.device("cuda", 3))
     monkeypatch.setattr(dist, "init_process_group", init_process_group)
@@ -133,6 +136,23 @@ def test_nccl_is_bound_to_the_ranks_own_device(monkeypatch: pytest.MonkeyPatch) 
         assert world.device_ids == [3]
     assert (given["backend"], given["device_id"]) == ("nccl", torch.device("cuda", 3))
     assert given["timeout"] == timedelta(seconds=120)
+
+
+def test_with_report_rank_0_prints_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_REPORT", "1")
+    with hpc_kit.distributed(), hpc_kit.distributed(report=False):
+        pass
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split() == list(report.COLUMNS)
+    assert line.split()[2:4] == ["cpu", "-"]
+
+
+def test_doctor_prints_the_same_table() -> None:
+    done = CliRunner().invoke(doctor.command, ["--in-job", "--timeout", "60"])
+    assert (done.exit_code, done.output.split()[: len(report.COLUMNS)]) == (0, list(report.COLUMNS))
+    assert CliRunner().invoke(doctor.command, []).exception is not None
 
 
 @pytest.mark.parametrize(

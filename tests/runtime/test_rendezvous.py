@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
-from hpc_kit.runtime import addresses, ports, rendezvous, resolve, roster, store
+from hpc_kit.runtime import addresses, beacon, ports, rendezvous, resolve, roster, route, search, store
 from hpc_kit.runtime.rendezvous import Meeting
 from hpc_kit.runtime.world import World
 from tests.runtime.launches import Environ, Step, worker
@@ -31,6 +33,12 @@ NUMBERS = itertools.count(os.getpid() * 1000)
 def job() -> str:
     """A job id of this test's own, and with it ports of its own."""
     return str(next(NUMBERS))
+
+
+@pytest.fixture(autouse=True)
+def _no_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses by Slurm's own book only where a test wants them."""
+    monkeypatch.setattr(addresses, "of_slurm", lambda _host: None)
 
 
 @pytest.fixture
@@ -135,7 +143,8 @@ def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
         "  do     look at their logs: a rank that fails early never comes;\n"
         "         HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer"
     )
-    assert [refused(outcome) for outcome in outcomes] == [text] * 3
+    short = "3 of 6 ranks did not come within 1 s: 127.0.0.2, 127.0.0.3; rank 0 tells more"
+    assert [refused(outcome) for outcome in outcomes] == [text, short, short]
 
 
 def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +160,7 @@ def test_without_rank_0_the_others_name_where_they_looked(job: str) -> None:
     (outcome,) = meet([environ], timeout=0.4)
     text = refused(outcome)
     assert text.startswith("rank 1 did not find rank 0 on 127.0.0.1 within 0.4 s\n")
-    assert f"127.0.0.1:{ports.beacons(resolve(environ).key)[0]} Connection refused" in text
+    assert f"127.0.0.1: Connection refused at {ports.beacons(resolve(environ).key)[0]}" in text
 
 
 def test_two_processes_that_say_the_same_rank_are_refused(job: str) -> None:
@@ -179,20 +188,20 @@ def test_a_wrong_address_set_by_the_job_costs_nothing(job: str) -> None:
     assert len(meetings) == 2
 
 
-def names(table: dict[str, str]) -> Callable[[str], str]:
+def names(table: dict[str, str]) -> Callable[[str], list[str]]:
     """A name service."""
 
-    def lookup(host: str) -> str:
+    def lookup(host: str) -> list[str]:
         if host not in table:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return table[host]
+        return table[host].split()
 
     return lookup
 
 
 def test_a_name_that_does_not_resolve_is_told_with_the_line_to_add(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "lookup", names({}))
-    monkeypatch.setattr(store, "_NAMES", 0.1)
+    monkeypatch.setattr(search, "_NAMES", 0.1)
     (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=5)
     assert refused(outcome) == (
         "the name n1 of rank 0's host does not resolve on n2\n"
@@ -215,12 +224,97 @@ def test_a_name_that_means_the_asking_node_is_told_with_the_line_to_mend(
 def test_a_name_service_that_needs_a_moment_gets_it(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(100))
 
-    def lookup(host: str) -> str:
+    def lookup(host: str) -> list[str]:
         return names({"n1": "127.0.0.1"} if next(calls) > 3 else {})(host)
 
     monkeypatch.setattr(addresses, "lookup", lookup)
     monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
     assert len(met(meet(Step.of(2, 1, job=job).environs()))) == 3
+
+
+def test_the_line_of_etc_hosts_that_misleads_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 localhost\n# 10.0.0.1 n1\n127.0.1.1 n1.cluster n1  # by the installer\n")
+    assert addresses.hosts_line("n1", file) == f"{file} line 3: 127.0.1.1 n1.cluster n1  # by the installer"
+    assert addresses.hosts_line("n2", file) is None
+
+
+@pytest.mark.parametrize("told", ["SLURM_LAUNCH_NODE_IPADDR", "scontrol"])
+def test_without_names_addresses_that_slurm_tells_lead_to_rank_0(
+    told: str, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "lookup", names({}))
+    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    if told == "scontrol":
+        monkeypatch.setattr(addresses, "of_slurm", {"n1": "127.0.0.1"}.get)
+    else:
+        monkeypatch.setenv(told, "127.0.0.1")
+    extra = {told: "127.0.0.1"} if told != "scontrol" else {}
+    meetings = met(meet([environ | extra for environ in Step.of(1, 1, job=job).environs()]))
+    assert {meeting.host for meeting in meetings} == {"127.0.0.1"}
+
+
+def test_of_a_host_with_two_addresses_the_one_that_answers_is_taken(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.0.9 127.0.0.1", "n2": "127.0.0.1"}))
+    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    real = beacon.ask
+
+    def heard(address: str, called: Sequence[int], token: str, patience: float) -> int | dict[int, str]:
+        return dict.fromkeys(called, "no answer") if address == "127.0.0.9" else real(address, called, token, patience)
+
+    monkeypatch.setattr(beacon, "ask", heard)
+    first, second = met(meet(Step.of(1, 1, job=job).environs()))
+    assert (first.host, second.host) == ("n1", "127.0.0.1")
+
+
+@pytest.mark.parametrize("pattern", ["{host}i", "{host}-ib0"])
+def test_a_sites_own_names_for_the_network_of_the_training_come_first(
+    pattern: str, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = pattern.replace("{host}", "n1")
+    monkeypatch.setattr(addresses, "lookup", names({fast: "127.0.0.1", "n1": "127.0.0.9"}))
+    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    environs = [environ | {"HPC_KIT_MASTER_HOST": pattern} for environ in Step.of(1, 1, job=job).environs()]
+    assert met(meet(environs))[1].host == fast
+
+
+def test_a_pattern_without_host_is_refused(job: str) -> None:
+    (outcome,) = meet([Step.of(1, 1, job=job).environ(1) | {"HPC_KIT_MASTER_HOST": "ib0"}])
+    assert "HPC_KIT_MASTER_HOST names no host" in refused(outcome)
+
+
+def test_after_a_while_rank_0_is_looked_for_on_the_other_nodes(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_ELSEWHERE", 0.1)
+    step = Step((2, 1, 0), NODES[1:], "block", job=job)
+    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    real = beacon.ask
+
+    def heard(address: str, called: Sequence[int], token: str, patience: float) -> int | dict[int, str]:
+        silent = dict.fromkeys(called, "Connection refused")
+        return real(address, called, token, patience) if address == NODES[3] else silent
+
+    monkeypatch.setattr(beacon, "ask", heard)
+    middle = step.environ(1)
+    assert resolve(middle).master_addr == NODES[1]
+    assert len(met(meet(step.environs()))) == 3
+
+
+def test_a_firewall_that_drops_packets_is_told_within_the_time_out(
+    job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 192.0.2.0/24 is nobody's; a call there ends in silence, or at once where there is no way at all.
+    monkeypatch.setattr(addresses, "lookup", names({"n1": "192.0.2.1"}))
+
+    def silent(_address: str, _port: int) -> socket.socket:
+        call, other = socket.socketpair()
+        held.enter_context(other)
+        return call
+
+    monkeypatch.setattr(beacon, "_call", silent)
+    start = time.monotonic()
+    (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=1)
+    assert time.monotonic() - start < 3
+    assert "a firewall drops what is sent" in refused(outcome)
 
 
 def test_on_rank_0s_own_node_its_name_may_mean_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +395,7 @@ def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeyp
     monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
     monkeypatch.setattr(addresses, "source_towards", lambda address: address)
     monkeypatch.setattr(addresses, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
-    asked = iter(["127.0.1.1"])
-    monkeypatch.setattr(addresses, "lookup", lambda host: next(asked, "127.0.0.1") if host == "n1" else "127.0.0.1")
+    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.0.1"}))
+    monkeypatch.setattr(route, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds
     meetings = met(meet(Step.of(1, 1, job=job).environs()))
     assert meetings[0].interface == "eth0"

@@ -108,6 +108,42 @@ def test_an_interactive_step_of_a_job_of_eight_is_one_process() -> None:
     assert (world.launcher, world.world_size, len(world.warnings)) == ("single", 1, 1)
 
 
+@pytest.mark.parametrize("rank", [1, 5])
+def test_a_task_without_its_steps_size_is_refused_and_never_a_world_of_one(rank: int) -> None:
+    environ = Step.of(4, 4).environ(rank)
+    del environ["SLURM_STEP_NUM_TASKS"]
+    for ids in ({}, {"SLURM_STEP_ID": ""}):
+        with pytest.raises(IncompleteEnvironment, match=r"^SLURM_STEP_NUM_TASKS is not set"):
+            resolve(environ | ids)
+
+
+def test_rank_0_of_it_is_refused_where_the_step_has_a_number() -> None:
+    environ = Step.of(4, 4).environ(0)
+    del environ["SLURM_STEP_NUM_TASKS"]
+    with pytest.raises(IncompleteEnvironment, match=r"^SLURM_STEP_NUM_TASKS is not set"):
+        resolve(environ)
+
+
+def test_without_the_list_of_counts_the_tasks_of_this_node_are_counted() -> None:
+    step = Step((0, 1, 1, 0, 1), ("n1", "n2"), "arbitrary")
+    worlds = [resolve(environ | {"SLURM_STEP_TASKS_PER_NODE": ""}) for environ in step.environs()]
+    assert [world.local_world_size for world in worlds] == [2, 3, 3, 2, 3]
+    assert worlds[0].sources["local_world_size"] == "SLURM_GTIDS = 0,3"
+
+
+def test_nodes_of_a_het_step_have_the_order_of_its_components() -> None:
+    first, *_, last = (resolve(environ) for environ in captured_case("72_het_first_component_last@22.05"))
+    assert first.hosts == last.hosts == ("n3", "n4", "n1")
+    assert (first.node_rank, last.node_rank, last.master_addr) == (0, 2, "n3")
+    assert last.sources["master_addr"] == "first of SLURM_JOB_NODELIST_HET_GROUP_0 = n[3-4]"
+
+
+def test_older_releases_call_components_packs() -> None:
+    environ = captured_case("72_het_first_component_last@22.05")[5]
+    packs = {name.replace("_HET_", "_PACK_"): value for name, value in environ.items()}
+    assert (resolve(packs).hosts, resolve(packs).node_rank) == (("n3", "n4", "n1"), 2)
+
+
 def test_a_pty_port_does_not_make_eight_tasks_one() -> None:
     assert resolve(Step.of(4, 4).environ(5) | {"SLURM_PTY_PORT": "4711"}).world_size == 8
 
@@ -249,6 +285,8 @@ def test_steps_elements_and_attempts_have_ports_of_their_own() -> None:
         {"SLURM_ARRAY_TASK_ID": "4"},
         {"SLURM_RESTART_COUNT": "1"},
         {"SLURM_HET_SIZE": "2"},
+        {"SLURM_CLUSTER_NAME": "other"},
+        {"HPC_KIT_SLURM_STATE": "/home/me/.local/state/hpc_kit/slurm"},
     ]
     worlds = [resolve(environ | other) for other in others]
     assert len({world.master_port for world in worlds}) == len({world.key for world in worlds}) == len(others)

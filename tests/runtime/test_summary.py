@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime import write_summary
+from hpc_kit.runtime import write_steps, write_summary
 
 
 def test_rank_0_leaves_a_flat_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +19,17 @@ def test_rank_0_leaves_a_flat_object(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "note": "well",
         "steps": 60,
         "peak": None,
+    }
+
+
+def test_the_steps_are_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    write_steps(loss=(2.5, 2.0), seconds=[0.1, 0.2], tokens=64, busy=[(0.1, 0.2, 0.3)])
+    assert json.loads((tmp_path / "steps.json").read_text()) == {
+        "loss": [2.5, 2.0],
+        "seconds": [0.1, 0.2],
+        "tokens": 64,
+        "busy": [[0.1, 0.2, 0.3]],
     }
 
 

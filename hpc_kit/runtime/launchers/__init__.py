@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
 
 from hpc_kit.errors import IncompleteEnvironment
 from hpc_kit.runtime.launchers.mpi import from_mpi
 from hpc_kit.runtime.launchers.plain import from_plain_variables
 from hpc_kit.runtime.launchers.single import single
 from hpc_kit.runtime.launchers.slurm import from_slurm_step
+from hpc_kit.runtime.launchers.ssh import from_ssh
+from hpc_kit.runtime.launchers.submitit import from_submitit
 from hpc_kit.runtime.launchers.torchrun import from_torchrun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hpc_kit.runtime.world import World
 
-LAUNCHERS: dict[str, Callable[[Mapping[str, str]], World | None]] = {
+Launcher: TypeAlias = "Callable[[Mapping[str, str]], World | None]"
+
+LAUNCHERS: dict[str, Launcher] = {
     # The innermost launcher first: torchrun's workers still carry the variables of the step or of the mpirun
     # that started their agent; ranks of mpirun carry those of the shell, or of the step that is its daemon.
     "torchrun": from_torchrun,
+    # Its agents carry what the user's own shell, or a step that they launch from, has set.
+    "ssh": from_ssh,
     "mpi": from_mpi,
+    "submitit": from_submitit,
     "slurm": from_slurm_step,
     # After the step: what was exported before srun must agree with it, and counts alone only outside of a step.
     "env": from_plain_variables,
     "single": single,
 }
 
+PLUG_INS = "hpc_kit.launchers"
+"""Group of entry points: each names a function of the environment that returns a World, or None."""
+
 CHOICE = "HPC_KIT_LAUNCHER"
 """Environment variable with the name of a launcher: that one is believed, and no other is asked."""
+
+
+@cache
+def plug_ins() -> dict[str, Launcher]:
+    """The launchers that installed packages bring, by name.
+
+    Raises:
+        IncompleteEnvironment: One of them cannot be imported.
+    """
+    from importlib.metadata import entry_points
+
+    found: dict[str, Launcher] = {}
+    for point in entry_points(group=PLUG_INS):
+        try:
+            found[point.name] = point.load()
+        except Exception as error:
+            raise IncompleteEnvironment(
+                f"the launcher {point.name!r} cannot be loaded",
+                found=f"entry point {point.value} of {PLUG_INS}: {type(error).__name__}: {error}",
+                remedy="mend or uninstall the package that brings it",
+            ) from error
+    return found
+
+
+def _asked() -> Iterator[tuple[str, Launcher]]:
+    """All launchers in order. Plug-ins come where ours know nothing: looking for them reads a file a package."""
+    for name, launcher in LAUNCHERS.items():
+        if name == "env":
+            yield from plug_ins().items()
+        yield name, launcher
+
+
+def _chosen(choice: str) -> Iterator[tuple[str, Launcher]]:
+    launchers = LAUNCHERS if choice in LAUNCHERS else {**LAUNCHERS, **plug_ins()}
+    if choice not in launchers:
+        raise IncompleteEnvironment(
+            f"{CHOICE} names no launcher", found=f"{CHOICE} = {choice}", remedy=f"one of {', '.join(launchers)}"
+        )
+    yield choice, launchers[choice]
 
 
 def resolve(environ: Mapping[str, str]) -> World:
@@ -42,12 +91,8 @@ def resolve(environ: Mapping[str, str]) -> World:
         ContradictoryEnvironment: Two launchers claim this process, or numbers do not fit together.
     """
     choice = environ.get(CHOICE, "").strip()
-    if choice and choice not in LAUNCHERS:
-        raise IncompleteEnvironment(
-            f"{CHOICE} names no launcher", found=f"{CHOICE} = {choice}", remedy=f"one of {', '.join(LAUNCHERS)}"
-        )
-    for launcher in [choice] if choice else LAUNCHERS:
-        world = LAUNCHERS[launcher](environ)
+    for _, launcher in _chosen(choice) if choice else _asked():
+        world = launcher(environ)
         if world is not None:
             return world
     raise IncompleteEnvironment(

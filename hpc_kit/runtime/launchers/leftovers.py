@@ -48,7 +48,7 @@ def of_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def of_single(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What a process on its own leaves aside."""
-    return _listed(environ, (*_STEP, "PMIX_RANK", "PMI_RANK", *_TORCHRUN, "LOCAL_RANK"), "no launch of this process")
+    return _listed(environ, (*_STEP, *_MPI[::2], *_TORCHRUN, "RANK", "LOCAL_RANK"), "no launch of this process")
 
 
 def pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -63,7 +63,9 @@ def _of_rank_0(
     if not world.hosts:
         return None, "unknown"
     if not _arbitrary(environ, world, here):
-        return world.hosts[0], f"first of SLURM_STEP_NODELIST = {environ['SLURM_STEP_NODELIST']}"
+        listed = hosts_of(environ, "SLURM_STEP_NODELIST")[0] == world.hosts[0]
+        name = "SLURM_STEP_NODELIST" if listed else "SLURM_JOB_NODELIST_HET_GROUP_0"
+        return world.hosts[0], f"first of {name} = {environ.get(name, world.hosts[0])}"
     others = [host for host in world.hosts if host != here]
     if len(others) == 1:
         return others[0], "the step's other node: rank 0 is not on this one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import IncompleteEnvironment
-from hpc_kit.runtime.launchers import leftovers
+from hpc_kit.runtime.launchers import leftovers, places
 from hpc_kit.runtime.variables import master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
@@ -35,6 +35,8 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
     """
     if not environ.get("RANK") and environ.get("WORLD_SIZE", "1").strip() in {"", "1"}:
         return None
+    if places.names_another_job(environ, environ.get("MASTER_ADDR", "")):
+        return None  # a batch shell whose job a rank of another one has submitted
     rank = needed(environ, "RANK", beside="WORLD_SIZE")
     size = needed(environ, "WORLD_SIZE", beside="RANK")
     address, port = environ.get("MASTER_ADDR") or None, master_port(environ)

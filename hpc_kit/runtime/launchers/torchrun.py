@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import leftovers, slurm
+from hpc_kit.runtime.launchers import leftovers, places, slurm
 from hpc_kit.runtime.launchers.plain import PLAIN_SOURCES
 from hpc_kit.runtime.variables import counts_of, master_port, needed, number
 from hpc_kit.runtime.world import World
@@ -26,6 +26,9 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if not run or not any(environ.get(name) for name in _EVIDENCE):
         return None
+    foreign = places.names_another_job(environ, environ.get("MASTER_ADDR", ""))
+    if foreign and slurm.why_no_step(environ) is not None:
+        return None  # a batch shell whose job a worker of torchrun has submitted
     beside = "TORCHELASTIC_RUN_ID"
     rank, world_size = needed(environ, "RANK", beside=beside), needed(environ, "WORLD_SIZE", beside=beside)
     agents = number(environ, "GROUP_WORLD_SIZE")
@@ -36,7 +39,7 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
             remedy="start the program with torchrun; or unset TORCHELASTIC_RUN_ID, if it is left over",
         )
     restart = environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
-    warnings = _beside_step(environ, rank, world_size, agents)
+    warnings = _beside_step(environ, rank, world_size, agents, foreign=foreign)
     return World(
         rank=rank,
         world_size=world_size,
@@ -55,7 +58,9 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
     ).checked()
 
 
-def _beside_step(environ: Mapping[str, str], rank: int, world_size: int, agents: int | None) -> tuple[str, ...]:
+def _beside_step(
+    environ: Mapping[str, str], rank: int, world_size: int, agents: int | None, *, foreign: bool
+) -> tuple[str, ...]:
     """A warning where agents of the step are missing; an error where the step is newer than torchrun's variables."""
     if agents is None:
         return ()
@@ -64,17 +69,21 @@ def _beside_step(environ: Mapping[str, str], rank: int, world_size: int, agents:
         return ()
     tasks = needed(environ, "SLURM_STEP_NUM_TASKS", beside="TORCHELASTIC_RUN_ID")
     # Steps of one task, one for each agent, are a common way to start torchrun.
-    if tasks in {1, agents}:
+    if tasks in {1, agents} and not foreign:
         return ()
     several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
-    if 1 < agents < tasks and not several_a_node:
+    if 1 < agents < tasks and not several_a_node and not foreign:
         return (f"{agents} agents make this world, and the step has {tasks} tasks (GROUP_WORLD_SIZE)",)
+    unset = "unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID before srun"
+    agents_do = f"torchrun --nnodes={tasks} with one task a node, where the step's tasks are its agents;\n"
     raise ContradictoryEnvironment(
         "two launchers claim this process",
         found=f"the srun step has {tasks} tasks (SLURM_STEP_NUM_TASKS), this one is {environ.get('SLURM_PROCID')}\n"
-        f"torchrun says rank {rank} of {world_size}, from {agents} agents (RANK, WORLD_SIZE, GROUP_WORLD_SIZE)",
-        remedy=f"torchrun --nnodes={tasks} with one task a node, where the step's tasks are its agents;\n"
-        "or, where torchrun's variables are left over: unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID before srun",
+        f"torchrun says rank {rank} of {world_size}, from {agents} agents (RANK, WORLD_SIZE, GROUP_WORLD_SIZE)"
+        + (f"\nits MASTER_ADDR = {environ['MASTER_ADDR']} is a node of another job" if foreign else ""),
+        remedy=f"{unset}; or sbatch --export=NONE, where one job submits another"
+        if foreign
+        else f"{agents_do}or, where torchrun's variables are left over: {unset}",
     )
 
 

@@ -1,0 +1,56 @@
+"""`hpc-kit launch`: one agent a host, started over ssh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import IncompleteEnvironment
+from hpc_kit.runtime import ports
+from hpc_kit.runtime.variables import master_port, needed, number
+from hpc_kit.runtime.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VARIABLES = _NODE, _HOSTS, _MASTER, _LAUNCH = tuple(
+    f"HPC_KIT_SSH_{name}" for name in ("NODE", "HOSTS", "MASTER", "LAUNCH")
+)
+"""What an agent is told; its workers do not see them, nor do the jobs that those submit."""
+
+
+def from_ssh(environ: Mapping[str, str]) -> World | None:
+    """The world of the agents of a launch over ssh, one a host, or None.
+
+    Raises:
+        IncompleteEnvironment: A variable is missing or is no number.
+        ContradictoryEnvironment: The numbers do not fit together.
+    """
+    if number(environ, _NODE) is None:
+        return None
+    node, hosts = needed(environ, _NODE, beside=_LAUNCH), tuple(filter(None, environ.get(_HOSTS, "").split(",")))
+    launch, master = environ.get(_LAUNCH, ""), environ.get("MASTER_ADDR") or environ.get(_MASTER, "")
+    if not hosts or not launch or not master:
+        raise IncompleteEnvironment(
+            "the launch over ssh is told in part only",
+            found=f"{_NODE} = {node}, but not all of {_HOSTS}, {_MASTER}, {_LAUNCH}",
+            remedy=f"hpc-kit launch sets all of them; unset {_NODE} where it is left over",
+        )
+    key = f"ssh launch {launch}"
+    return World(
+        rank=node,
+        world_size=len(hosts),
+        local_rank=0,
+        local_world_size=1,
+        node_rank=node,
+        nnodes=len(hosts),
+        master_addr=master,
+        master_port=ports.candidates(key, master_port(environ))[0],
+        launcher="ssh",
+        name=f"the launch {launch} over ssh",
+        key=key,
+        sources={"rank": _NODE, "node_rank": _NODE, "world_size": _HOSTS, "nnodes": _HOSTS}
+        | dict.fromkeys(("local_rank", "local_world_size"), "one agent a host")
+        | {"master_addr": "MASTER_ADDR" if environ.get("MASTER_ADDR") else _MASTER, "master_port": f"from {_LAUNCH}"},
+        hosts=hosts,
+        tasks_per_node=(1,) * len(hosts),
+    ).checked()

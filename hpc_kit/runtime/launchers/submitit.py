@@ -1,0 +1,53 @@
+"""submitit's local executor: tasks on one machine. Its Slurm executor is srun's step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import ContradictoryEnvironment
+from hpc_kit.runtime import ports
+from hpc_kit.runtime.launchers import slurm
+from hpc_kit.runtime.variables import needed
+from hpc_kit.runtime.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RANK, _SIZE, _LOCAL = "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID"
+
+
+def from_submitit(environ: Mapping[str, str]) -> World | None:
+    """The world of a task that submitit's local executor started, or None.
+
+    Raises:
+        IncompleteEnvironment: A number is missing or is none.
+        ContradictoryEnvironment: A later srun step has inherited the variables.
+    """
+    if environ.get("SUBMITIT_EXECUTOR") != "local" or not environ.get(_RANK):
+        return None
+    rank, size = needed(environ, _RANK, beside="SUBMITIT_EXECUTOR"), needed(environ, _SIZE, beside=_RANK)
+    if slurm.why_no_step(environ) is None and environ.get("SLURM_STEP_NUM_TASKS") != "1":
+        raise ContradictoryEnvironment(
+            "two launchers claim this process",
+            found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "
+            f"(SLURM_PROCID, SLURM_STEP_NUM_TASKS)\nsubmitit says rank {rank} of {size} ({_RANK}, {_SIZE})",
+            remedy=f"unset SUBMITIT_EXECUTOR {_RANK} before srun",
+        )
+    key = f"submitit {environ.get('SUBMITIT_LOCAL_JOB_ID', '')}, size {size}"
+    one = "the local executor's machine"
+    return World(
+        rank=rank,
+        world_size=size,
+        local_rank=needed(environ, _LOCAL, beside=_RANK),
+        local_world_size=size,
+        node_rank=0,
+        nnodes=1,
+        master_addr="127.0.0.1",
+        master_port=ports.candidates(key)[0],
+        launcher="submitit",
+        name=f"submitit's local job {environ.get('SUBMITIT_LOCAL_JOB_ID', '')}".rstrip(),
+        key=key,
+        sources={"rank": _RANK, "world_size": _SIZE, "local_rank": _LOCAL, "local_world_size": _SIZE}
+        | dict.fromkeys(("node_rank", "nnodes", "master_addr"), one)
+        | {"master_port": f"from {key}"},
+    ).checked()

@@ -1,0 +1,129 @@
+"""Tensors as MPI sees them: memory, a count and a datatype, without a copy where there is none to make."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
+
+    from torch import Tensor
+
+Spec = list[Any]
+"""What mpi4py takes for a buffer: [memory, count or counts, datatype]."""
+
+
+class Datatypes:
+    """The datatypes and reductions of one MPI."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._mpi = module
+        self._address = module.memory.fromaddress
+        # For moving, only the size of an element counts: bfloat16 goes as 16 bits.
+        self._by_size = {1: module.UINT8_T, 2: module.UINT16_T, 4: module.UINT32_T, 8: module.UINT64_T}
+        self._by_size[16] = module.C_DOUBLE_COMPLEX
+        self._numbers = {
+            torch.float32: module.FLOAT,
+            torch.float64: module.DOUBLE,
+            torch.int8: module.INT8_T,
+            torch.int16: module.INT16_T,
+            torch.int32: module.INT32_T,
+            torch.int64: module.INT64_T,
+            torch.uint8: module.UINT8_T,
+            torch.uint16: module.UINT16_T,
+            torch.uint32: module.UINT32_T,
+            torch.uint64: module.UINT64_T,
+            torch.bool: module.UINT8_T,
+            torch.complex64: module.C_FLOAT_COMPLEX,
+            torch.complex128: module.C_DOUBLE_COMPLEX,
+        }
+        self._operations: dict[tuple[str, torch.dtype], Any] = {}
+
+    def moved(self, tensor: Tensor, counts: Sequence[int] | None = None) -> Spec:
+        """A contiguous tensor on the CPU, to be moved; `counts`: elements for each rank."""
+        kind = self._by_size[tensor.element_size()]
+        return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel() if counts is None else counts, kind]
+
+    def reduced(self, tensor: Tensor, count: int | None = None) -> Spec:
+        """A contiguous tensor on the CPU, to be reduced; `count`: elements of each rank's part."""
+        kind = self._numbers.get(tensor.dtype) or self._by_size[tensor.element_size()]
+        return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel() if count is None else count, kind]
+
+    def operation(self, name: str, dtype: torch.dtype) -> Any:
+        """The reduction `name` (SUM, MAX, ...) over elements of this type.
+
+        Raises:
+            ValueError: There is none: bits of numbers with a point, an order of complex ones.
+        """
+        known = self._operations.get((name, dtype))
+        if known is None:
+            known = self._operations[name, dtype] = self._new_operation(name, dtype)
+        return known
+
+    def _new_operation(self, name: str, dtype: torch.dtype) -> Any:
+        if dtype is torch.bool:
+            # Bytes of 0 and 1: a sum that is not 0 is true, and stays 1.
+            name = {"SUM": "MAX", "PRODUCT": "MIN"}.get(name, name)
+        bits = name in {"BAND", "BOR", "BXOR"}
+        if name not in _IN_TORCH and not bits:
+            raise ValueError(f"the mpi backend has no reduction {name}")
+        if (bits and dtype.is_floating_point) or (dtype.is_complex and name not in {"SUM", "PRODUCT"}):
+            raise ValueError(f"{name} means nothing for {dtype}")
+        if dtype in self._numbers:
+            return getattr(self._mpi, {"PRODUCT": "PROD"}.get(name, name))
+        return self._mpi.Op.Create(_in_torch(name, dtype), commute=True)
+
+
+_IN_TORCH: dict[str, Any] = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+
+
+def combine(name: str, left: Tensor, right: Tensor, out: Tensor) -> None:
+    """One step of a reduction, in torch's own arithmetic."""
+    _IN_TORCH[name](left, right, out=out)
+
+
+def in_torch(name: str) -> bool:
+    """Whether torch itself can do this reduction."""
+    return name in _IN_TORCH
+
+
+def _in_torch(name: str, dtype: torch.dtype) -> Any:
+    """A reduction that MPI lacks: it knows neither bfloat16 nor float16, and hands the bytes to this."""
+
+    def reduce(arrived: Any, mine: Any, _datatype: Any) -> None:
+        result = torch.frombuffer(mine, dtype=dtype)
+        combine(name, torch.frombuffer(arrived, dtype=dtype), result, result)
+
+    return reduce
+
+
+@contextmanager
+def on_host(tensors: Sequence[Tensor], *, written: bool) -> Iterator[list[Tensor]]:
+    """The tensors as MPI can take them, contiguous and on the CPU; what was written goes back where they are not."""
+    hosted = [hosted_one(tensor) for tensor in tensors]
+    yield hosted
+    if written:
+        for tensor, host in zip(tensors, hosted, strict=True):
+            put_back(tensor, host)
+
+
+def hosted_one(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy that is contiguous and on the CPU; one that nobody differentiates."""
+    if not (tensor.is_cpu and tensor.is_contiguous()):
+        return tensor.detach().cpu().contiguous()
+    if tensor.is_inference() and tensor.numel():
+        # What inference_mode made may be changed there only; its memory as a tensor of its own may be changed anywhere.
+        memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+        return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def put_back(tensor: Tensor, host: Tensor) -> None:
+    """Write a copy's values back; nothing where there was no copy."""
+    if tensor.data_ptr() != host.data_ptr():
+        tensor.detach().copy_(host)

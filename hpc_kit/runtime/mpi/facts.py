@@ -1,0 +1,62 @@
+"""What only the communicator knows: which ranks share a host, and where rank 0 is; mpirun gives no variable for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import HpcKitError
+from hpc_kit.runtime import addresses
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from hpc_kit.runtime.world import World
+
+
+def asked(world: World) -> World:
+    """`world`, completed by the communicator of the mpirun that has started it; unchanged for other launchers.
+
+    Where mpi4py is missing or cannot be used the variables stay alone: only the backend mpi cannot do without.
+    """
+    if world.launcher != "mpi" or find_spec("mpi4py") is None:
+        return world
+    from hpc_kit.runtime.mpi import library
+
+    try:
+        module = library.load(world, os.environ)
+    except HpcKitError:
+        return world
+    return _of_communicator(world, module)
+
+
+def _of_communicator(world: World, module: ModuleType) -> World:
+    comm = module.COMM_WORLD
+    host = comm.Split_type(module.COMM_TYPE_SHARED)
+    local_rank, local_size = host.rank, host.size
+    first_here = host.bcast(comm.rank)
+    host.Free()
+    leaders = sorted(set(comm.allgather(first_here)))
+    own = (*addresses.of_this_machine(), socket.gethostname())
+    # Two launches of one size on a host share everything that variables tell: this number they do not.
+    where, key = comm.bcast((own, uuid.uuid4().hex))
+    facts = {
+        "local_rank": local_rank,
+        "local_world_size": local_size,
+        "node_rank": leaders.index(first_here),
+        "nnodes": len(leaders),
+    }
+    sources = dict(world.sources) | dict.fromkeys(facts, "MPI_COMM_WORLD, split by shared memory")
+    hosts = ("127.0.0.1",) if first_here == 0 else where
+    return replace(
+        world,
+        **facts,
+        key=f"{world.key}, {key}",
+        hosts=hosts,
+        tasks_per_node=(),
+        sources=sources,
+    ).checked()

@@ -1,0 +1,130 @@
+"""The collectives of one group, in the order in which every rank asks for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from torch import distributed as dist
+
+from hpc_kit.runtime.mpi.work import NOT_SAID, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from torch import Tensor
+
+    Run = Callable[[bool], None]
+    """Does the whole operation; told whether somebody waits for it and does nothing else."""
+
+
+class Operation(Pending):
+    """A collective in line."""
+
+    def __init__(self, line: Line, run: Run, tensors: list[Tensor]) -> None:
+        super().__init__(tensors)
+        self.run = run
+        self._line = line
+
+    def wait(self, timeout: timedelta = NOT_SAID) -> bool:
+        """Wait until it is done, and help: an operation that nobody has begun is done here."""
+        if not self.done:
+            seconds = timeout.total_seconds()
+            self._line.bring(self, seconds if seconds > 0 else None)
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+class Line:
+    """Operations in line: one is done at a time, by a thread of their own or by whoever waits.
+
+    An operation that its caller waits for is done in the caller's thread, without a hop: it costs microseconds.
+    """
+
+    def __init__(self, on_break: Callable[[], object]) -> None:
+        self._on_break = on_break
+        self._waiting: deque[Operation] = deque()
+        self._turn = threading.Lock()
+        self._wake = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.broken: BaseException | None = None
+
+    def now(self, run: Run, tensors: Sequence[Tensor]) -> None:
+        """Do an operation and come back when it is done, and all that were asked for before it."""
+        if self._waiting or not self._turn.acquire(blocking=False):
+            self.later(run, tensors).wait()
+            return
+        try:
+            self._do(run, eager=True)
+        finally:
+            self._turn.release()
+
+    def later(self, run: Run, tensors: Sequence[Tensor]) -> Operation:
+        """Put an operation into the line; a thread begins it as soon as it is the first."""
+        operation = Operation(self, run, list(tensors))
+        self._waiting.append(operation)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="hpc_kit_mpi", daemon=True)
+            self._thread.start()
+        self._wake.release()
+        return operation
+
+    def bring(self, operation: Operation, seconds: float | None) -> None:
+        """Do what stands in line, up to an operation; or wait while another thread does it."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not operation.done:
+            if not self._turn.acquire(timeout=-1 if deadline is None else max(0, deadline - time.monotonic())):
+                raise dist.DistBackendError(f"mpi: timed out waiting {seconds:g} s for an operation")
+            try:
+                while not operation.done:
+                    self._next(eager=True)
+            finally:
+                self._turn.release()
+
+    def close(self) -> None:
+        """Do what is left, and end the thread."""
+        self._closed = True
+        self._wake.release()
+        if self._thread is not None:
+            self._thread.join()
+
+    def break_off(self, error: BaseException) -> None:
+        """Nothing can be done in this group any more: MPI would wait for ever at the process's end."""
+        if self.broken is None:
+            self.broken = error
+            self._on_break()
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.acquire()
+            with self._turn:
+                if self._waiting:
+                    self._next(eager=False)
+                elif self._closed:
+                    return
+
+    def _next(self, *, eager: bool) -> None:
+        operation = self._waiting[0]
+        try:
+            self._do(operation.run, eager=eager)
+        except BaseException as error:  # noqa: BLE001 (whoever waits for it gets it)
+            error_of_it: BaseException | None = error
+        else:
+            error_of_it = None
+        self._waiting.popleft()
+        operation.finished(error_of_it)
+
+    def _do(self, run: Run, *, eager: bool) -> None:
+        if self.broken is not None:
+            raise dist.DistBackendError(f"mpi: the group is broken since an earlier operation failed: {self.broken}")
+        try:
+            run(eager)
+        except (dist.DistBackendError, KeyboardInterrupt) as error:
+            # The other ranks are in the middle of it, or gone: nothing after it could match.
+            self.break_off(error)
+            raise

@@ -1,0 +1,121 @@
+"""Messages between two ranks: each begins at once, and goes on whether somebody waits for it or not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch import distributed as dist
+
+from hpc_kit.runtime.mpi.buffers import hosted_one, put_back
+from hpc_kit.runtime.mpi.waiting import CALLS, Clock
+from hpc_kit.runtime.mpi.work import NOT_SAID, Pending
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from types import ModuleType
+
+    from torch import Tensor
+
+    from hpc_kit.runtime.mpi.buffers import Datatypes
+
+_PAUSE = 0.0002
+"""Seconds between two looks at messages that nobody waits for."""
+
+
+class Message(Pending):
+    """A message on its way."""
+
+    def __init__(self, request: Any, tensor: Tensor, host: Tensor, status: Any, seconds: float) -> None:
+        super().__init__([tensor])
+        self._request = request
+        self._host = host
+        self._status = status
+        self._seconds = seconds
+        self._looking = threading.Lock()
+
+    def Test(self) -> bool:  # noqa: N802 (as an MPI.Request)
+        """Whether it has come, or gone."""
+        # One thread at a time may ask MPI: the other one comes again.
+        if not self.done and self._looking.acquire(blocking=False):
+            try:
+                if not self.is_completed() and self._request.Test(self._status):
+                    self._over()
+            finally:
+                self._looking.release()
+        return self.done
+
+    def _over(self) -> None:
+        if self._status is not None:
+            put_back(self._tensors[0], self._host)
+        self.finished(None)
+
+    def wait(self, timeout: timedelta = NOT_SAID) -> bool:
+        """Wait until the tensor can be used."""
+        if not self.done:
+            seconds = timeout.total_seconds()
+            what = "a message to send" if self._status is None else "a message to receive"
+            Clock(what, self._tensors, seconds if seconds > 0 else self._seconds).finish(self)
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def _source_rank(self) -> int:
+        source: int = self._status.source
+        return source
+
+    source_rank = _source_rank
+
+
+class Messages:
+    """The messages of one communicator."""
+
+    def __init__(self, comm: Any, module: ModuleType, types: Datatypes) -> None:
+        self._comm = comm
+        self._mpi = module
+        self._types = types
+        self._open: set[Message] = set()
+        self._wake = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+
+    def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> Message:
+        """Begin to send."""
+        host = hosted_one(tensor)
+        with CALLS:
+            request = self._comm.Isend(self._types.moved(host), to, tag)
+        return self._under_way(Message(request, tensor, host, None, seconds))
+
+    def receive(self, tensor: Tensor, source: int | None, tag: int, seconds: float) -> Message:
+        """Begin to receive; from any rank where `source` is None."""
+        host = hosted_one(tensor)
+        status = self._mpi.Status()
+        with CALLS:
+            request = self._comm.Irecv(self._types.moved(host), self._mpi.ANY_SOURCE if source is None else source, tag)
+        return self._under_way(Message(request, tensor, host, status, seconds))
+
+    def _under_way(self, message: Message) -> Message:
+        with CALLS:
+            if message.Test():
+                return message
+            self._open.add(message)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._carry, name="hpc_kit_mpi", daemon=True)
+            self._thread.start()
+        self._wake.release()
+        return message
+
+    def _carry(self) -> None:
+        """MPI moves a long message only while it is called: this does it while the program computes."""
+        while True:
+            self._wake.acquire()
+            while self._open:
+                with CALLS:
+                    for message in list(self._open):
+                        try:
+                            message.Test()
+                        except self._mpi.Exception as error:
+                            message.finished(dist.DistBackendError(f"mpi: a message: {error}\n  remote process exited"))
+                        if message.done:
+                            self._open.discard(message)
+                time.sleep(_PAUSE)

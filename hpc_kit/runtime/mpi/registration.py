@@ -1,0 +1,154 @@
+"""`init_process_group("mpi")` on a torch that was built without MPI.
+
+torch keeps a place for a process group of MPI's, which its wheels leave empty; this fills it. Nothing of MPI is touched
+before a group is made.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import warnings
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
+
+    from torch.distributed import ProcessGroup
+
+    from hpc_kit.runtime.mpi.buffers import Datatypes
+
+BACKEND = "mpi"
+
+
+class _Asked:
+    """What torch was asked for while it makes a group: at the place that it keeps for MPI it does not tell the time."""
+
+    timeout = timedelta(minutes=30)
+
+
+def install(*, shown: bool = False) -> None:
+    """Fill the place, once; a torch that was built with MPI keeps its own.
+
+    Args:
+        shown: Whether `is_mpi_available()` says so. Programs ask it for which backend to take (accelerate does), and
+            mean a world of MPI: only where MPI has started the ranks.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    # Names of torch's own, private ones: there is no other place from which init_process_group("mpi") takes its class.
+    if not is_ours():
+        if c10d.is_mpi_available():
+            return
+        c10d.ProcessGroupMPI = Creator  # type: ignore[misc,assignment]
+        c10d._new_process_group_helper = _noting(c10d._new_process_group_helper)  # noqa: SLF001
+        # Who says its rank as well has the same one.
+        warnings.filterwarnings("ignore", "For MPI backend, world_size")
+    c10d._MPI_AVAILABLE = c10d._MPI_AVAILABLE or shown  # noqa: SLF001
+
+
+def is_ours() -> bool:
+    """Whether `mpi` means the group of this package."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return getattr(c10d, "ProcessGroupMPI", None) is Creator
+
+
+def _noting(make: Any) -> Any:
+    """The function of torch's own, with what it was asked for written down."""
+
+    @functools.wraps(make)
+    def noting(
+        size: int, rank: int, ranks: list[int], backend: str, store: Any, name: str, *rest: Any, **named: Any
+    ) -> Any:
+        if BACKEND not in str(backend):
+            return make(size, rank, ranks, backend, store, name, *rest, **named)
+        _Asked.timeout = named.get("timeout") or _Asked.timeout
+        with _available():
+            return make(size, rank, ranks, backend, _store(store), name, *rest, **named)
+
+    return noting
+
+
+@contextmanager
+def _available() -> Iterator[None]:
+    """Torch looks before it makes a group: also where the program was not to be led to this backend."""
+    from torch.distributed import distributed_c10d as c10d
+
+    before = c10d._MPI_AVAILABLE  # noqa: SLF001
+    c10d._MPI_AVAILABLE = True  # noqa: SLF001
+    try:
+        yield
+    finally:
+        c10d._MPI_AVAILABLE = before  # noqa: SLF001
+
+
+def _store(store: Any) -> Any:
+    """The store of the ranks' meeting, where torch has only a placeholder: groups of other backends need one."""
+    from torch.distributed.distributed_c10d import Store
+
+    from hpc_kit.runtime import session
+
+    meeting = session.current()
+    return meeting.part("group") if type(store) is Store and meeting is not None else store
+
+
+class Creator:
+    """Stands where torch looks for its own class."""
+
+    @staticmethod
+    def create(ranks: Sequence[int]) -> ProcessGroup:
+        """The group of these ranks of the world, or of all where none is named.
+
+        Raises:
+            HpcKitError: MPI has not started the ranks, or mpi4py finds no library of it.
+        """
+        from hpc_kit.runtime import session
+        from hpc_kit.runtime.launchers import resolve
+        from hpc_kit.runtime.mpi import library
+
+        meeting = session.current()
+        module = library.load(meeting.world if meeting is not None else resolve(os.environ))
+        return _group(module, list(ranks))
+
+
+def _group(module: ModuleType, ranks: list[int]) -> ProcessGroup:
+    from hpc_kit.runtime.mpi.collectives import Collectives
+    from hpc_kit.runtime.mpi.group import MpiGroup
+    from hpc_kit.runtime.mpi.line import Line
+    from hpc_kit.runtime.mpi.messages import Messages
+    from hpc_kit.runtime.mpi.shared import SharedMemory
+    from hpc_kit.runtime.mpi.waiting import in_time
+
+    comm, shared = in_time(
+        lambda: _communicator(module, ranks, SharedMemory.of),
+        _Asked.timeout.total_seconds(),
+        "the ranks of a new group",
+    )
+    types = _types(module)
+    return MpiGroup(
+        Collectives(comm, types, module.IN_PLACE, shared),
+        Messages(comm, module, types),
+        Line(lambda: atexit.register(module.COMM_WORLD.Abort, 1)),
+        timeout=_Asked.timeout,
+        error=module.Exception,
+    )
+
+
+@functools.cache
+def _types(module: ModuleType) -> Datatypes:
+    from hpc_kit.runtime.mpi.buffers import Datatypes
+
+    return Datatypes(module)
+
+
+def _communicator(module: ModuleType, ranks: list[int], share: Any) -> tuple[Any, Any]:
+    """A communicator of these ranks, and their shared memory; only they take part in making it."""
+    world = module.COMM_WORLD
+    comm = world.Create_group(world.group.Incl(ranks or list(range(world.size))))
+    comm.Set_errhandler(module.ERRORS_RETURN)
+    return comm, share(comm, module)

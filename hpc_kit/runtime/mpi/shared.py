@@ -1,0 +1,156 @@
+"""All-reduce among ranks of one host, through memory that all of them see.
+
+Long tensors: MPI's own takes each byte through its transport and knows no bfloat16. Here each rank shows the others a
+piece, reduces its part of what they show in torch's arithmetic, and takes the parts of the others.
+Short ones: MPI's blocking call is the quickest, but it has no time-out. It is made when all have met here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hpc_kit.runtime.mpi.buffers import combine, in_torch
+from hpc_kit.runtime.mpi.waiting import SAFE
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch import Tensor
+
+    from hpc_kit.runtime.mpi.waiting import Clock
+
+PIECE = 1 << 20
+"""Bytes of one piece: two of each rank, and their result, should fit the last cache."""
+LONG = 1 << 18
+"""Bytes from which this way is the quicker one."""
+_NUMBERS = frozenset({
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int16, torch.int32,
+    torch.int64, torch.complex64, torch.complex128,
+})  # fmt: skip
+"""What torch can add up; it lacks arithmetic for the longer unsigned integers."""
+_LINE = 64
+_FLAGS = 4096
+
+
+class SharedMemory:
+    """Memory that the ranks of one communicator share.
+
+    Of each rank: a number that counts its meetings, and two pieces in turn; of rank 0 also two results in turn.
+    """
+
+    def __init__(self, comm: Any, window: Any) -> None:
+        self._rank: int = comm.rank
+        self._size: int = comm.size
+        self.may_spin = comm.size <= (os.cpu_count() or 1)
+        self._window = window
+        self._meetings = 0
+        self._parity = 0
+        self._views: dict[torch.dtype, tuple[list[list[Tensor]], list[Tensor]]] = {}
+        areas = [window.Shared_query(rank)[0] for rank in range(self._size)]
+        self._flags = [memoryview(area)[:_FLAGS].cast("B").cast("q") for area in areas]
+        self._others = [flag for rank, flag in enumerate(self._flags) if rank != self._rank]
+        self._memory = [torch.frombuffer(area, dtype=torch.uint8)[_FLAGS:] for area in areas]
+        self._flags[self._rank][0] = 0
+
+    @classmethod
+    def of(cls, comm: Any, module: ModuleType) -> SharedMemory | None:
+        """The memory of a communicator; None where its ranks are on several hosts, or where one cannot have it."""
+        if comm.size == 1 or not SAFE:
+            return None
+        host = comm.Split_type(module.COMM_TYPE_SHARED)
+        alone = host.size == comm.size
+        host.Free()
+        if not alone:
+            return None
+        try:
+            window = module.Win.Allocate_shared(_FLAGS + 4 * PIECE, 1, comm=comm)
+            window.Lock_all()
+            made = 1
+        except module.Exception:
+            made = 0
+        # One rank's /dev/shm may be full while the others' is not.
+        if not comm.allreduce(made, op=module.MIN):
+            return None
+        shared = cls(comm, window)
+        comm.Barrier()
+        return shared
+
+    def serves(self, tensor: Tensor, name: str) -> bool:
+        """Whether a tensor is long enough, and one that torch can add up."""
+        return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and in_torch(name)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._flags, self._others, self._memory = [], [], []
+        self._views.clear()
+        self._window.Unlock_all()
+        self._window.Free()
+
+    def _seen_as(self, dtype: torch.dtype) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """Pieces of each parity, one a rank, and results of each parity."""
+
+        def area(rank: int, number: int) -> Tensor:
+            return self._memory[rank][number * PIECE : (number + 1) * PIECE].view(dtype)
+
+        pieces = [[area(rank, parity) for rank in range(self._size)] for parity in (0, 1)]
+        self._views[dtype] = pieces, [area(0, 2), area(0, 3)]
+        return self._views[dtype]
+
+    def all_reduce(self, clock: Clock, tensor: Tensor, name: str) -> None:
+        """Reduce a contiguous tensor on the CPU, in place; every rank gets the same bits."""
+        areas, results = self._views.get(tensor.dtype) or self._seen_as(tensor.dtype)
+        pieces = tensor.view(-1).split(PIECE // tensor.element_size())
+        parity = self._parity
+        self._give(pieces[0], areas[parity])
+        self.meet(clock)
+        for number, piece in enumerate(pieces):
+            self._reduce(piece, areas[parity], results[parity], name)
+            if number + 1 < len(pieces):
+                self._give(pieces[number + 1], areas[1 - parity])
+            self.meet(clock)
+            piece.copy_(results[parity][: piece.numel()])
+            # What is written in turn was read by all before they came to the last meeting.
+            parity = 1 - parity
+        self._parity = parity
+
+    def _bounds(self, piece: Tensor) -> tuple[int, int]:
+        """The part of a piece that this rank reduces, on cache lines of its own."""
+        line = max(1, _LINE // piece.element_size())
+        share = -(-piece.numel() // (self._size * line)) * line
+        return min(piece.numel(), self._rank * share), min(piece.numel(), (self._rank + 1) * share)
+
+    def _give(self, piece: Tensor, areas: list[Tensor]) -> None:
+        """Show the others the parts that they reduce."""
+        start, end = self._bounds(piece)
+        for first, last in ((0, start), (end, piece.numel())):
+            if first < last:
+                areas[self._rank][first:last].copy_(piece[first:last])
+
+    def _reduce(self, piece: Tensor, areas: list[Tensor], result: Tensor, name: str) -> None:
+        start, end = self._bounds(piece)
+        if start == end:
+            return
+        parts = [area[start:end] for area in areas]
+        parts[self._rank] = piece[start:end]
+        out = result[start:end]
+        combine(name, parts[0], parts[1], out)
+        for part in parts[2:]:
+            combine(name, out, part, out)
+
+    def meet(self, clock: Clock) -> None:
+        """Wait until all are here, and see what they wrote before."""
+        self._meetings += 1
+        turn = self._meetings
+        self._window.Sync()
+        self._flags[self._rank][0] = turn
+        for flag in self._others:
+            spins = clock.spins
+            while flag[0] < turn:
+                if spins:
+                    spins -= 1
+                else:
+                    clock.pause()
+        self._window.Sync()

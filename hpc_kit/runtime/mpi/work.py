@@ -1,0 +1,114 @@
+"""Handles of what was asked for: torch waits by them, or by their futures."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+NOT_SAID = timedelta(0)
+"""What torch gives for a time-out that nobody has chosen."""
+
+
+class Pending(dist.Work):
+    """What was asked for without waiting."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self.done = False
+        self.error: BaseException | None = None
+        self._tensors = tensors
+        self._future: torch.futures.Future[list[Tensor]] | None = None
+        self._guard = threading.Lock()
+
+    def finished(self, error: BaseException | None) -> None:
+        """Say that it is done, or why it is not."""
+        with self._guard:
+            self.error, self.done = error, True
+            future = self._future
+        if future is not None:
+            self._tell(future)
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """A future of its tensors; DistributedDataParallel waits for it and for nothing else."""
+        with self._guard:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                told = not self.done
+            else:
+                told = True
+        if not told:
+            self._tell(self._future)
+        return self._future
+
+    def _tell(self, future: torch.futures.Future[list[Tensor]]) -> None:
+        if self.error is None:
+            future.set_result(self._tensors)
+        else:
+            future.set_exception(RuntimeError(str(self.error)))  # type: ignore[arg-type]
+
+    def is_completed(self) -> bool:
+        """Whether it is done, well or not."""
+        return self.done
+
+    def is_success(self) -> bool:
+        """Whether it is done, and well."""
+        return self.done and self.error is None
+
+    def exception(self) -> BaseException | None:
+        """Why it failed."""
+        return self.error
+
+    def result(self) -> list[Tensor]:
+        """The tensors that it has filled."""
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Wait until it is done."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Wait until it is done: what is on the CPU has no stream."""
+        self.wait()
+
+
+class Done(dist.Work):
+    """What is done already."""
+
+    def wait(self, timeout: timedelta = NOT_SAID) -> bool:  # noqa: ARG002 (torch's signature)
+        """Nothing is left to wait for."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is."""
+        return True
+
+    def is_success(self) -> bool:
+        """It is."""
+        return True
+
+
+class Together(dist.Work):
+    """Several as one."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = NOT_SAID) -> bool:
+        """Wait until all are done."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all are done."""
+        return all(work.is_completed() for work in self._works)

@@ -1,0 +1,61 @@
+"""Ranks under the MPIs that are here: Debian's Open MPI, and MPICH from the wheel of requirements-dev.txt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+_BESIDE_PYTHON = Path(sys.executable).parent
+
+MPIS = {
+    "Open MPI": ("mpirun.openmpi", ["--oversubscribe"]),
+    "MPICH": (str(_BESIDE_PYTHON / "mpiexec.hydra"), []),
+}
+"""Launchers, with what lets them start more ranks than there are CPUs."""
+
+both = pytest.mark.parametrize("mpi", list(MPIS))
+
+
+def ranks(
+    mpi: str, count: int, program: str, *words: str, timeout: float = 150, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of this folder, or `-m MODULE`, as so many ranks.
+
+    Without that MPI the test is skipped; where oracles are required, it fails.
+    """
+    launcher, options = MPIS[mpi]
+    found = shutil.which(launcher)
+    if found is None:
+        text = f"needs {launcher} of {mpi} (Debian: apt-get install openmpi-bin; pip install mpich)"
+        if os.environ.get("HPC_KIT_REQUIRE_ORACLES"):
+            pytest.fail(text)
+        pytest.skip(text)
+    what = [program] if program.startswith("-") else [str(PROGRAMS / program)]
+    return subprocess.run(
+        [found, *options, "-n", str(count), sys.executable, *what, *words],
+        env=os.environ
+        | {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
+        | environ,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def good(done: subprocess.CompletedProcess[str]) -> str:
+    """The output of ranks that have all done well."""
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout

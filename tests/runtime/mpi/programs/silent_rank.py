@@ -1,0 +1,19 @@
+"""The last rank stops in the middle: the others must not wait for it for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+from torch import distributed as dist
+
+import hpc_kit
+
+with hpc_kit.distributed(backend="mpi", timeout=3) as world:
+    numbers = torch.ones(1000)
+    dist.all_reduce(numbers)
+    if world.rank == world.world_size - 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(numbers, async_op=world.rank % 2 == 0)
+    dist.all_reduce(numbers)

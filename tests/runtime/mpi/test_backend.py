@@ -1,0 +1,64 @@
+"""`backend = "mpi"` among real ranks, under each MPI that is here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.mpi import launch
+
+
+@pytest.mark.timeout(300)
+def test_every_collective_gives_what_all_ranks_put_in() -> None:
+    said = launch.good(launch.ranks("Open MPI", 2, "collectives.py", "14", "7"))
+    assert sorted(said.split("\n"))[1:] == [f"rank {rank} of 2: 14 cases on mpi" for rank in (0, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@launch.both
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_random_shapes_types_and_reductions(mpi: str, count: int) -> None:
+    said = launch.good(launch.ranks(mpi, count, "collectives.py", "420", str(count), timeout=500))
+    assert said.count("420 cases on mpi") == count
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@launch.both
+def test_training_has_the_losses_that_it_has_on_gloo(mpi: str, tmp_path: Path) -> None:
+    """DistributedDataParallel, fully_shard with a checkpoint, tensor parallel on a mesh, and a pipeline."""
+    losses = [
+        launch.good(launch.ranks(mpi, 2, "training.py", backend, str(tmp_path / backend), timeout=400))
+        for backend in ("gloo", "mpi")
+    ]
+    assert losses[0] == losses[1]
+    assert [line.split()[0] for line in losses[0].splitlines()] == ["ddp", "sharded", "meshed", "piped"]
+
+
+@pytest.mark.slow
+@launch.both
+def test_a_program_that_does_not_know_us_says_mpi(mpi: str) -> None:
+    done = launch.ranks(mpi, 2, "-m", "hpc_kit.runtime", str(launch.PROGRAMS / "plain.py"))
+    assert launch.good(done).splitlines() == ["mpi 2 [2.0, 2.0, 2.0, 2.0]"] * 2
+
+
+@pytest.mark.slow
+@launch.both
+def test_a_rank_that_falls_silent_ends_the_wait_at_the_time_out(mpi: str) -> None:
+    done = launch.ranks(mpi, 3, "silent_rank.py", timeout=100)
+    assert done.returncode not in {0, 124}
+    assert "mpi: all_reduce of 4000 bytes timed out waiting for the other ranks after 3 s" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_library_of_another_mpi_is_told_and_not_trained_on() -> None:
+    """Open MPI starts the ranks, and MPI4PY_LIBMPI names MPICH's library."""
+    library = Path(sys.prefix, "lib", "libmpi.so.12")
+    if not library.exists():
+        pytest.skip(f"needs MPICH's wheel: {library}")
+    done = launch.ranks("Open MPI", 2, "silent_rank.py", MPI4PY_LIBMPI=str(library))
+    assert done.returncode != 0
+    assert "MPI's own world is rank 0 of 1, but this is rank" in done.stderr or "unsupported PMI version" in done.stderr

@@ -1,0 +1,165 @@
+"""Which MPI has started a process, and what is said where none has: nothing of MPI is imported here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from torch import distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment, SpecError
+from hpc_kit.runtime import devices, resolve
+from hpc_kit.runtime.mpi import evidence, facts, library, registration
+from tests.runtime.launches import Step, worker
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_mpi_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environ", "families"),
+    [
+        (OPEN_MPI, ("Open MPI",)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, ("MPICH", "Open MPI")),
+        ({"PMIX_RANK": "0"}, ("Open MPI", "MPICH")),
+        ({"PMI_RANK": "0"}, None),
+        ({"OMPI_MCA_plm_slurm_args": "--external-launcher", "HYDRA_BOOTSTRAP": "slurm"}, None),
+        ({}, None),
+    ],
+)
+def test_a_rank_with_a_size_is_evidence_and_a_prefix_is_none(
+    environ: dict[str, str], families: tuple[str, ...] | None
+) -> None:
+    found = evidence.of(environ)
+    assert (found and found.families) == families
+
+
+def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libmpi.so.40").write_text("")
+    parents = [Path("/usr/bin/bash"), tmp_path / "bin" / "orted", Path("/usr/sbin/slurmstepd")]
+    monkeypatch.setattr(evidence, "_parents", lambda: iter(parents))
+    found = evidence.of(OPEN_MPI)
+    assert found is not None
+    assert list(evidence.libraries(found)) == [str(tmp_path / "lib" / "libmpi.so.40"), "libmpi.so.40"]
+    mpich = evidence.of({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert mpich is not None
+    assert list(evidence.libraries(mpich))[-3:] == ["libmpi.so.12", "libmpich.so.12", "libmpi.so.40"]
+
+
+def test_the_parents_of_a_process_can_be_read() -> None:
+    names = [path.name for path in evidence._parents()]
+    assert all(names)
+
+
+def test_tasks_of_srun_without_mpi_are_refused_before_mpi_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = tmp_path / "srun"
+    listed = (
+        "MPI plugin types are...\\n\\tnone\\n\\tpmi2\\n\\tpmix\\nspecific pmix plugin versions available: pmix_v4\\n"
+    )
+    srun.write_text(f"#!/bin/sh\nprintf '{listed}'\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    step = Step.of(4, 4).environ(3)
+    with pytest.raises(IncompleteEnvironment) as caught:
+        library.load(resolve(step), step)
+    assert str(caught.value) == (
+        "MPI would make 8 worlds of 1 inside of the srun step 1234.0 of 8\n"
+        "  found  neither PMIX_RANK nor PMI_RANK and PMI_SIZE: srun has started the tasks without MPI\n"
+        "  do     srun --mpi=pmix (`srun --mpi=list` offers pmi2, pmix, pmix_v4 here);\n"
+        '         or start the ranks with mpirun, in a job file: launcher = "mpirun"'
+    )
+
+
+@pytest.mark.parametrize("environ", [{}, worker() | OPEN_MPI])
+def test_a_process_that_mpi_has_not_started_does_not_start_it(environ: dict[str, str]) -> None:
+    with pytest.raises(IncompleteEnvironment, match="needs ranks that MPI has started"):
+        library.load(resolve(environ), environ)
+    assert "mpi4py.MPI" not in sys.modules
+
+
+def test_no_mpi4py_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "find_spec", lambda _name: None)
+    with pytest.raises(SpecError, match=r"needs mpi4py[^$]*pip install 'hpc_kit\[mpi\]'"):
+        library.load(resolve(OPEN_MPI), OPEN_MPI)
+
+
+def _finds(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """An mpi4py that cannot be imported."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "mpi4py.MPI":
+                raise error
+
+    monkeypatch.setattr(library, "find_spec", lambda _name: object())
+    monkeypatch.setitem(sys.modules, "mpi4py", ModuleType("mpi4py"))
+    sys.modules["mpi4py"].__path__ = []
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+
+
+def test_a_missing_library_is_named_with_what_to_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    _finds(monkeypatch, RuntimeError("cannot load MPI library\nlibmpi.so: cannot open shared object file"))
+    environ = OPEN_MPI | {library.CHOICE: "/nowhere/libmpi.so.40"}
+    with pytest.raises(SpecError) as caught:
+        library.load(resolve(environ), environ)
+    text = str(caught.value)
+    assert "mpi4py finds no library of Open MPI, which has started this process" in text
+    assert "libmpi.so: cannot open shared object file" in text
+    assert "export MPI4PY_LIBMPI=/PATH/TO/libmpi.so.40" in text
+
+
+def test_debians_name_of_mpichs_library_is_told_with_the_link_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    _finds(monkeypatch, ImportError("libmpi.so.12: cannot open shared object file: No such file or directory"))
+    environ = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", library.CHOICE: "libmpich.so.12"}
+    with pytest.raises(SpecError, match=r"ln -sf /PATH/TO/libmpich.so.12 ~/mpich/libmpi.so.12"):
+        library.load(resolve(environ), environ)
+
+
+def _mpi(rank: int, size: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        COMM_WORLD=SimpleNamespace(rank=rank, size=size), Get_library_version=lambda: "MPICH Version: 5.0\nmore"
+    )
+
+
+def test_another_mpi_than_the_launchers_is_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
+    with pytest.raises(ContradictoryEnvironment) as caught:
+        library.load(resolve(OPEN_MPI), OPEN_MPI)
+    assert str(caught.value).startswith("MPI's own world is rank 0 of 1, but this is rank 1 of 2 in the mpirun of Open")
+    assert "the library is MPICH Version: 5.0" in str(caught.value)
+
+
+def test_the_variables_stay_alone_where_mpi_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = resolve(OPEN_MPI)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
+    assert facts.asked(world) is world
+    step = resolve(Step.of(2).environ(0))
+    assert facts.asked(step) is step
+
+
+def test_programs_that_look_for_mpi_are_led_to_it_where_it_has_started_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_MPI_AVAILABLE", "ProcessGroupMPI", "_new_process_group_helper"):
+        monkeypatch.setattr(c10d, name, getattr(c10d, name, None), raising=False)
+    monkeypatch.setattr(c10d, "_MPI_AVAILABLE", False)
+    registration.install()
+    assert registration.is_ours()
+    assert not dist.is_mpi_available()
+    assert devices.backend_for("mpi") == "mpi"
+    registration.install(shown=True)
+    assert dist.is_mpi_available()

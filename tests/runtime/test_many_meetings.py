@@ -1,0 +1,46 @@
+"""64 jobs at once on one node, whose ports collide: each meets its own ranks."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from zlib import crc32
+
+import pytest
+
+from hpc_kit.runtime import ports, rendezvous, resolve
+from hpc_kit.runtime.rendezvous import Meeting
+from tests.runtime.launches import Environ, Step
+
+JOBS, RANKS = 64, 2
+STARTS = 8
+"""So few first ports for so many jobs."""
+
+
+def crowded(start: int) -> list[int]:
+    first = ports.FIRST + (os.getpid() % 1000) * 20 + start % STARTS
+    return [first + STARTS * turn for turn in range(2 * JOBS // STARTS)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_jobs_whose_ports_collide_meet_their_own_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "candidates", lambda key, _first=None: crowded(crc32(key.encode())))
+    monkeypatch.setattr(ports, "beacons", lambda key: [port + 500 for port in crowded(crc32(key.encode()))])
+    base = os.getpid() * 1000
+    environs = [
+        environ
+        for job in range(JOBS)
+        for environ in Step.of(1, 1, hosts=("127.0.0.1", "127.0.0.2"), job=str(base + job)).environs()
+    ]
+
+    def one(environ: Environ) -> Meeting:
+        return rendezvous.meet(resolve(environ), timeout=200, environ=environ, occasion=0)
+
+    with ThreadPoolExecutor(len(environs)) as threads:
+        meetings = list(threads.map(one, environs))
+    for first, second in zip(meetings[::RANKS], meetings[1::RANKS], strict=True):
+        first.part("test").set("job", first.world.name)
+        assert second.part("test").get("job").decode() == second.world.name
+        assert first.port == second.port
+    assert len({meeting.port for meeting in meetings}) == JOBS

@@ -1,0 +1,92 @@
+"""What is compared between the nodes before any process group is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpc_kit.errors import ContradictoryEnvironment
+from hpc_kit.runtime import rendezvous, resolve, sameness
+from hpc_kit.runtime.sameness import differences, facts, fingerprint
+from tests.runtime.launches import Step
+
+WORLD = resolve(Step.of(2, 2).environ(0))
+
+
+def files(folder: Path, **texts: str) -> Path:
+    """Modules of these names, `_` for a folder; train.py is the program."""
+    for name, text in texts.items():
+        path = folder / f"{name.replace('_', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "train.py"
+
+
+def test_a_rank_says_its_python_its_torch_and_on_each_node_once_its_code(tmp_path: Path) -> None:
+    program = files(tmp_path, train="print(1)\n")
+    first, second = (facts(resolve(Step.of(2, 2).environ(rank)), program, {}) for rank in (2, 3))
+    assert first["torch"] == torch.__version__.partition("+")[0]
+    assert set(first) - set(second) == {"the code of train.py"}
+    assert facts(WORLD, program, {"HPC_KIT_SAME": "0"}) == {}
+    assert facts(dataclasses.replace(WORLD, world_size=1), program, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [("train", True), ("model", True), ("parts_layer", True), ("parts_deep_block", True), ("notes", False)],
+)
+def test_the_code_is_the_program_and_what_it_imports_from_its_own_folder(
+    tmp_path: Path, changed: str, counts: bool
+) -> None:
+    texts = {
+        "train": "import os, torch\nfrom model import (\n    Model,\n)\n",
+        "model": "def f():\n    from parts import layer as l, other\n",
+        "parts_layer": "from .deep.block import Block\n",
+        "parts_deep_block": "import json\n",
+        "notes": "",
+    }
+    here, there = files(tmp_path / "here", **texts), files(tmp_path / "there", **texts)
+    assert fingerprint(here) == fingerprint(there)
+    sameness._names.cache_clear()
+    files(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
+    assert (fingerprint(here) != fingerprint(there)) is counts
+
+
+def test_the_odd_host_is_named_first_and_other_programs_are_not_compared() -> None:
+    same = {"torch": "2.13.0", "the code of train.py": "aa"}
+    everybody = [
+        ("n1", same),
+        ("n2", {**same, "torch": "2.12.0"}),
+        ("n3", same),
+        ("n4", {"the code of other.py": "bb"}),
+    ]
+    assert differences(everybody) == ["torch: 2.12.0 on n2; 2.13.0 on n1, n3"]
+    assert differences([("n1", same), ("n2", same)]) == []
+
+
+def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here, there = files(tmp_path / "here", train="1\n"), files(tmp_path / "there", train="2\n")
+    step, refused = Step.of(1, 1, hosts=("localhost", "otherhost")), dict[int, ContradictoryEnvironment]()
+
+    def meet(rank: int) -> None:
+        environ = step.environ(rank) | {"MASTER_ADDR": "127.0.0.1"}
+        world = dataclasses.replace(resolve(environ), master_addr="127.0.0.1", hosts=("127.0.0.1",), nnodes=1)
+        try:
+            rendezvous.meet(world, timeout=20, environ=environ, occasion=77, program=(here, there)[rank])
+        except ContradictoryEnvironment as error:
+            refused[rank] = error
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused[0].what == "the nodes do not run the same"
+    assert refused[0].found == (
+        f"the code of train.py: {fingerprint(here)} on localhost; {fingerprint(there)} on otherhost"
+    )
+    assert refused[1].what == f"the nodes do not run the same: {refused[0].found}"
