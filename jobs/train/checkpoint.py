@@ -1,11 +1,17 @@
-"""One file: either the old checkpoint or the new one, never half of one. Every rank reads it, rank 0 writes it."""
+"""A checkpoint that any layout can read: every parameter and its moments under the name they have in the whole model.
+
+torch.distributed.checkpoint writes what each rank holds, and reads what each rank needs, cut as it needs it. The folder
+gets its name when all of it is on the disk: there is the old checkpoint or the new one, never half of one.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -18,53 +24,85 @@ from report import say
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
+ABOUT = "about.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
-class Checkpoint(TypedDict):
-    """Tensors and numbers only, so reading it back runs no code that somebody put into the file."""
+
+class About(TypedDict):
+    """What is said of a checkpoint beside its numbers."""
 
     step: int
     shape: dict[str, int]
-    model: dict[str, Tensor]
-    optimizer: dict[str, object]
+    files: dict[str, int]
+    """Sizes in bytes."""
 
 
-def begin(options: Options, world: Group, model: nn.Module, optimizer: Optimizer) -> int:
+def begin(options: Options, world: Group) -> int:
     """Find out now, not after the training, that a checkpoint cannot be read or written; return the first step."""
     if options.checkpoint and world.is_main:
         prepare(options.checkpoint)
     if not options.resume:
         return 0
-    saved = load(options.resume, world.device)
-    compare_shapes(options.resume, saved["shape"], asdict(options.model))
-    if saved["step"] >= options.steps:
+    about = whole(options.resume)
+    compare_shapes(options.resume, about["shape"], asdict(options.model))
+    if about["step"] >= options.steps:
         raise SpecError(
             "the checkpoint leaves nothing to train",
-            found=f"--resume {options.resume} is at step {saved['step']}; --steps {options.steps}",
-            remedy=f"--steps {2 * saved['step']}: it counts from the first start",
+            found=f"--resume {options.resume} is at step {about['step']}; --steps {options.steps}",
+            remedy=f"--steps {2 * about['step']}: it counts from the first start",
         )
-    model.load_state_dict(saved["model"])
-    # The moments come from the file, the settings from this command line.
-    optimizer.load_state_dict({**saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]})
-    return saved["step"]
+    return about["step"]
+
+
+def load(path: Path, model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    """Every rank reads what it needs."""
+    from torch.distributed import checkpoint as dcp  # here and below: it takes a second to import
+
+    dcp.state_dict_loader.load(state_of(model, optimizer, step=step), checkpoint_id=path)
 
 
 def end(options: Options, world: Group, model: nn.Module, optimizer: Optimizer) -> None:
-    """Rank 0 writes what all of them have."""
-    if options.checkpoint and world.is_main:
-        save(
-            options.checkpoint,
-            Checkpoint(
-                step=options.steps,
-                shape=asdict(options.model),
-                model=model.state_dict(),
-                optimizer=optimizer.state_dict(),
-            ),
-        )
-        say(world, f"saved   {options.checkpoint}")
+    """All ranks write what they have."""
+    if options.checkpoint:
+        save(options.checkpoint, world, options, state_of(model, optimizer))
+        here = Path.cwd()
+        near = options.checkpoint.is_relative_to(here)
+        say(world, f"saved   {options.checkpoint.relative_to(here) if near else options.checkpoint}")
+
+
+def inner(optimizer: Optimizer) -> Optimizer:
+    """The optimizer itself: ZeroRedundancyOptimizer has one inside, for this rank's part of the parameters."""
+    return getattr(optimizer, "optim", optimizer)
+
+
+def state_of(model: nn.Module, optimizer: Optimizer, *, step: int | None = None) -> dict[str, Tensor]:
+    """Parameters and moments that this rank holds, by name: the tensors themselves, to be written or filled.
+
+    Args:
+        model: This rank's part of the model.
+        optimizer: AdamW, over all or some of those parameters.
+        step: How many steps the moments to be filled will have seen; None: they are there.
+    """
+    own = inner(optimizer)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    state: dict[str, Tensor] = {f"model.{name}": parameter.detach() for parameter, name in names.items()}
+    for parameter in (parameter for group in own.param_groups for parameter in group["params"]):
+        moments = own.state[parameter]
+        if step is not None:
+            empty = getattr(own, "empty_moments", empty_moments)
+            made = empty(parameter)
+            moments.update(made, step=torch.tensor(float(step), device=made[MOMENTS[0]].device))
+        state |= {f"{moment}.{names[parameter]}": moments[moment] for moment in MOMENTS}
+    return state
+
+
+def empty_moments(parameter: Tensor) -> dict[str, Tensor]:
+    """As AdamW makes them in its first step."""
+    return {moment: torch.zeros_like(parameter.detach()) for moment in MOMENTS}
 
 
 def prepare(path: Path) -> None:
-    """Make the folder of the checkpoint, and see that it takes a file.
+    """Make the folder that the checkpoint goes to, and see that it takes one.
 
     Raises:
         SpecError: it does not.
@@ -73,59 +111,81 @@ def prepare(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error.strerror or str(error)) from None
-    if path.is_dir():
-        raise unwritable(path, "it is a folder")
+    if path.exists() and not (path / ABOUT).is_file():
+        raise unwritable(path, "something else is there")
     if not os.access(path.parent, os.W_OK):
         raise unwritable(path, f"{path.parent} is not yours to write in")
 
 
 def unwritable(path: Path, trouble: str) -> SpecError:
-    found, remedy = f"--checkpoint {path}: {trouble}", "name a file on a disk with room, in a folder of your own"
+    found, remedy = f"--checkpoint {path}: {trouble}", "a new folder on a disk with room, in a folder of your own"
     return SpecError("the checkpoint cannot be written", found=found, remedy=remedy)
 
 
-def save(path: Path, content: Checkpoint) -> None:
-    """Write beside it, wait for the disk, rename: who is killed here leaves the old checkpoint as it was.
+def save(path: Path, world: Group, options: Options, state: dict[str, Tensor]) -> None:
+    """Write beside it, wait for the disk, rename: who is killed here leaves the old checkpoint.
 
     Raises:
         SpecError: the disk is full, or gone.
     """
-    draft = path.with_name(f".{path.name}.part")  # always this name: the next attempt writes over what a kill left
+    from torch.distributed import checkpoint as dcp
+
+    draft = path.with_name(f".{path.name}.part")  # always this name: the next attempt takes away what a kill left
+    if world.is_main:
+        shutil.rmtree(draft, ignore_errors=True)
+    world.barrier()
     try:
-        with draft.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError on a full disk
-        draft.unlink(missing_ok=True)
-        raise unwritable(path, str(error).partition("\n")[0]) from error
+        dcp.state_dict_saver.save(state, checkpoint_id=draft)
+        if world.is_main:
+            put(draft, path, options)
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise unwritable(path, last_line(error)) from error
 
 
-def load(path: Path, device: torch.device) -> Checkpoint:
-    """Read a whole checkpoint.
+def put(draft: Path, path: Path, options: Options) -> None:
+    """Give a folder that is all there its name; `about.json` is its last file."""
+    sizes = {file.name: file.stat().st_size for file in sorted(draft.iterdir())}
+    about = About(step=options.steps, shape=asdict(options.model), files=sizes)
+    with (draft / ABOUT).open("w") as file:
+        json.dump(about, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    old = path.with_name(f".{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    draft.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def whole(path: Path) -> About:
+    """What a checkpoint says of itself, if all of it is there.
 
     Raises:
         SpecError: it is missing, cut short, or no checkpoint at all.
     """
-    trouble = ""
+    if not path.exists():
+        old = path.with_name(f".{path.name}.old")
+        moved = f"mv {old} {path}: a kill while writing left it there"
+        found, remedy = f"--resume {path}", moved if old.exists() else "a path that every node sees"
+        raise SpecError("there is no checkpoint", found=found, remedy=remedy)
     try:
-        # Without map_location every rank would load onto the GPU that rank 0 saved from.
-        content = torch.load(path, map_location=device, weights_only=True)
-        if missing := Checkpoint.__required_keys__ - set(content if isinstance(content, dict) else ()):
-            trouble = f"no {', '.join(sorted(missing))} in it"
-    except FileNotFoundError:
-        found, remedy = f"--resume {path}", "a path that every node sees"
-        raise SpecError("there is no checkpoint", found=found, remedy=remedy) from None
-    except Exception as error:  # noqa: BLE001  torch's reader fails in a dozen ways on a file that is not whole
-        trouble = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        about: About = json.loads((path / ABOUT).read_text())
+        sizes = {name: (path / name).stat().st_size for name in about["files"]}
+        wrong = [
+            f"{name} has {sizes[name]} bytes of {size}" for name, size in about["files"].items() if sizes[name] != size
+        ]
+        trouble = ", ".join(wrong) or ("" if {"step", "shape"} <= about.keys() else f"{ABOUT} says no step or shape")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        trouble = f"{type(error).__name__}: {error}"
     if trouble:
         raise SpecError(
             "this is not a whole checkpoint",
-            found=f"--resume {path}, {path.stat().st_size} bytes: {trouble}",
+            found=f"--resume {path}: {trouble}",
             remedy="an earlier one: this was cut short, or another program wrote it",
         )
-    return cast("Checkpoint", content)
+    return about
 
 
 def compare_shapes(path: Path, theirs: dict[str, int], ours: dict[str, int]) -> None:
@@ -136,3 +196,8 @@ def compare_shapes(path: Path, theirs: dict[str, int], ours: dict[str, int]) -> 
             found=", ".join(f"{name} {theirs.get(name)} in {path}, {ours[name]} asked for" for name in different),
             remedy=" ".join(f"--{name} {theirs.get(name)}" for name in different),
         )
+
+
+def last_line(error: BaseException) -> str:
+    """Its own words: torch puts those of all ranks below a heading."""
+    return str(error).strip().rpartition("\n")[2] or type(error).__name__

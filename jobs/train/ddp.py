@@ -9,58 +9,35 @@ The loss curve is the same, however many ranks share the global batch.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-import torch
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-import checkpoint
-import hpc_kit
-from data import read_text
-from loop import adamw, train
+from loop import Split, Whole, adamw, train
 from meter import Meter, watch
-from model import GPT, initialise, next_byte_loss
-from options import Options, refuse
-from ranks import compare, together
-from report import Result, conclude
+from options import Options
+from report import Result
+from start import gpt, ranks_of
 
 
 def main(argv: Sequence[str] | None = None) -> Result:
     options = Options.parse(__doc__, argv)
-    with hpc_kit.distributed(timeout=options.timeout) as world:
-        text = read_text(options.data)
-        versions = {"Python": platform.python_version(), "torch": torch.__version__}
-        compare({**versions, "text": str(text), "options": repr(options)})
-        refuse(options, text, world.world_size)
-
-        model = GPT(options.model).to(world.device)
-        initialise(model, options.seed)
-        optimizer = adamw(model, options)
-        first = together(lambda: checkpoint.begin(options, world, model, optimizer))
-
+    with ranks_of(options) as (world, text):
+        model = gpt(options, world.device)
         replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
         meter = Meter(world.device)
         watch(replica, meter)
-
-        def gradients(windows: Tensor) -> Tensor:
-            """In `accumulate` passes, of which only the last one lets DDP average over the ranks."""
-            total = torch.zeros((), device=world.device)
-            for number, part in enumerate(windows.chunk(options.accumulate), 1):
-                with replica.no_sync() if number < options.accumulate else nullcontext():
-                    loss = next_byte_loss(replica(part[:, :-1]), part[:, 1:]) / options.accumulate
-                    loss.backward()
-                total += loss.detach()
-            meter.gradients_arrived()
-            return total
-
-        result = train(options, world, text, model, optimizer, gradients, meter, first=first)
-        # Rank 0 writes, the others wait here for it; a full disk stops them all.
-        together(lambda: checkpoint.end(options, world, model, optimizer))
-        conclude(options, world, result)
-        return result
+        # In `accumulate` passes, of which only the last one lets DDP average over the ranks.
+        whole = Whole(replica, options, world.device, lambda last: nullcontext() if last else replica.no_sync())
+        split = Split(
+            model=model,
+            optimizer=adamw(model, options),
+            gradients=whole.gradients,
+            losses=whole.losses,
+            share=(world.rank, world.world_size),
+        )
+        return train(options, world, text, split, meter)
 
 
 if __name__ == "__main__":

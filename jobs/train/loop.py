@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,20 +13,68 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import AdamW, Optimizer
 
+import checkpoint
+from clip import clip_gradients, is_spread
 from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, window_count
 from meter import Meter
-from model import next_byte_loss
-from options import Options
-from report import Result, say, spaced, step_line
+from model import IGNORED, next_byte_loss
+from options import Options, refuse
+from ranks import in_time, together
+from report import Result, conclude, say, spaced, step_line
+from start import autocast
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
-Gradients = Callable[[Tensor], Tensor]
-"""Windows of this rank in, their mean loss out; the parameters then hold the gradients of the global batch's mean."""
+Losses = Callable[[Tensor, Tensor], Tensor | None]
+"""Inputs and targets in, their mean loss out; None on a rank that does not see it."""
 
 
-def adamw(model: nn.Module, options: Options) -> AdamW:
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """One way of splitting the work over the ranks, as the loop sees it."""
+
+    model: nn.Module
+    """What this rank holds of it; the parameters have the names that they have in the whole model."""
+    optimizer: Optimizer
+    gradients: Losses
+    """Leaves in the parameters the gradients of the mean loss over the global batch."""
+    losses: Losses
+    """Forward only."""
+    share: tuple[int, int] = (0, 1)
+    """This rank's part of each batch, and of how many: ranks with the same one see the same windows."""
+    stages: int = 1
+    """Into how many sets of layers the ranks divide."""
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    """What the summary should tell besides."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Forward and backward where every rank runs all layers, through whatever wraps the model."""
+
+    forward: Callable[[Tensor], Tensor]
+    options: Options
+    device: torch.device
+    on_last: Callable[[bool], AbstractContextManager[None]] = lambda last: nullcontext()  # noqa: ARG005
+    """Wraps each pass; it is told whether the pass is the last one of the step, in which the gradients travel."""
+
+    def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        total = torch.zeros((), device=self.device)
+        passes = self.options.accumulate
+        for number, part in enumerate(zip(inputs.chunk(passes), targets.chunk(passes), strict=True), 1):
+            with self.on_last(number == passes):
+                loss = self.losses(*part) / passes
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        with autocast(self.options, self.device):
+            return next_byte_loss(self.forward(inputs), targets)
+
+
+def adamw(model: nn.Module, options: Options, kind: Callable[..., Optimizer] = AdamW, **more: object) -> Optimizer:
     """Matrices decay; the scales of the norms do not."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     scales = [parameter for parameter in model.parameters() if parameter.dim() == 1]
@@ -32,7 +82,7 @@ def adamw(model: nn.Module, options: Options) -> AdamW:
         {"params": matrices, "weight_decay": options.weight_decay},
         {"params": scales, "weight_decay": 0.0},
     ]
-    return AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=True)
+    return kind(groups, lr=options.lr, betas=(0.9, 0.95), fused=True, **more)
 
 
 def learning_rate(options: Options, step: int) -> float:
@@ -44,50 +94,90 @@ def learning_rate(options: Options, step: int) -> float:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, text: Text, options: Options, world: Group) -> float:
-    """Mean loss on held-back text: sums and counts are added up, so ranks may hold unequally many windows, or none."""
+def evaluate(split: Split, text: Text, options: Options, world: Group) -> float:
+    """Mean loss on held-back text.
+
+    Sums and counts are added up, so ranks may hold unequally many windows, or none. All make the same number of equally
+    large passes, because a model that is spread over the ranks needs all of them in each: what is missing is ignored.
+    """
     windows = window_count(text.held_back, options.sequence)
-    numbers = evaluation_numbers(windows, options.eval_windows, world.rank, world.world_size)
+    _, ranks = split.share
+    size = options.global_batch // ranks
+    numbers = evaluation_numbers(windows, options.eval_windows, *split.share)
+    rounds = -(-min(options.eval_windows, windows) // (ranks * size))
     total = torch.zeros(2, dtype=torch.float64, device=world.device)
-    for start in range(0, len(numbers), 32):
-        batch = cut(text.held_back, options.sequence, numbers[start : start + 32]).to(world.device)
-        total[0] += next_byte_loss(model(batch[:, :-1]), batch[:, 1:]) * len(batch)
-        total[1] += len(batch)
+    for first in range(0, rounds * size, size):
+        mine = numbers[first : first + size]
+        batch = cut(text.held_back, options.sequence, torch.cat([mine, mine.new_zeros(size - len(mine))]))
+        batch, targets = batch.to(world.device), batch[:, 1:].clone().to(world.device)
+        targets[len(mine) :] = IGNORED
+        loss = split.losses(batch[:, :-1], targets)
+        if loss is not None and len(mine):
+            total += torch.stack([loss.double() * len(mine), total.new_tensor(len(mine))])
+    for module in split.model.modules():
+        if reshard := getattr(module, "reshard", None):
+            reshard()  # of fully_shard: what forward has gathered waits for a backward that does not come
     dist.all_reduce(total)
     return (total[0] / total[1]).item()
 
 
-def train(
-    options: Options,
-    world: Group,
-    text: Text,
-    model: nn.Module,
-    optimizer: Optimizer,
-    gradients: Gradients,
-    meter: Meter,
-    *,
-    first: int = 0,
-) -> Result:
-    """Train from step `first` on, and say how it goes."""
+def train(options: Options, world: Group, text: Text, split: Split, meter: Meter | None = None) -> Result:
+    """From the first step, or the checkpoint's, to the last; rank 0 says how it goes."""
+    refuse(options, text, split.share[1])
+    first = together(lambda: checkpoint.begin(options, world))
+    if options.resume:
+        checkpoint.load(options.resume, split.model, split.optimizer, first)
+    meter = meter or Meter(world.device)
+    with in_time(options.timeout or world.timeout), meter.watching():
+        result = steps_of(options, world, text, split, meter, first)
+    together(lambda: checkpoint.end(options, world, split.model, split.optimizer))
+    conclude(options, world, result, split.facts)
+    return result
+
+
+def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Meter, first: int) -> Result:
     windows = window_count(text.training, options.sequence)
-    before = after = evaluate(model, text, options, world)
+    before = after = evaluate(split, text, options, world)
     say(world, f"start   ranks {world.world_size}, parameters {spaced(options.model.parameters)}, text {text}")
+    held = {}
     for step in range(first, options.steps):
         meter.begin()
         numbers = batch_numbers(windows, options.global_batch, seed=options.seed, step=step)
-        mine = cut(text.training, options.sequence, rank_slice(numbers, world.rank, world.world_size))
-        loss = gradients(mine.to(world.device))
-        nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-        for group in optimizer.param_groups:
+        mine = cut(text.training, options.sequence, rank_slice(numbers, *split.share)).to(world.device)
+        meter.data_arrived()
+        loss = split.gradients(mine[:, :-1], mine[:, 1:])
+        meter.gradients_arrived()
+        clip_gradients(split.model.parameters(), options.clip, stages=split.stages)
+        for group in split.optimizer.param_groups:
             group["lr"] = learning_rate(options, step)
-        optimizer.step()
-        optimizer.zero_grad()
+        split.optimizer.step()
+        if step == first:
+            held = held_bytes(split)
+        split.optimizer.zero_grad()
         meter.end(loss)
         done = step + 1
         if done % options.log_every == 0 or done == options.steps:
             step_line(options, world, done, meter.collect())
         if done == options.steps:
-            after = evaluate(model, text, options, world)
+            after = evaluate(split, text, options, world)
         elif options.eval_every and done % options.eval_every == 0:
-            say(world, f"step {done}/{options.steps}   validation loss {evaluate(model, text, options, world):.2f}")
-    return Result(before, after, meter.all)
+            say(world, f"step {done}/{options.steps}   validation loss {evaluate(split, text, options, world):.2f}")
+    return Result(before, after, meter.all, held)
+
+
+def held_bytes(split: Split) -> dict[str, int]:
+    """What this rank holds between the steps, or until the end of one: bytes by kind."""
+    optimizer = checkpoint.inner(split.optimizer)
+    parameters = list(split.model.parameters())
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    return {
+        "parameters": local_bytes(parameters),
+        "gradients": local_bytes(parameter.grad for parameter in parameters if parameter.grad is not None),
+        "optimizer": local_bytes(moments),
+    }
+
+
+def local_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the parts of tensors that lie on this rank."""
+    parts = [tensor.to_local() if is_spread(tensor) else tensor for tensor in tensors]
+    return sum(part.numel() * part.element_size() for part in parts)

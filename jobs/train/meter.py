@@ -1,19 +1,25 @@
-"""What a step costs: its time, and the part of it in which a rank waits for gradients.
+"""What a step costs: its time, and the parts of it in which a rank waits for gradients, activations or data.
 
-Communication that hides behind the backward pass costs nothing and is not counted. Counted is the time from the moment
-when a rank has its own last gradient until backward returns with the mean over all ranks. That is two things in one:
-the transfer, and the wait for slower ranks. The rank that is ready last waits for the transfer alone. So the shortest
-wait of each step, over the ranks, is booked as communication; what the mean rank waits beyond it, as waiting.
+Communication that hides behind the computation costs nothing and is not counted. Counted is the time that a rank spends
+in `wait()`, for whatever travels; DDP waits in C++ instead, where its hook tells when this rank had its own gradients.
+Such a wait is two things in one: the transfer, and the wait for slower ranks. The rank that is ready last waits for the
+transfer alone. So the shortest wait of each step, over the ranks, is booked as communication; what the mean rank waits
+beyond it, as waiting: the bubble of a pipeline, and the time that a slow rank costs the others.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed import _functional_collectives as functional
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -36,6 +42,9 @@ class Steps:
     seconds: list[float] = field(default_factory=list)
     transfer: list[float] = field(default_factory=list)
     waiting: list[float] = field(default_factory=list)
+    data: list[float] = field(default_factory=list)
+    busy: list[list[float]] = field(default_factory=list)
+    """What each rank did not wait."""
 
     @property
     def communication(self) -> float:
@@ -47,6 +56,17 @@ class Steps:
         """The share of its time that the mean rank waited for slower ones."""
         return sum(self.waiting) / (sum(self.seconds) or 1.0)
 
+    @property
+    def data_share(self) -> float:
+        """The share of its time in which the mean rank had no data."""
+        return sum(self.data) / (sum(self.seconds) or 1.0)
+
+    def slowest(self) -> tuple[int, float]:
+        """The rank that the others wait for, and by what share it works longer than the median rank."""
+        each = [statistics.median(times) for times in zip(*self.busy, strict=True)]
+        most = max(each)
+        return each.index(most), most / statistics.median(each) - 1
+
 
 class Meter:
     """Marks the steps of this rank; `collect` reads the marks of all ranks, so a GPU is stopped at log lines only."""
@@ -54,7 +74,10 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.all = Steps()
-        self.fresh: list[tuple[Tensor, Mark, Mark, Mark, Mark]] = []
+        self.fresh: list[tuple[Tensor | None, list[Mark], list[tuple[Mark, Mark]]]] = []
+        self.marks: list[Mark] = []
+        self.waits: list[tuple[Mark, Mark]] = []
+        self.ready: Mark | None = None
 
     def mark(self) -> Mark:
         if self.device.type != "cuda":
@@ -64,31 +87,69 @@ class Meter:
         return event
 
     def begin(self) -> None:
-        self.begun = self.ready = self.arrived = self.mark()
+        self.ready, self.waits = None, []
+        self.marks = [self.mark()]
+
+    def data_arrived(self) -> None:
+        self.marks.append(self.mark())
 
     def gradients_ready(self) -> None:
         self.ready = self.mark()
 
     def gradients_arrived(self) -> None:
-        self.arrived = self.mark()
+        if self.ready is not None:
+            self.waits.append((self.ready, self.mark()))
 
-    def end(self, loss: Tensor) -> None:
-        self.fresh.append((loss, self.begun, self.ready, self.arrived, self.mark()))
+    def end(self, loss: Tensor | None) -> None:
+        """The step is done; `loss` is None on a rank that does not see it: of a pipeline, all but the last stage."""
+        self.fresh.append((loss, [*self.marks, self.mark()], self.waits))
+        self.marks = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Mark every wait for a collective or a message that torch's Python code makes in a step."""
+        waits = dist.Work.wait, functional.wait_tensor
+        dist.Work.wait, functional.wait_tensor = map(self.marked, waits)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            dist.Work.wait, functional.wait_tensor = waits  # type: ignore[method-assign]
+
+    def marked(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def marked_wait(*arguments: Any, **named: Any) -> Any:
+            begun = self.mark() if self.marks else None
+            result = wait(*arguments, **named)
+            if begun is not None:
+                self.waits.append((begun, self.mark()))
+            return result
+
+        return marked_wait
 
     def collect(self) -> Steps:
         """The steps since the last call, over all ranks; a collective: every rank must call it."""
         rows = [
-            (loss.item(), seconds(begun, end), seconds(ready, arrived))
-            for loss, begun, ready, arrived, end in self.fresh
+            (
+                0.0 if loss is None else loss.item(),
+                float(loss is not None),
+                seconds(marks[0], marks[-1]),
+                sum(seconds(*wait) for wait in waits),
+                seconds(marks[0], marks[1]),
+            )
+            for loss, marks, waits in self.fresh
         ]
         self.fresh.clear()
         mine = torch.tensor(rows, dtype=torch.float64, device=self.device)
         ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(ranks, mine)
-        losses, whole, waits = torch.stack(ranks).cpu().unbind(-1)
+        losses, seen, whole, waits, data = torch.stack(ranks).cpu().unbind(-1)
         shortest = waits.amin(0)
         steps = Steps(
-            losses.mean(0).tolist(), whole.amax(0).tolist(), shortest.tolist(), (waits.mean(0) - shortest).tolist()
+            losses=(losses.sum(0) / seen.sum(0)).tolist(),
+            seconds=whole.amax(0).tolist(),
+            transfer=shortest.tolist(),
+            waiting=(waits.mean(0) - shortest).tolist(),
+            data=data.mean(0).tolist(),
+            busy=(whole - waits).T.tolist(),
         )
         for name, values in vars(self.all).items():
             values.extend(getattr(steps, name))

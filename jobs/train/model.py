@@ -7,13 +7,18 @@ some of its layers or a slice of each therefore starts from the same numbers.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own habit
+from torch.utils.checkpoint import checkpoint
 
 BYTES = 256
+IGNORED = -100
+"""A target that is no byte: the loss passes over it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,11 @@ class Config:
         return self.layers * layer + ends
 
 
+def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Each position looks at itself and those before it."""
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
 class Attention(nn.Module):
     """Causal self-attention. Three matrices, not a fused one: each can be split over ranks by whole heads."""
 
@@ -47,11 +57,10 @@ class Attention(nn.Module):
         self.key = nn.Linear(config.width, config.width, bias=False)
         self.value = nn.Linear(config.width, config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
+        self.look: Callable[[Tensor, Tensor, Tensor], Tensor] = causal  # context.py puts another in its place
 
     def forward(self, x: Tensor) -> Tensor:
-        mixed = F.scaled_dot_product_attention(
-            self.heads(self.query(x)), self.heads(self.key(x)), self.heads(self.value(x)), is_causal=True
-        )
+        mixed = self.look(self.heads(self.query(x)), self.heads(self.key(x)), self.heads(self.value(x)))
         return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def heads(self, x: Tensor) -> Tensor:
@@ -78,23 +87,35 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Bytes in; out, at each position, the logits of the byte that comes next."""
+    """Bytes in; out, at each position, the logits of the byte that comes next.
 
-    def __init__(self, config: Config) -> None:
+    A stage of a pipeline holds some of the layers; the first one has the embeddings, too, and the last one the head.
+    Between them travels the stream: (batch, sequence, width).
+    """
+
+    def __init__(self, config: Config, part: range | None = None) -> None:
         super().__init__()
-        self.embed = nn.Embedding(BYTES, config.width)
-        self.position = nn.Embedding(config.sequence, config.width)
+        part = range(config.layers) if part is None else part
+        first, last = part.start == 0, part.stop == config.layers
+        self.embed = nn.Embedding(BYTES, config.width) if first else None
+        self.position = nn.Embedding(config.sequence, config.width) if first else None
         # By number, not a list: a rank that keeps two of the layers still calls them "layers.2" and "layers.3".
-        self.layers = nn.ModuleDict({str(number): Block(config) for number in range(config.layers)})
-        self.norm = nn.LayerNorm(config.width, bias=False)
+        self.layers = nn.ModuleDict({str(number): Block(config) for number in part})
+        self.norm = nn.LayerNorm(config.width, bias=False) if last else None
         # Not tied to `embed`: the two ends of a pipeline need not share a matrix.
-        self.head = nn.Linear(config.width, BYTES, bias=False)
+        self.head = nn.Linear(config.width, BYTES, bias=False) if last else None
+        self.begins = 0
+        """Place in the text of the first byte of a window; context.py gives each rank another part of it."""
+        self.recompute = False
+        """Keep only what goes into a layer, and compute the rest again in backward."""
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embed(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embed is not None and self.position is not None:
+            places = torch.arange(self.begins, self.begins + x.shape[1], device=x.device)
+            x = self.embed(x) + self.position(places)
         for layer in self.layers.values():
-            x = layer(x)
-        return self.head(self.norm(x))  # type: ignore[no-any-return]
+            x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
+        return x if self.norm is None or self.head is None else self.head(self.norm(x))
 
 
 def next_byte_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -114,4 +135,11 @@ def initialise(model: nn.Module, seed: int) -> None:
         # On the CPU for every device: a GPU's generator draws other numbers.
         stream = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
         spread = spreads.get(name, parameter.shape[1] ** -0.5)
-        parameter.copy_(torch.normal(0.0, spread, parameter.shape, generator=stream))
+        values = torch.normal(0.0, spread, parameter.shape, generator=stream)
+        part: Any = parameter
+        if hasattr(part, "placements"):  # a DTensor: this rank's part; all draw the same numbers, so none are sent
+            from torch.distributed.tensor import distribute_tensor  # takes half as long to import as all of torch
+
+            values = values.to(part.device_mesh.device_type)
+            values = distribute_tensor(values, part.device_mesh, part.placements, src_data_rank=None)
+        parameter.copy_(values)

@@ -1,5 +1,4 @@
 """The options of every program here, and the refusals that need no training to be known."""
-# ruff: noqa: RUF009  option() is dataclasses.field(), with a help text
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from typing import Self, TypeVar
 from data import Text, window_count
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RUN_VARIABLE
+from hpc_kit.runtime import layout
 from model import Config
 
 T = TypeVar("T")
@@ -39,6 +39,34 @@ def positive(text: str) -> float:
     return value
 
 
+def one_of(*words: str) -> Callable[[str], str]:
+    """One of these, in whatever case."""
+
+    def read(text: str) -> str:
+        for word in words:
+            if word.lower() == text.lower():
+                return word
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(words)}")
+
+    return read
+
+
+def stage(*stages: int) -> Callable[[str], int]:
+    """One of these stages of ZeRO."""
+
+    def read(text: str) -> int:
+        if text.isdigit() and int(text) in stages:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(map(str, stages))}")
+
+    return read
+
+
+def flag(text: str) -> bool:
+    """Said or not."""
+    return bool(text)
+
+
 def option(default: T, read: Callable[[str], object], text: str) -> T:
     """A field that is an option too."""
     return field(default=default, metadata={"read": read, "help": text})
@@ -61,10 +89,13 @@ class Options:
     clip: float = option(1.0, positive, "largest norm of the gradients")
     seed: int = option(1, int, "of the first weights and of the order of the data")
     data: Path | None = option(None, Path, "folder of Python files to train on, not the standard library")
+    bf16: bool = option(False, flag, "compute in bfloat16 (autocast); parameters and their gradients stay in float32")
+    recompute: bool = option(False, flag, "keep a layer's input only, and compute the rest again in backward")
+    compile: str = option("", str, "torch.compile each layer with this backend, such as inductor")
     eval_windows: int = option(256, count, "held-back windows of an evaluation, over all ranks")
     eval_every: int = option(0, whole, "steps between evaluations; 0: before and after only")
     log_every: int = option(10, count, "steps between lines")
-    checkpoint: Path | None = option(None, Path, "file to write at the end; in a job: checkpoint.pt of the run")
+    checkpoint: Path | None = option(None, Path, "folder to write at the end; in a job: checkpoint of the run")
     resume: Path | None = option(None, Path, "checkpoint to go on from")
     timeout: float | None = option(
         None, positive, "seconds that a rank waits for the others; not given: what the job says"
@@ -76,26 +107,37 @@ class Options:
         parser = argparse.ArgumentParser(
             description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
         )
+        told = layout.of_environment(os.environ)
         for entry in fields(cls):
-            read, text = entry.metadata["read"], entry.metadata["help"]
-            parser.add_argument(
-                f"--{entry.name.replace('_', '-')}",
-                type=read,
-                default=entry.default,
-                metavar="PATH" if read is Path else "N",
-                help=text if entry.default is None else f"{text} [{entry.default}]",
-            )
+            name, text = f"--{entry.name.replace('_', '-')}", entry.metadata["help"]
+            read, default = entry.metadata["read"], entry.default
+            if read is flag:
+                parser.add_argument(name, action="store_true", help=text)
+                continue
+            if entry.name in told:  # the job's, as if it stood on the command line, where another one still wins
+                default = str(told.pop(entry.name))
+            metavar = "PATH" if read is Path else "WORD" if isinstance(default, str) else "N"
+            shown = text if default in {None, ""} else f"{text} [{default}]"
+            parser.add_argument(name, type=read, default=default, metavar=metavar, help=shown)
+        splits = {name: degree for name, degree in told.items() if name == "zero" or name in layout.DEGREES}
+        if others := [f"{name} {degree}" for name, degree in splits.items() if degree > (name != "zero")]:
+            parser.error(f"this program does not split by {', '.join(others)}, which the job's [layout] says")
         options = cls(**vars(parser.parse_args(argv)))
         if options.width % options.heads:
             parser.error(f"--heads {options.heads} does not divide --width {options.width}")
         run = os.environ.get(RUN_VARIABLE)
         if run and not options.checkpoint:
-            return replace(options, checkpoint=Path(run, "checkpoint.pt"))
+            return replace(options, checkpoint=Path(run, "checkpoint"))
         return options
 
     @property
     def model(self) -> Config:
         return Config(layers=self.layers, width=self.width, heads=self.heads, sequence=self.sequence)
+
+    @property
+    def passes(self) -> int:
+        """Into how many parts a rank cuts its windows."""
+        return self.accumulate
 
 
 def refuse(options: Options, text: Text, ranks: int) -> None:
@@ -104,12 +146,13 @@ def refuse(options: Options, text: Text, ranks: int) -> None:
     Raises:
         SpecError: the batch does not divide, or the text is too short.
     """
-    passes = ranks * options.accumulate
+    passes = ranks * options.passes
     if options.global_batch % passes:
         lower = options.global_batch // passes * passes
+        each = "--accumulate" if options.passes == options.accumulate else "--micro-batches"
         raise SpecError(
             "the global batch does not divide over the ranks",
-            found=f"--global-batch {options.global_batch} / ({ranks} ranks * --accumulate {options.accumulate})",
+            found=f"--global-batch {options.global_batch} / ({ranks} ranks * {each} {options.passes})",
             remedy=" or ".join(f"--global-batch {size}" for size in (lower, lower + passes) if size),
         )
     windows = window_count(text.training, options.sequence)

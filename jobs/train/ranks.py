@@ -1,14 +1,15 @@
-"""Three questions that all ranks answer together, so that none goes on where another has stopped."""
+"""What ranks do together, so that none goes on where another has stopped."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from torch import distributed as dist
 
-from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.errors import HpcKitError, JobFailed, SpecError
 
 T = TypeVar("T")
 
@@ -56,3 +57,23 @@ def compare(facts: Mapping[str, str]) -> None:
                     found=f"rank 0 on {hosts[0]}: {of_rank[0][name]}\nrank {rank} on {hosts[1]}: {theirs[name]}",
                     remedy="start every rank with the same Python, packages and arguments",
                 )
+
+
+@contextmanager
+def in_time(seconds: float | None) -> Iterator[None]:
+    """Say in plain words that a rank did not come within the time-out.
+
+    Raises:
+        JobFailed: in place of gloo's "Timed out waiting".
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "timed out" not in str(error).lower():
+            raise
+        allowed = f"{seconds:g} s (--timeout, or timeout in [launch])" if seconds else "torch's own time-out"
+        raise JobFailed(
+            "another rank did not come within the time-out",
+            found=f"{socket.gethostname()} waited {allowed}: {str(error).partition(chr(10))[0]}",
+            remedy="the logs of the other ranks: one failed, hangs or is slower; else a longer --timeout",
+        ) from error

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import resource
+import socket
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from hpc_kit.errors import JobFailed
-from hpc_kit.runtime import write_summary
+from hpc_kit.runtime import write_steps, write_summary
 from meter import Steps
 from options import Options
 from ranks import gather
@@ -27,6 +29,8 @@ class Result:
     before: float
     after: float
     steps: Steps
+    held: Mapping[str, int]
+    """Bytes of parameters, gradients and optimizer state on this rank."""
 
 
 def step_line(options: Options, world: Group, done: int, steps: Steps) -> None:
@@ -46,23 +50,63 @@ def step_line(options: Options, world: Group, done: int, steps: Steps) -> None:
     )
 
 
-def conclude(options: Options, world: Group, result: Result) -> None:
-    """The run in one line for people, and in the run's summary.json for programs."""
+def conclude(options: Options, world: Group, result: Result, facts: Mapping[str, str | float]) -> None:
+    """The run in a few lines for people, and in the run's summary.json for programs."""
     steps, tokens = result.steps, speed(options, result.steps)
-    peak = max(gather(peak_memory(world)))
+    ranks = gather((host_of(world), peak_memory(world), result.held))
+    hosts, memory, held = zip(*ranks, strict=True)
+    rank, later = steps.slowest()
+    most = {name: max(each[name] for each in held) / 2**20 for name in result.held}
+    median, late = statistics.median(steps.seconds), quantile(steps.seconds, 0.95)
     if world.is_main:
         write_summary(
             loss_first=result.before,
             loss_last=result.after,
             tokens_per_second=tokens,
-            peak_memory_mib=peak,
+            step_time_median=median,
+            step_time_p95=late,
+            steps=len(steps.seconds),
+            peak_memory_mib=max(memory),
+            memory_mib_per_rank=" ".join(f"{each:.0f}" for each in memory),
+            **{f"{name}_mib": size for name, size in most.items()},
             communication_share=steps.communication,
             waiting_share=steps.imbalance,
-            steps=len(steps.seconds),
-            step_time_median=statistics.median(steps.seconds),
+            data_share=steps.data_share,
+            slowest_rank=rank,
+            slowest_host=hosts[rank],
+            slowest_by=later,
+            **facts,
         )
+        write_steps(
+            loss=steps.losses,
+            seconds=steps.seconds,
+            tokens=options.global_batch * options.sequence,
+            busy=[quartiles(times) for times in zip(*steps.busy, strict=True)],
+        )
+    say(
+        world,
+        f"time    step {median * 1000:.0f} ms, 95 % within {late * 1000:.0f} ms; communication"
+        f" {steps.communication:.0%}, waiting for ranks {steps.imbalance:.0%}, for data {steps.data_share:.1%};"
+        f" slowest: rank {rank} on {hosts[rank]}, {later:+.0%}",
+    )
+    sizes = ", ".join(f"{name} {size:.2f}" for name, size in most.items())
+    say(world, f"memory  most on a rank, MiB: {sizes}")
     losses = f"{result.before:.2f} -> {result.after:.2f}"
-    say(world, f"done    validation loss {losses}, {spaced(tokens)} tokens/s, peak {peak:.0f} MiB a rank")
+    say(world, f"done    validation loss {losses}, {spaced(tokens)} tokens/s, peak {max(memory):.0f} MiB a rank")
+
+
+def host_of(world: Group) -> str:
+    """This rank's node, as Slurm calls it; else as it calls itself."""
+    return world.hosts[world.node_rank] if world.hosts else socket.gethostname()
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    return quantile(values, 0.25), statistics.median(values), quantile(values, 0.75)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that is not below this share of them."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def speed(options: Options, steps: Steps) -> float:

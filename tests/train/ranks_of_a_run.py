@@ -1,4 +1,6 @@
-"""Run `ddp.py` with several ranks, one run after the other; torch is imported once, each rank is forked from here.
+"""Run programs of jobs/train with several ranks, one run after the other.
+
+Torch is imported once, and each rank is forked from here.
 
     PYTHONPATH=.:jobs/train python -m tests.train.ranks_of_a_run FOLDER < runs.json
 
@@ -14,16 +16,17 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 from unittest import mock
 
 import torch
 
 import data
-import ddp
+import loop
 import meter
 import plain_ddp
 from hpc_kit.errors import HpcKitError, SpecError
@@ -36,11 +39,17 @@ class Run(TypedDict, total=False):
     rank_1: str
     """How rank 1 differs: a name in SPOILERS, or more arguments."""
     plain: bool
+    program: str
+    """Its module: ddp where none is given."""
+    layout: str
+    """HPC_KIT_LAYOUT, as a job's script would set it."""
 
 
 def main(folder: Path, runs: list[Run]) -> None:
     torch.set_num_threads(1)
     torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())  # now, and not in every rank, imports what that imports
+    for program in {run.get("program", "ddp") for run in runs}:
+        import_module(program)
     for run in runs:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
@@ -79,7 +88,10 @@ def work(run: Run, rank: int) -> object:
     elif rank == 1:
         arguments = [*arguments, *spoiler.split()]
     norms = record_norms()
-    result = ddp.main(arguments)
+    os.environ["HPC_KIT_LAYOUT"] = run.get("layout", "")
+    result = import_module(run.get("program", "ddp")).main(arguments)
+    if isinstance(result, dict):  # of the parameter server, on its own rank
+        return {"losses": result["synchronous"].losses} if result else {}
     return {
         "losses": result.steps.losses,
         "norms": [norm.item() for norm in norms],
@@ -87,19 +99,22 @@ def work(run: Run, rank: int) -> object:
         "after": result.after,
         "communication": result.steps.communication,
         "waiting": result.steps.imbalance,
+        "data": result.steps.data_share,
+        "slowest": result.steps.slowest()[0],
+        "held": result.held,
     }
 
 
 def record_norms() -> list[torch.Tensor]:
     """AdamW and clipping hide a gradient that is too large by a factor; its norm does not."""
     norms: list[torch.Tensor] = []
-    clip = torch.nn.utils.clip_grad_norm_
+    clip = loop.clip_gradients  # type: ignore[attr-defined]
 
-    def recorded(parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
-        norms.append(clip(parameters, most))
+    def recorded(*arguments: Any, **named: Any) -> torch.Tensor:
+        norms.append(clip(*arguments, **named))
         return norms[-1]
 
-    mock.patch("torch.nn.utils.clip_grad_norm_", recorded).start()
+    mock.patch("loop.clip_gradients", recorded).start()
     return norms
 
 
@@ -114,17 +129,29 @@ def late() -> None:
     mock.patch("meter.Meter.begin", begin_late).start()
 
 
+def hangs() -> None:
+    """It does not come at all to the second step."""
+    begin, steps = meter.Meter.begin, iter(range(9))
+
+    def begin_never(self: meter.Meter) -> None:
+        if next(steps):
+            time.sleep(6)
+        begin(self)
+
+    mock.patch("meter.Meter.begin", begin_never).start()
+
+
 def another_text() -> None:
-    mock.patch("ddp.read_text", lambda folder: replace(data.read_text(folder), checksum=0xBAD)).start()
+    mock.patch("start.read_text", lambda folder: replace(data.read_text(folder), checksum=0xBAD)).start()
 
 
 def blind() -> None:
     """It does not see the checkpoint."""
-    error = SpecError("there is no checkpoint", found="--resume half.pt")
-    mock.patch("checkpoint.load", side_effect=error).start()
+    error = SpecError("there is no checkpoint", found="--resume half")
+    mock.patch("checkpoint.whole", side_effect=error).start()
 
 
-SPOILERS: dict[str, Callable[[], None]] = {"late": late, "another text": another_text, "blind": blind}
+SPOILERS: dict[str, Callable[[], None]] = {"late": late, "hangs": hangs, "another text": another_text, "blind": blind}
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), json.load(sys.stdin))

@@ -1,143 +1,147 @@
 from __future__ import annotations
 
+import json
 import os
-import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from torch import distributed as dist
 
-from checkpoint import Checkpoint, compare_shapes, load, prepare, save
+import checkpoint
+from checkpoint import ABOUT, compare_shapes, prepare, save, whole
 from hpc_kit.errors import SpecError
+from hpc_kit.runtime import Group
+from options import Options
 
-CPU = torch.device("cpu")
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A world of one, in this process."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path_factory.mktemp('store')}/s", rank=0, world_size=1)
+    yield Group(
+        rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0, nnodes=1,
+        launcher="single", name="a test", backend="gloo", device=torch.device("cpu"),
+    )  # fmt: skip
+    dist.destroy_process_group()
 
 
-def content(step: int) -> Checkpoint:
-    return Checkpoint(
-        step=step, shape={"layers": 2, "width": 8}, model={"w": torch.full((64,), float(step))}, optimizer={}
-    )
+def write(path: Path, world: Group, step: int) -> None:
+    save(path, world, Options(steps=step, layers=2, width=8, heads=2), {"w": torch.full((64,), float(step))})
 
 
 def refusal(path: Path) -> str:
     with pytest.raises(SpecError) as caught:
-        load(path, CPU)
+        whole(path)
     return str(caught.value)
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    save(tmp_path / "c.pt", content(3))
-    saved = load(tmp_path / "c.pt", CPU)
-    assert (saved["step"], saved["shape"], saved["optimizer"]) == (3, {"layers": 2, "width": 8}, {})
-    assert torch.equal(saved["model"]["w"], torch.full((64,), 3.0))
-    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+def test_what_was_saved_is_whole_and_says_what_it_is(tmp_path: Path, world: Group) -> None:
+    write(tmp_path / "c", world, 3)
+    about = whole(tmp_path / "c")
+    assert about["step"] == 3
+    assert about["shape"] == {"layers": 2, "width": 8, "heads": 2, "sequence": 64}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-@given(share=st.floats(0, 0.999))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path, share: float) -> None:
-    path = tmp_path / "c.pt"
-    save(path, content(1))
-    size = int(path.stat().st_size * share)
-    os.truncate(path, size)
-    words = refusal(path)
-    assert words.startswith(f"this is not a whole checkpoint\n  found  --resume {path}, {size} bytes: ")
-    assert words.endswith("\n  do     an earlier one: this was cut short, or another program wrote it")
+def test_a_checkpoint_cut_short_in_any_of_its_files_is_refused(tmp_path: Path, world: Group) -> None:
+    path = tmp_path / "c"
+    write(path, world, 1)
+    for name, size in whole(path)["files"].items():
+        content = (path / name).read_bytes()
+        os.truncate(path / name, size // 2)
+        assert refusal(path) == (
+            f"this is not a whole checkpoint\n  found  --resume {path}: {name} has {size // 2} bytes of {size}\n"
+            "  do     an earlier one: this was cut short, or another program wrote it"
+        )
+        (path / name).write_bytes(content)
+    whole(path)
+    next(path.glob("*.distcp")).unlink()
+    assert "FileNotFoundError" in refusal(path)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "c.pt"
-    for other in (torch.ones(3), {"step": 1}, 7, "text"):
-        torch.save(other, path)
+def test_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    assert refusal(path) == f"there is no checkpoint\n  found  --resume {path}\n  do     a path that every node sees"
+    path.mkdir()
+    assert "FileNotFoundError" in refusal(path)
+    for text in ("{", "[]", "7", json.dumps({"files": {}}), json.dumps({"step": 1, "shape": {}})):
+        (path / ABOUT).write_text(text)
         assert refusal(path).startswith("this is not a whole checkpoint\n")
-    torch.save({"step": 1, "model": {}}, path)
-    assert "bytes: no optimizer, shape in it\n" in refusal(path)
-    path.write_text("a text\n")
-    assert refusal(path).startswith("this is not a whole checkpoint\n")
+    assert "NotADirectoryError" in refusal(path / ABOUT)
 
 
-class Mischief:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Path.touch, (self.path,))
-
-
-def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
-    torch.save({**content(1), "optimizer": Mischief(tmp_path / "done")}, tmp_path / "c.pt")
-    assert refusal(tmp_path / "c.pt").startswith("this is not a whole checkpoint\n")
-    assert not (tmp_path / "done").exists()
-
-
-def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "c.pt") == (
-        f"there is no checkpoint\n  found  --resume {tmp_path}/c.pt\n  do     a path that every node sees"
-    )
-    assert "bytes: IsADirectoryError: [Errno 21] Is a directory" in refusal(tmp_path)
-
-
-def test_who_is_killed_while_writing_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_killed_while_writing_leaves_the_old_checkpoint(
+    tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Killed(BaseException):
         """Passes every `except` of ours, as a SIGKILL does."""
 
-    def killed(descriptor: int) -> None:
+    def killed(*_: object) -> None:
         raise Killed
 
-    path = tmp_path / "c.pt"
-    save(path, content(1))
+    path = tmp_path / "c"
+    write(path, world, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", killed)
+        patched.setattr(checkpoint, "put", killed)
         with pytest.raises(Killed):
-            save(path, content(2))
-    assert len(list(tmp_path.iterdir())) == 2
-    assert load(path, CPU)["step"] == 1
-    save(path, content(3))
-    assert load(path, CPU)["step"] == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+            write(path, world, 2)
+    assert whole(path)["step"] == 1
+    write(path, world, 3)
+    assert whole(path)["step"] == 3
+    assert [each.name for each in tmp_path.iterdir()] == ["c"]
 
 
-def test_a_disk_that_is_full_leaves_the_old_checkpoint_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "c.pt"
-    save(path, content(1))
-    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(SpecError) as caught:
-            save(path, content(2))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
-    words = str(caught.value)
-    assert words.startswith(f"the checkpoint cannot be written\n  found  --checkpoint {path}: ")
-    assert words.endswith("\n  do     name a file on a disk with room, in a folder of your own")
-    assert load(path, CPU)["step"] == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+def test_between_the_two_renames_the_old_checkpoint_is_named(tmp_path: Path, world: Group) -> None:
+    write(tmp_path / "c", world, 1)
+    (tmp_path / "c").rename(tmp_path / ".c.old")
+    assert refusal(tmp_path / "c").endswith(
+        f"do     mv {tmp_path}/.c.old {tmp_path}/c: a kill while writing left it there"
+    )
 
 
-def test_a_path_that_takes_no_file_is_refused_before_the_training(
+def test_a_disk_that_is_full_leaves_the_old_checkpoint_and_says_so(
+    tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c"
+    write(path, world, 1)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "put", full)
+    with pytest.raises(SpecError) as caught:
+        write(path, world, 2)
+    assert str(caught.value) == (
+        f"the checkpoint cannot be written\n  found  --checkpoint {path}: [Errno 28] No space left on device\n"
+        "  do     a new folder on a disk with room, in a folder of your own"
+    )
+    assert whole(path)["step"] == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_path_that_takes_no_checkpoint_is_refused_before_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(tmp_path / "new" / "folder" / "c.pt")
+    prepare(tmp_path / "new" / "folder" / "c")
     assert (tmp_path / "new" / "folder").is_dir()
-    (tmp_path / "c.pt").mkdir()
-    with pytest.raises(SpecError, match=r"c\.pt: it is a folder\n"):
-        prepare(tmp_path / "c.pt")
+    with pytest.raises(SpecError, match=r"new: something else is there\n"):
+        prepare(tmp_path / "new")
     (tmp_path / "file").touch()
-    with pytest.raises(SpecError, match=r"file/c\.pt: (File exists|Not a directory)\n"):
-        prepare(tmp_path / "file" / "c.pt")
+    with pytest.raises(SpecError, match=r"file/c: (File exists|Not a directory)\n"):
+        prepare(tmp_path / "file" / "c")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SpecError, match=f"{tmp_path} is not yours to write in"):
-        prepare(tmp_path / "d.pt")
+        prepare(tmp_path / "d")
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_both_numbers() -> None:
-    compare_shapes(Path("c.pt"), {"layers": 2, "width": 8}, {"layers": 2, "width": 8})
+    compare_shapes(Path("c"), {"layers": 2, "width": 8}, {"layers": 2, "width": 8})
     with pytest.raises(SpecError) as caught:
-        compare_shapes(Path("c.pt"), {"layers": 2, "width": 8}, {"layers": 4, "width": 16})
+        compare_shapes(Path("c"), {"layers": 2, "width": 8}, {"layers": 4, "width": 16})
     assert str(caught.value) == (
         "the checkpoint is another model's\n"
-        "  found  layers 2 in c.pt, 4 asked for, width 8 in c.pt, 16 asked for\n"
+        "  found  layers 2 in c, 4 asked for, width 8 in c, 16 asked for\n"
         "  do     --layers 2 --width 8"
     )

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict, cast
 
 import pytest
 
-from tests.train.conftest import ROOT, TRAIN
+from tests.train.conftest import TRAIN
 from tests.train.ranks_of_a_run import Run
+from tests.train.trained import TOLERANCE, Trained, train
 
 SMALL = "--layers 2 --width 32 --heads 2 --sequence 16 --global-batch 16 --eval-windows 7 --lr 0.02 --log-every 4"
-
-TOLERANCE = 1e-5
-"""Largest relative deviation from the losses of one rank, over ten steps in float32.
-
-Ranks add up the same numbers in another order, which moves a gradient by some 1e-7 of itself; the steps let it grow.
-The default warm-up of ten steps makes the rate of a step the same in a training of five steps as in one of ten.
-"""
 
 
 def run(name: str, ranks: int, arguments: str, rank_1: str = "") -> Run:
@@ -37,78 +26,22 @@ RUNS = [
     run("two", 2, "--steps 10 --accumulate 2"),
     run("four", 4, "--steps 10 --accumulate 4"),
     run("eight", 8, "--steps 10 --eval-every 4"),
-    run("half", 2, "--steps 5 --checkpoint half.pt"),
-    run("resumed", 4, "--steps 10 --resume half.pt"),
-    run("nothing left", 2, "--steps 5 --resume half.pt"),
+    run("half", 2, "--steps 5 --checkpoint half"),
+    run("resumed", 4, "--steps 10 --resume half"),
+    run("nothing left", 2, "--steps 5 --resume half"),
     run("indivisible", 2, "--steps 10 --global-batch 7"),
     run("unlike", 2, "--steps 10", "--seed 5"),
     run("another text", 2, "--steps 10", "another text"),
-    run("blind", 2, "--steps 10 --resume half.pt", "blind"),
+    run("blind", 2, "--steps 10 --resume half", "blind"),
     run("diverged", 2, "--steps 10 --lr 1e38 --warmup 0"),
     run("late", 2, "--steps 4", "late"),
     Run(name="plain", ranks=2, arguments=["--steps", "2", "--global-batch", "4"], plain=True),
 ]
 
 
-class Left(TypedDict):
-    """What a rank left behind."""
-
-    losses: list[float]
-    norms: list[float]
-    before: float
-    after: float
-    communication: float
-    waiting: float
-    error: str
-    exit_status: int
-
-
-class Trained:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def output(self, name: str, rank: int = 0) -> str:
-        return (self.folder / f"{name}-{rank}.out").read_text()
-
-    def left(self, name: str, rank: int = 0) -> Left:
-        result = json.loads((self.folder / f"{name}-{rank}.json").read_text())
-        assert result is not None, (self.folder / f"{name}-{rank}.err").read_text()
-        return cast("Left", result)
-
-    def errors(self, name: str) -> list[str]:
-        """Of rank 0 and of rank 1."""
-        return [self.left(name, rank)["error"] for rank in (0, 1)]
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """With its ranks, which are in its process group."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
-    folder = tmp_path_factory.mktemp("trained")
-    for each in RUNS:
-        if not each.get("plain"):
-            each["arguments"] += ["--data", str(source)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_KIT_"))}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.train.ranks_of_a_run", str(folder)],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**clean, "PYTHONPATH": f"{ROOT}{os.pathsep}{TRAIN}"},
-        start_new_session=True,
-    )
-    try:
-        _, errors = process.communicate(json.dumps(RUNS), timeout=240)
-    finally:
-        end(process)
-    assert process.returncode == 0, errors
-    return Trained(folder)
+    return train(tmp_path_factory.mktemp("trained"), RUNS, source, timeout=240)
 
 
 @pytest.mark.parametrize("name", ["two", "four", "eight"])
@@ -131,12 +64,12 @@ def test_all_ranks_know_the_same_losses(trained: Trained) -> None:
 def test_a_resumed_training_goes_on_with_the_losses_of_an_unbroken_one(trained: Trained) -> None:
     one, half, resumed = (trained.left(name) for name in ("one", "half", "resumed"))
     assert resumed["before"] == pytest.approx(half["after"], rel=1e-6)
-    assert "\nsaved   half.pt\n" in trained.output("half")
+    assert "\nsaved   half\n" in trained.output("half")
     assert half["losses"] + resumed["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
 
 
 def test_rank_0_speaks_for_all(trained: Trained) -> None:
-    first, *lines, last = trained.output("eight").splitlines()
+    first, *lines, time, memory, last = trained.output("eight").splitlines()
     assert re.fullmatch(r"start   ranks 8, parameters 41 600, text 60 files, \d+ bytes, crc [0-9a-f]{8}", first)
     number = r"\d[\d ]*"
     step = rf"   loss \d\.\d\d   {number} tokens/s   \d+ % communication"
@@ -144,6 +77,10 @@ def test_rank_0_speaks_for_all(trained: Trained) -> None:
     expected = [f"step 4/10{step}", f"step 4/10{validation}", f"step 8/10{step}", f"step 8/10{validation}"]
     for line, pattern in zip(lines, [*expected, f"step 10/10{step}"], strict=True):
         assert re.fullmatch(pattern, line)
+    share = r"\d+(\.\d)?%"
+    waits = rf"communication {share}, waiting for ranks {share}, for data {share}"
+    assert re.fullmatch(rf"time    step \d+ ms, 95 % within \d+ ms; {waits}; slowest: rank \d on \S+, [+-]\d+%", time)
+    assert memory == "memory  most on a rank, MiB: parameters 0.16, gradients 0.16, optimizer 0.32"
     assert re.fullmatch(rf"done    validation loss \d\.\d\d -> \d\.\d\d, {number} tokens/s, peak \d+ MiB a rank", last)
     assert {trained.output("eight", rank) for rank in range(1, 8)} == {""}
 
@@ -152,6 +89,7 @@ def test_waiting_for_a_late_rank_is_not_booked_as_communication(trained: Trained
     left = trained.left("late")
     assert 0 < left["communication"] < left["waiting"]
     assert 0.1 < left["waiting"] < 0.55  # of two ranks one waits, most of the time
+    assert left["slowest"] == 1
 
 
 def test_shares_of_a_step_are_shares(trained: Trained) -> None:
@@ -187,8 +125,8 @@ def test_a_rank_that_read_another_text_stops_every_rank(trained: Trained) -> Non
 
 def test_a_checkpoint_that_one_rank_does_not_see_stops_every_rank(trained: Trained) -> None:
     first, second = trained.errors("blind")
-    assert second == "there is no checkpoint\n  found  --resume half.pt"
-    assert re.fullmatch(r"rank 1 cannot go on\n  found  \S+: there is no checkpoint\n +found  --resume half\.pt", first)
+    assert second == "there is no checkpoint\n  found  --resume half"
+    assert re.fullmatch(r"rank 1 cannot go on\n  found  \S+: there is no checkpoint\n +found  --resume half", first)
 
 
 def test_a_checkpoint_at_the_last_step_is_refused_with_both_numbers(trained: Trained) -> None:
@@ -196,7 +134,7 @@ def test_a_checkpoint_at_the_last_step_is_refused_with_both_numbers(trained: Tra
     assert first == second
     assert first == (
         "the checkpoint leaves nothing to train\n"
-        "  found  --resume half.pt is at step 5; --steps 5\n"
+        "  found  --resume half is at step 5; --steps 5\n"
         "  do     --steps 10: it counts from the first start"
     )
 

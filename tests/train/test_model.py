@@ -39,6 +39,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_with_both_numbers() -> N
 def test_no_position_sees_a_later_byte(position: int, seed: int) -> None:
     torch.manual_seed(seed)
     model = model_of(SMALL)
+    assert model.head is not None
     torch.nn.init.normal_(model.head.weight)  # as it starts, it hides what comes before it
     text = torch.randint(BYTES, (2, SMALL.sequence))
     changed = text.clone()

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from data import Text
+from fsdp import FsdpOptions
 from hpc_kit.errors import SpecError
 from model import Config
 from options import Options, refuse
+from stages import PipelineOptions
 
 
 def text_of(training: int, held_back: int) -> Text:
@@ -35,6 +37,7 @@ def test_every_option_is_read() -> None:
         "--clip": "2.0",
         "--seed": "7",
         "--data": "d",
+        "--compile": "inductor",
         "--eval-windows": "9",
         "--eval-every": "5",
         "--log-every": "1",
@@ -42,8 +45,10 @@ def test_every_option_is_read() -> None:
         "--resume": "r",
         "--timeout": "60.0",
     }
-    options = Options.parse(None, [word for pair in given.items() for word in pair])
-    assert {f"--{name.replace('_', '-')}": str(value) for name, value in vars(options).items()} == given
+    flags = ["--bf16", "--recompute"]
+    options = Options.parse(None, [*(word for pair in given.items() for word in pair), *flags])
+    read = {f"--{name.replace('_', '-')}": str(value) for name, value in vars(options).items()}
+    assert read == {**given, **dict.fromkeys(flags, "True")}
     assert options.model == Config(layers=2, width=32, heads=2, sequence=16)
 
 
@@ -82,8 +87,50 @@ def test_help_tells_every_option_with_its_default(capsys: pytest.CaptureFixture[
 
 def test_a_job_writes_its_checkpoint_into_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", "/runs/ddp/7")
-    assert Options.parse(None, []).checkpoint == Path("/runs/ddp/7/checkpoint.pt")
+    assert Options.parse(None, []).checkpoint == Path("/runs/ddp/7/checkpoint")
     assert Options.parse(None, ["--checkpoint", "mine.pt"]).checkpoint == Path("mine.pt")
+
+
+def test_the_jobs_layout_stands_in_for_options_that_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_KIT_LAYOUT", "dp=2 pp=2 global_batch=32 micro_batches=8 heads=2 parameters=9")
+    options = PipelineOptions.parse(None, [])
+    assert (options.pp, options.global_batch, options.micro_batches, options.heads) == (2, 32, 8, 2)
+    assert PipelineOptions.parse(None, ["--pp", "4", "--micro-batches", "16"]).pp == 4
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("tp=2 cp=2", "this program does not split by cp 2, tp 2, which the job's [layout] says"),
+        ("zero=1", "this program does not split by zero 1, which the job's [layout] says"),
+        ("global_batch=0", "argument --global-batch: invalid count value: '0'"),
+    ],
+)
+def test_a_layout_that_the_program_does_not_do_is_refused(
+    layout: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HPC_KIT_LAYOUT", layout)
+    with pytest.raises(SystemExit) as caught:
+        Options.parse(None, [])
+    assert caught.value.code == 2
+    assert sorted(capsys.readouterr().err.splitlines()[-1].partition("error: ")[2]) == sorted(words)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--schedule", "2F2B"], "argument --schedule: '2F2B' is none of GPipe, 1F1B, Interleaved1F1B"),
+        (["--zero", "1"], "argument --zero: '1' is none of 2, 3"),
+    ],
+)
+def test_a_word_that_is_none_of_those_known_is_refused(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = PipelineOptions if "--schedule" in argv else FsdpOptions
+    with pytest.raises(SystemExit):
+        kind.parse(None, argv)
+    assert words in capsys.readouterr().err
+    assert PipelineOptions.parse(None, ["--schedule", "gpipe"]).schedule == "GPipe"
 
 
 def test_what_fits_is_not_refused() -> None:

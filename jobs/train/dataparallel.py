@@ -1,0 +1,49 @@
+"""nn.DataParallel: one process, a thread for each GPU of the node. What DistributedDataParallel has replaced.
+
+    srun -N1 -n1 python jobs/train/dataparallel.py --steps 60
+
+In every step the batch is scattered, the model copied to all GPUs, and outputs and gradients are gathered on the first
+one, which holds more and waits for nobody; the threads share one interpreter. ddp.py does the same work without that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from hpc_kit.errors import SpecError
+from loop import Split, Whole, adamw, train
+from options import Options
+from report import Result, say
+from start import gpt, ranks_of
+
+
+def main(argv: Sequence[str] | None = None) -> Result:
+    options = Options.parse(__doc__, argv)
+    with ranks_of(options) as (world, text):
+        if world.world_size > 1:
+            raise SpecError(
+                "nn.DataParallel is one process",
+                found=f"{world.world_size} ranks, each of which would train alone on all GPUs",
+                remedy="ntasks_per_node = 1 and nodes = 1, or ddp.py",
+            )
+        gpus = torch.cuda.device_count()
+        if gpus < 2:
+            say(world, f"note    {gpus} GPUs here: without two of them nn.DataParallel scatters and copies nothing,")
+            say(world, "note    so this run shows neither the cost of copying the model nor the load on the first GPU")
+        model = gpt(options, world.device)
+        whole = Whole(nn.DataParallel(model), options, world.device)
+        split = Split(
+            model=model,
+            optimizer=adamw(model, options),
+            gradients=whole.gradients,
+            losses=whole.losses,
+            facts={"devices": max(1, gpus)},
+        )
+        return train(options, world, text, split)
+
+
+if __name__ == "__main__":
+    main()

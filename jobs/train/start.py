@@ -1,0 +1,56 @@
+"""How every program begins: the ranks meet, have read the same text, and refuse what cannot work."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+import hpc_kit
+from data import Text, read_text
+from model import GPT, initialise
+from options import Options
+from ranks import compare
+
+if TYPE_CHECKING:
+    from hpc_kit.runtime import Group
+
+
+@contextmanager
+def ranks_of(options: Options) -> Iterator[tuple[Group, Text]]:
+    """The world and the text, alike on all ranks."""
+    with hpc_kit.distributed(timeout=options.timeout) as world:
+        text = read_text(options.data)
+        versions = {"Python": platform.python_version(), "torch": torch.__version__}
+        compare({**versions, "text": str(text), "options": repr(options)})
+        yield world, text
+
+
+def gpt(options: Options, device: torch.device, part: range | None = None) -> GPT:
+    """The model, or those layers of it, with its first weights, on the device."""
+    model = GPT(options.model, part).to(device)
+    initialise(model, options.seed)
+    return with_options(model, options)
+
+
+def with_options(model: GPT, options: Options) -> GPT:
+    """Activation checkpointing and torch.compile, layer by layer; no parameter changes its name."""
+    model.recompute = options.recompute
+    if options.compile:
+        for layer in model.layers.values():
+            layer.compile(backend=options.compile)
+    return model
+
+
+def autocast(options: Options, device: torch.device) -> torch.autocast:
+    """bfloat16 where --bf16 asks for it: the matrix products; the loss stays in float32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=options.bf16)
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Of the parameters, as this rank holds them."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from curves import Curve, by_step, compared
+
+
+def test_both_are_held_to_the_loss_that_the_worse_one_reached() -> None:
+    curves = {
+        "synchronous": Curve([5.0, 4.0, 3.0, 1.0], [1.0, 2.0, 3.0, 4.0]),
+        "asynchronous": Curve([5.0, 4.5, 4.0, 3.0], [0.5, 1.0, 1.5, 2.0], stale=2.0),
+    }
+    lines, facts = compared(curves, 2)
+    assert lines == [
+        "synchronous    loss 3.50 after 3 steps, 3.0 s; a gradient 0.0 updates late",
+        "asynchronous   loss 3.50 after 4 steps, 2.0 s; a gradient 2.0 updates late",
+    ]
+    assert facts["loss_reached"] == 3.5
+    assert (facts["synchronous_steps"], facts["asynchronous_seconds"]) == (3, 2.0)
+
+
+def test_a_curve_of_updates_becomes_one_of_steps() -> None:
+    found = by_step(Curve([1.0, 3.0, 5.0, 7.0], [0.1, 0.2, 0.3, 0.4]), 2, 1.5)
+    assert (found.losses, found.seconds, found.stale) == ([2.0, 6.0], [0.2, 0.4], 1.5)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_fewer_steps_than_are_smoothed_over_are_compared_as_they_are(steps: int) -> None:
+    curve = Curve([4.0] * steps, [1.0] * steps)
+    assert curve.best(5) == 4.0
+    assert curve.reached(4.0, 5)[0] == steps
