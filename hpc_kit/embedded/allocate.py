@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded.request import WHOLE_NODE, Refused, Request
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request import WHOLE_NODE, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,17 +93,17 @@ def impossible(request: Request, totals: Sequence[Node]) -> str | None:
         raise Refused(denied="Invalid node name specified")
     if not set(request.exclude) <= names:
         raise Refused(denied="Invalid node name specified")
+    if not request.overcommit and request.tasks * request.cpus_per_task > sum(node.cpus for node in totals):
+        return "PartitionConfig"
     if request.min_nodes > len(totals):
         return "PartitionNodeLimit"
     most = max((node.cpus for node in totals), default=0)
     per_node = request.cpus_per_task * max(1, request.tasks_per_node)
     if not request.overcommit and max(per_node, request.min_cpus) > most:
         raise Refused("error: CPU count per node can not be satisfied", denied=NO_NODES)
-    if request.mem_per_node > max((node.mem for node in totals), default=0):
+    if max(request.mem_per_node, request.mem_per_cpu) > max((node.mem for node in totals), default=0):
         raise Refused("error: Memory specification can not be satisfied", denied=NO_NODES)
     if allocate(request, totals, totals) is None:
-        if not request.max_nodes and request.ntasks * request.cpus_per_task > sum(node.cpus for node in totals):
-            return "PartitionConfig"
         raise Refused(denied=NO_NODES)
     return None
 
@@ -113,7 +114,8 @@ def _counts(request: Request, available: int) -> Iterable[int]:
     if request.tasks_per_node and request.ntasks and not request.overcommit:
         least = max(least, -(-request.ntasks // request.tasks_per_node))
     if request.max_nodes:
-        return range(min(request.max_nodes, available), least - 1, -1)
+        counts = range(least, min(request.max_nodes, available) + 1)
+        return counts if request.fewest else reversed(counts)
     return range(least, available + 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -94,6 +95,14 @@ def say(stderr: int, text: str) -> None:
         return
 
 
+def say_cancelled(stderr: int, job: Job, why: str) -> None:
+    """That a job is ended, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
+    cause = f" DUE TO {why}" if why else ""
+    cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+    say(stderr, f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
+
+
 def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
     environ = batch_environ(job, state.settings, exports.decode(stored))
     folder = str(commands_folder.find(state.directory))
@@ -132,7 +141,8 @@ def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, i
         _forget_signals()
         os.umask(job.umask)
         environ["SLURM_TASK_PID"] = str(os.getpid())
-        _enter(job.work_dir)
+        if not _enter(job.work_dir):
+            _enter(job.work_dir)  # slurmstepd tries it, and once more in the process that becomes the script
         _execute(path, job, environ)
     except BaseException as error:  # noqa: BLE001 - it must not get back into the supervisor
         say(2, str(error))
@@ -152,12 +162,14 @@ def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
         os._exit(error.errno or 1)
 
 
-def _enter(folder: str) -> None:
+def _enter(folder: str) -> bool:
     try:
         os.chdir(folder)
     except OSError as error:
         say(2, f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
         os.chdir("/tmp")  # noqa: S108 - where slurmd goes
+        return False
+    return True
 
 
 def _forget_signals() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 DEFAULT_WIDTH = 20
 _PERCENT = re.compile(r"%(#?)(\.?)([0-9]*)(.?)([^%]*)", re.DOTALL)
@@ -35,6 +38,22 @@ class Format(NamedTuple):
 
     prefix: str
     columns: list[Column]
+    long: bool = False
+
+    def known(self, keys: Collection[str]) -> tuple[Format, list[str]]:
+        """The columns that there are, and the others' keys: of -o their text stays, of -O nothing."""
+        prefix, found, unknown = self.prefix, list[Column](), list[str]()
+        for column in self.columns:
+            if column.key in keys:
+                found.append(column)
+                continue
+            unknown.append(column.key)
+            text = "" if self.long else f"%{column.key}{column.suffix}"
+            if found:
+                found[-1] = found[-1]._replace(suffix=found[-1].suffix + text)
+            else:
+                prefix += text
+        return Format(prefix, found, self.long), unknown
 
 
 def parse_percent(text: str) -> Format:
@@ -53,4 +72,9 @@ def parse_long(text: str) -> Format:
         if match:
             name, right, width, suffix = match.groups()
             columns.append(Column(name.lower(), int(width or DEFAULT_WIDTH), bool(right), suffix or ""))
-    return Format("", columns)
+    return Format("", columns, long=True)
+
+
+def parse_sort(text: str) -> list[tuple[str, bool]]:
+    """Read the letters of a --sort and whether each goes backwards: `P,t,-p`, or `Pt-p`."""
+    return [(letter, sign.endswith("-")) for sign, letter in re.findall(r"([+-]*)([^,+\s-])", text)]

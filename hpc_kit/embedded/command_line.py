@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from hpc_kit.embedded.commands_folder import COMMANDS
+from hpc_kit.embedded.loading import load
 from hpc_kit.errors import HpcKitError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
         return 2
     command, *words = argv
     try:
-        return cast("_Command", import_module(f"hpc_kit.embedded.{command}")).main(words, environ)
+        return cast("_Command", load(command)).main(words, environ)
     except (HpcKitError, sqlite3.Error) as error:
         print(f"{command}: error: {error}", file=sys.stderr)
         return 1

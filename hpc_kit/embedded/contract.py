@@ -50,6 +50,10 @@ effect for the reason given, or is refused; nothing is passed over in silence.
   limits are whole minutes.
 - A job whose supervising process is killed, or that ran when the machine went down, is requeued, or ends as NODE_FAIL
   with `--no-requeue`.
+- Whatever a job started is ended with it, as under proctrack/cgroup. `hostname` is this machine's on every node;
+  `SLURMD_NODENAME` names the node.
+- A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need. A
+  command whose code cannot be loaded just then says so in a sentence, and submits nothing.
 - There is no `salloc`, no heterogeneous job, no reservation, no preemption, and no accounting but the queue's records:
   `sacct` knows the last 10000 jobs, `squeue` and `scontrol` those that ended in the last 300 seconds.
 

@@ -1,6 +1,7 @@
 """The controller: one process that starts what may start, and that goes when nothing is left to do.
 
-It runs no job itself. Each job has a supervisor, a fork of the controller, that goes on without it.
+It runs no job itself. Each job has a supervisor, a fork of the controller, that goes on without it. All that both
+need is imported when the controller starts: what becomes of the package's files later on does not concern them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sqlite3
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.embedded import processes, start, wake
+from hpc_kit.embedded import processes, start, supervisor, wake
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.recover import book_lost, sweep
 from hpc_kit.embedded.schedule import Pass
@@ -41,7 +42,7 @@ class Controller:
 
     def run(self) -> None:
         """Look, start, sleep; until the queue is empty or the directory is gone."""
-        processes.adopt_orphans()
+        processes.adopt_orphans("hpc-slurmctld")
         while not self._directory_gone():
             try:
                 again = self._look()
@@ -105,13 +106,12 @@ class Controller:
             self._supervisors[pid] = job.job_id
             return
         try:
-            from hpc_kit.embedded.supervisor import main
-
             signal.set_wakeup_fd(-1)
             processes.close_files()
             os.setsid()
-            main(self.state, job)
-        except BaseException:  # noqa: BLE001 - the log is all that will tell of it
+            supervisor.main(self.state, job)
+        except BaseException as error:  # noqa: BLE001 - the log is all that will tell of it
+            log(f"error: JobId={job.label} has lost its supervisor: {type(error).__name__}: {error}")
             traceback.print_exc()
         finally:
             os._exit(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -24,7 +24,7 @@ def install(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     directory = directory.expanduser().absolute()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(directory / CONF_NAME, encode(settings._replace(state=None)))
+        _configure(directory, encode(settings._replace(state=None)), environ)
         folder = str(commands_folder.make(directory))
     except OSError as error:
         raise AnswerNo(
@@ -38,10 +38,38 @@ def install(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and only where something changes: running commands read it."""
-    if path.exists() and path.read_text() == text:
+def _configure(directory: Path, text: str, environ: Mapping[str, str]) -> None:
+    """Write the settings whole or not at all, and only where something changes: running commands read them.
+
+    Raises:
+        AnswerNo: Jobs that were submitted under other settings are not over yet.
+    """
+    path = directory / CONF_NAME
+    before = path.read_text() if path.exists() else None
+    if before == text:
         return
+    if before is not None and (going := _going(directory, environ)):
+        raise AnswerNo(
+            "the embedded Slurm here has other settings, and jobs that are not over",
+            found=f"{path}, from another cluster file or before this one was edited; jobs {', '.join(going[:8])}",
+            remedy=f"wait for them, or end them: {directory}/bin/scancel --me\n"
+            f"or another queue: {STATE_VARIABLE}=FOLDER, or another `name` in the cluster file",
+        )
+    _write(path, text)
+
+
+def _going(directory: Path, environ: Mapping[str, str]) -> list[str]:
+    """The ids of jobs that are not over."""
+    from hpc_kit.embedded.state import State
+
+    state = State.open({**environ, STATE_VARIABLE: str(directory), CONF_VARIABLE: ""})
+    try:
+        return [str(job.job_id) for job in state.active_jobs()]
+    finally:
+        state.close()
+
+
+def _write(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(text)
     new.replace(path)

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.support import Row, Support
+
+if TYPE_CHECKING:
+    from hpc_kit.embedded.settings import Settings
+
+
+def check_clusters(command: str, named: str, settings: Settings) -> None:
+    """Stop a command that asks for another cluster, with its words.
+
+    Raises:
+        Problem: It does.
+    """
+    if lines := settings.other_clusters(named):
+        raise Problem("\n".join(f"{command}: {line}" for line in lines))
 
 
 def _kept(**notes: str) -> dict[str, Row]:
@@ -72,9 +88,5 @@ SINFO = {
         future="there are no future nodes",
         responding="all nodes respond",
     ),
-    **_refused(
-        json="give -o or -O and read the columns",
-        reservation="there are no reservations",
-        sort="partitions come as configured, busy nodes first",
-    ),
+    **_refused(json="give -o or -O and read the columns"),
 }

@@ -12,8 +12,15 @@ if TYPE_CHECKING:
 
 SHORT = {
     "idle": "idle", "mixed": "mix", "allocated": "alloc", "completing": "comp", "drained": "drain", "draining": "drng",
-    "down": "down",
+    "down": "down", "n/a": "n/a",
 }  # fmt: skip
+
+NODE_STATES = (
+    "unknown", "down", "idle", "allocated", "?", "mixed", "future", "drain", "drained", "draining", "no_respond",
+    "reserved", "perfctrs", "cloud", "completing", "powering_down", "powered_down", "power_down", "powering_up", "fail",
+    "maint", "reboot", "reboot^",
+)  # fmt: skip
+"""The states that sinfo knows, in its order."""
 
 
 class NodeView(NamedTuple):
@@ -26,10 +33,14 @@ class NodeView(NamedTuple):
     gpus_used: int
     completing: bool
     out: Out | None
+    missing: bool = False
+    """It stands for no node at all."""
 
     @property
     def state(self) -> str:
         """`idle`, `mixed`, `allocated`, `drained`..."""
+        if self.missing:
+            return "n/a"
         if self.out:
             if self.out.state == "DOWN":
                 return "down"

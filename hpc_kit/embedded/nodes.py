@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.allocate import Node, all_nodes
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 

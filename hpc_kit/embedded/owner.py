@@ -27,6 +27,16 @@ def whoami() -> Owner:
     return Owner(user_name(uid), uid, group_name(gid), gid)
 
 
+def is_known(kind: str, name: str) -> bool:
+    """Whether the system has a user (`uid`) or a group (`gid`) of that name or number."""
+    by_name, by_number = (pwd.getpwnam, pwd.getpwuid) if kind == "uid" else (grp.getgrnam, grp.getgrgid)
+    try:
+        by_number(int(name)) if name.isdecimal() else by_name(name)
+    except KeyError:
+        return False
+    return True
+
+
 def user_name(uid: int) -> str:
     """The name of a user."""
     try:

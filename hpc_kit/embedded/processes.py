@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 
 
 class Process(NamedTuple):
@@ -110,11 +110,18 @@ def terminate(pids: Iterable[int]) -> None:
     kill(pids, signal.SIGTERM)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of whatever below loses its own: nothing that a job starts gets away."""
+def adopt_orphans(name: str = "") -> None:
+    """Become the parent of whatever below loses its own: nothing that a job starts gets away.
+
+    Args:
+        name: What `ps -o comm` and `top` show of this process from now on, up to 15 letters.
+    """
     import ctypes
 
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if name:
+        libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def reap() -> dict[int, int]:

@@ -46,9 +46,7 @@ def book_lost(state: State, job: Job) -> str:
         if not (job.state == "RUNNING" or job.completing) or processes.alive(job.supervisor):
             return ""
         if job.state == "RUNNING" and not job.supervisor:
-            # Nodes were given, but its start never happened: as if it had not been tried.
-            state.update_job(job.job_id, state="PENDING", start_time=0.0, **NOTHING_HELD)
-            return ""
+            return _book_never_started(state, job)
         for step in state.steps(job.job_id):
             if step.state == "RUNNING":
                 state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
@@ -69,6 +67,14 @@ def book_lost(state: State, job: Job) -> str:
             job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0, completing=False
         )
         return f"JobId={job.label} lost its supervisor: NODE_FAIL"
+
+
+def _book_never_started(state: State, job: Job) -> str:
+    """Nodes were given, but nobody came to run it: as if it had not been tried, a few times."""
+    held = job.attempt - job.restart_count > _PATIENCE
+    hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}
+    state.update_job(job.job_id, state="PENDING", start_time=0.0, **NOTHING_HELD, **hold)
+    return f"JobId={job.label} was not started, requeued{' and held' * held}"
 
 
 NOTHING_HELD: dict[str, object] = {"nodes": [], "cpus": [], "mem": [], "gpus": [], "tasks": [], "supervisor": ""}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.embedded import request_gpus
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import nodelist, values
 from hpc_kit.slurm.units import parse_memory
@@ -16,27 +17,6 @@ WHOLE_NODE = -1
 """`--mem=0`: all the memory that the node has."""
 
 
-class Refused(Exception):
-    """Slurm says no.
-
-    Args:
-        lines: What the command prints behind its own name: `error: ...`, `fatal: ...`.
-        denied: The controller's own words; the command says what failed before them.
-        status: Exit status of the command.
-    """
-
-    def __init__(self, *lines: str, denied: str = "", status: int = 1) -> None:
-        super().__init__(*lines, denied)
-        self.lines = lines
-        self.denied = denied
-        self.status = status
-
-    def said_by(self, command: str, failed: str) -> str:
-        """All lines, as the command prints them: `failed` is its phrase for a request that did not get through."""
-        lines = [*self.lines, f"error: {failed}: {self.denied}"] if self.denied else self.lines
-        return "".join(f"{command}: {line}\n" for line in lines)
-
-
 class Request(NamedTuple):
     """The size of a job.
 
@@ -46,10 +26,12 @@ class Request(NamedTuple):
         tasks_per_node: At most, or with no `ntasks` exactly, so many on each node; 0 for any number.
         cpus_per_task: CPUs of a task; `min_cpus` of a node.
         mem_per_node: MiB, `WHOLE_NODE`, or 0 where nothing was said; likewise per CPU and per GPU.
-        gpus: In all; or per node, per task.
+        gpus: In all; or per node, per task; `gpu_types` that they must be of.
         nodelist: Nodes that must be among them; `exclude` must not.
         exclusive: Whole nodes.
         overcommit: One CPU a node, whatever the tasks.
+        contiguous: Nodes side by side.
+        fewest: Of a range, as few nodes as will do, not as many as are free.
         notes: What sbatch says about it and goes on.
     """
 
@@ -65,12 +47,14 @@ class Request(NamedTuple):
     gpus: int = 0
     gpus_per_node: int = 0
     gpus_per_task: int = 0
+    gpu_types: tuple[str, ...] = ()
     cpus_per_gpu: int = 0
     nodelist: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     exclusive: bool = False
     overcommit: bool = False
     contiguous: bool = False
+    fewest: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -100,23 +84,10 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> Requ
     """
     _check_exclusions(options)
     hosts = _hosts(options, environ)
-    if options.get("nodes", "1").strip("0") == "":
-        raise Refused(denied="Node count specification invalid")
-    wanted = values.parse_nodes(options["nodes"]) if "nodes" in options else None
-    least, most = (wanted.minimum, wanted.maximum if "-" in options["nodes"] else 0) if wanted else (1, 0)
-    fixed = wanted is not None and most in {0, least}
-    if hosts:
-        unique = len(dict.fromkeys(hosts))
-        least = max(unique, least) if wanted else unique
-        if most and least > most:
-            raise Refused(f"error: invalid number of nodes (-N {least}-{most})")
-        if wanted and not most and wanted.maximum < unique:
-            raise Refused(f"error: invalid number of nodes (-N {unique}-{wanted.maximum})")
-        fixed = most in {0, least}
-    per_gpu = _number(options, "ntasks-per-gpu") or _number(options, "ntasks-per-tres")
+    least, most = _node_range(options, len(dict.fromkeys(hosts)))
     request = Request(
         min_nodes=least,
-        max_nodes=least if (wanted or hosts) and fixed else most,
+        max_nodes=most,
         ntasks=_number(options, "ntasks"),
         tasks_per_node=_number(options, "ntasks-per-node"),
         cpus_per_task=_number(options, "cpus-per-task") or 1,
@@ -130,20 +101,50 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> Requ
         exclusive=options.get("exclusive") == "",
         overcommit="overcommit" in options,
         contiguous="contiguous" in options,
-        gpus=_gpu_count(options, "gpus"),
-        gpus_per_node=_gpu_count(options, "gpus-per-node") + _gpus_of_gres(options),
-        gpus_per_task=_gpu_count(options, "gpus-per-task"),
+        fewest="use-min-nodes" in options,
+        gpus=request_gpus.count(options, "gpus"),
+        gpus_per_node=request_gpus.count(options, "gpus-per-node", "gres"),
+        gpus_per_task=request_gpus.count(options, "gpus-per-task"),
+        gpu_types=request_gpus.types(options),
     )
-    if per_gpu and not request.ntasks and request.gpus:
-        request = request._replace(ntasks=per_gpu * request.gpus)
-    elif per_gpu and not request.tasks_per_node and request.gpus_per_node:
-        request = request._replace(tasks_per_node=per_gpu * request.gpus_per_node)
-    return _fit_tasks(request, arbitrary=_is_arbitrary(options, environ), hosts=hosts)
+    _check_memory_of_gpus(request)
+    request = _tasks_of_gpus(request, _number(options, "ntasks-per-gpu") or _number(options, "ntasks-per-tres"))
+    request = _fit_tasks(request, arbitrary=_is_arbitrary(options, environ), hosts=hosts)
+    return request_gpus.settle(request, per_task="gpus-per-task" in options, counted_nodes=bool(options.get("nodes")))
+
+
+def _check_memory_of_gpus(request: Request) -> None:
+    if request.mem_per_gpu and not (request.gpus or request.gpus_per_node or request.gpus_per_task):
+        size = max(0, request.mem_per_gpu)
+        note = f"error: Requested mem_per_tres=gres:gpu:{size} but did not request any GPU."
+        raise Refused(note, request_gpus.INVALID)
+
+
+def _node_range(options: Mapping[str, str], named: int) -> tuple[int, int]:
+    """The fewest and the most nodes, with so many asked for by name; 0 for as few as will do."""
+    if "nodes" not in options:
+        return max(1, named), 0
+    if not options["nodes"].strip("0"):
+        raise Refused(denied="Node count specification invalid")
+    wanted = values.parse_nodes(options["nodes"])
+    least = max(wanted.minimum, named)
+    if least > wanted.maximum:
+        raise Refused(f"error: invalid number of nodes (-N {least}-{wanted.maximum})")
+    return least, wanted.maximum
+
+
+def _tasks_of_gpus(request: Request, per_gpu: int) -> Request:
+    """Tasks from GPUs, with so many for each."""
+    if per_gpu and request.gpus and not request.ntasks:
+        return request._replace(ntasks=per_gpu * request.gpus)
+    if per_gpu and request.gpus_per_node and not request.tasks_per_node:
+        return request._replace(tasks_per_node=per_gpu * request.gpus_per_node)
+    return request
 
 
 def _fit_tasks(request: Request, *, arbitrary: bool, hosts: list[str]) -> Request:
     """Tasks from nodes, nodes from tasks: what sbatch does to the numbers before it sends them."""
-    least, most = request.min_nodes, request.max_nodes
+    least, most = request.min_nodes, request.max_nodes or len(request.nodelist)
     if arbitrary and hosts and not request.ntasks:
         return request._replace(ntasks=len(hosts))
     if request.tasks_per_node and not request.ntasks and (not most or least == most):
@@ -155,7 +156,7 @@ def _fit_tasks(request: Request, *, arbitrary: bool, hosts: list[str]) -> Reques
             return request._replace(
                 min_nodes=request.ntasks, max_nodes=request.ntasks, nodelist=keep, notes=(*request.notes, note)
             )
-        return request._replace(max_nodes=min(most, request.ntasks))
+        return request._replace(max_nodes=min(request.max_nodes, request.ntasks))
     return request
 
 
@@ -168,21 +169,6 @@ def _check_exclusions(options: Mapping[str, str]) -> None:
                 raise Refused(f"fatal: --{other} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
     if "quiet" in options and "verbose" in options:
         raise Refused("error: don't specify both --verbose (-v) and --quiet (-Q)")
-
-
-def _gpus_of_gres(options: Mapping[str, str]) -> int:
-    count = 0
-    for item in options.get("gres", "").split(","):
-        match = re.fullmatch(r"(?:gres:)?gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=]([0-9]+))?", item)
-        if match:
-            count += int(match[2] or 1)
-        elif item and item.lower() != "none":
-            raise Refused("error: Invalid generic resource (gres) specification")
-    return count
-
-
-def _gpu_count(options: Mapping[str, str], name: str) -> int:
-    return sum(count for _, count in values.parse_gpus(options[name])) if options.get(name) else 0
 
 
 def _hosts(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:

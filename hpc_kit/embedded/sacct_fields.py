@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import exit_codes
+from hpc_kit.embedded import exit_codes, tres_view
 from hpc_kit.embedded.records import BATCH_STEP
 from hpc_kit.embedded.squeue_steps import step_name
-from hpc_kit.embedded.view import View, moment
+from hpc_kit.embedded.view import View, megabytes, moment
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 
@@ -65,8 +65,7 @@ def _derived_exit_code(view: View) -> str:
 
 
 def _start(view: View) -> str:
-    never = "None" if view.job.end_time else "Unknown"
-    return moment(view.job.start_time, never)
+    return moment(view.job.start_time or view.job.end_time, "Unknown")
 
 
 def _step_cpus(step: Step) -> int:
@@ -82,8 +81,7 @@ def _limit_minutes(view: View) -> str:
 
 
 def _memory(view: View) -> str:
-    mem = sum(share.mem for share in view.shares)
-    return f"{mem // 1024}G" if mem and mem % 1024 == 0 else f"{mem}M" if mem else "0"
+    return megabytes(sum(share.mem for share in view.shares))
 
 
 def _sorted(tres: str) -> str:
@@ -103,7 +101,7 @@ FIELDS: dict[str, Field] = {
     "Account": Field(10, lambda v: v.job.account, lambda v, _: v.job.account),
     "AllocCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
     "AllocNodes": Field(10, lambda v: str(len(v.job.nodes)), lambda _, s: str(len(s.nodes))),
-    "AllocTRES": Field(10, lambda v: _sorted(v.tres) if v.job.nodes else ""),
+    "AllocTRES": Field(10, lambda v: _sorted(v.tres) if v.job.nodes else "", lambda _, s: tres_view.of_step(s)),
     "Cluster": Field(10, lambda v: v.job.cluster, lambda v, _: v.job.cluster),
     "Comment": Field(14, lambda v: v.job.comment),
     "Constraints": Field(19, lambda v: v.job.options.get("constraint", "")),
@@ -130,7 +128,7 @@ FIELDS: dict[str, Field] = {
     "Partition": Field(10, lambda v: v.job.partition),
     "Priority": Field(10, lambda v: str(v.job.priority)),
     "QOS": Field(10, lambda v: v.job.qos),
-    "Reason": Field(22, lambda v: v.job.reason),
+    "Reason": Field(22, lambda v: "None" if v.job.start_time else v.job.reason),  # what it waited for
     "ReqCPUS": Field(8, lambda v: str(v.request.tasks * v.request.cpus_per_task), lambda _, s: str(_step_cpus(s))),
     "ReqMem": Field(10, _memory),
     "ReqNodes": Field(8, lambda v: str(v.request.min_nodes), lambda _, s: str(len(s.nodes))),

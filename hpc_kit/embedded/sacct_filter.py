@@ -9,9 +9,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded.getopt import Problem
-from hpc_kit.embedded.view import parse_states
+from hpc_kit.embedded.job_states import parse_states
+from hpc_kit.embedded.owner import is_known
 from hpc_kit.errors import HpcKitError
-from hpc_kit.slurm.instants import parse_instant
+from hpc_kit.slurm.instants import fault, parse_instant
 from hpc_kit.slurm.nodelist import expand
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Filter:
         self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
         if "user" not in options and "uid" not in options and os.getuid():
             self._users = {str(os.getuid())}
+        if unknown := sorted(word for word in self._users if not is_known("uid", word)):
+            raise Problem(f"error: Invalid user id: {unknown[0]}")
         if "allusers" in options or "jobs" in options:
             self._users = set()
         self._hosts = set(expand(options["nodelist"])) if "nodelist" in options else set()
@@ -63,8 +66,8 @@ def _instant(text: str | None, otherwise: float) -> float:
     try:
         return parse_instant(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
     except HpcKitError:
-        sys.stderr.write(f"Invalid time specification (pos=0): {text}\n")
-        raise Problem("fatal: Bad time specified") from None
+        sys.stderr.write(f"Invalid time specification (pos={fault(text)}): {text}\n")
+        raise Problem("") from None
 
 
 def _midnight() -> float:

@@ -11,12 +11,14 @@ from hpc_kit.embedded import submission
 from hpc_kit.embedded.exit_codes import exit_status
 from hpc_kit.embedded.forecast import forecast
 from hpc_kit.embedded.help import usage
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request_gpus import INVALID
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State
 from hpc_kit.embedded.support import VARIABLES
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import read_directives
+from hpc_kit.slurm.instants import fault
 from hpc_kit.slurm.kinds import slurm_words
 from hpc_kit.slurm.options import SBATCH, Given, Options, Value, check_value, parse_options
 
@@ -49,8 +51,9 @@ def _sbatch(argv: list[str], environ: Mapping[str, str]) -> int:
     if given.has("help") or given.has("usage"):
         print(usage("sbatch"))
         return 0
-    script, command = _script(given, words)
-    options = submission.in_force(_directives(script), _variables(environ), given)
+    script, command = _script(given, words, environ)
+    name = words[0] if words else "stdin"
+    options = submission.in_force(_directives(script, name), _variables(environ), given)
     what = submission.Submission(
         options,
         name=options.get("job-name") or _name(given, words),
@@ -85,11 +88,14 @@ def _parse(argv: list[str]) -> tuple[Options, list[str]]:
     return given, words
 
 
-def _usage_error(error: DirectiveError) -> Refused:
+def _usage_error(error: DirectiveError, script: str = "") -> Refused:
     """Slurm's own words for it, and its own exit status."""
-    line = (error.found or error.what).splitlines()[-1]
-    if "Invalid directive" in line or "fatal:" in line:
-        return Refused(line.removeprefix("sbatch: "), status=BAD_OPTION)
+    line = (error.found or error.what).splitlines()[-1].removeprefix("sbatch: ")
+    if line.startswith("fatal: "):
+        return Refused(f"fatal: {script}: {line.removeprefix('fatal: ')}")
+    if "Invalid directive" in line:
+        return Refused(line, status=BAD_OPTION)
+    line = f"sbatch: {line}"
     return _not_understood(line)
 
 
@@ -121,12 +127,14 @@ def _bad_value(each: Given) -> Refused:
     low, dash, high = value.partition("-")
     if each.option.kind == "nodes" and dash and low.isdigit() and high.isdigit():
         words = f"Maximum node count {high} is less than minimum node count {low}"
-    if each.option.kind == "instant":
-        sys.stderr.write(f"Invalid time specification (pos=0): {value}\n")
+    if each.option.kind == "gpus":
+        return Refused(INVALID)
+    if each.option.kind == "instant" and value:
+        sys.stderr.write(f"Invalid time specification (pos={fault(value)}): {value}\n")
     return Refused(f"error: {words}", status=BAD_OPTION)
 
 
-def _script(given: Options, words: list[str]) -> tuple[bytes, str]:
+def _script(given: Options, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
     """The text of the batch script, and its path as `scontrol show job` tells it."""
     if given.has("wrap"):
         if words:
@@ -136,7 +144,7 @@ def _script(given: Options, words: list[str]) -> tuple[bytes, str]:
     if not words:
         script, command = sys.stdin.buffer.read(), ""
     else:
-        command = _find(words[0])
+        command = _find(words[0], environ)
         try:
             with open(command, "rb") as file:  # noqa: PTH123
                 script = file.read()
@@ -148,9 +156,9 @@ def _script(given: Options, words: list[str]) -> tuple[bytes, str]:
     return script, command
 
 
-def _find(name: str) -> str:
+def _find(name: str, environ: Mapping[str, str]) -> str:
     """A script in the current folder, else one along PATH."""
-    folders = [""] if "/" in name else ["", *os.environ.get("PATH", "").split(os.pathsep)]
+    folders = [""] if "/" in name else ["", *environ.get("PATH", "").split(os.pathsep)]
     for folder in folders:
         path = os.path.join(folder, name)  # noqa: PTH118
         if os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
@@ -180,14 +188,14 @@ def _check_script(script: bytes) -> None:
         )
 
 
-def _directives(script: bytes) -> Options:
+def _directives(script: bytes, name: str) -> Options:
     try:
         directives = read_directives(script.decode(errors="surrogateescape"))
         if len(directives.components()) > 1:
             raise Refused("error: heterogeneous jobs are not supported by the embedded Slurm")
         options = directives.options()
     except DirectiveError as error:
-        raise _usage_error(error) from None
+        raise _usage_error(error, name) from None
     _check(options)
     return options
 

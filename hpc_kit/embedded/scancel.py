@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.embedded import job_ids, listing_support, start
 from hpc_kit.embedded.arrays import split
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
+from hpc_kit.embedded.job_states import parse_states
+from hpc_kit.embedded.owner import is_known
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State, now
-from hpc_kit.embedded.view import parse_states
 from hpc_kit.embedded.wake import poke
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
@@ -72,13 +72,13 @@ def _scancel(options: dict[str, str], words: list[str], environ: Mapping[str, st
         raise Problem("scancel: error: No job identification provided")
     number = _signal(options)
     state = State.open(environ)
-    if not state.is_cluster(options.get("clusters", "all")):
-        raise Problem(f"scancel: error: No cluster '{options['clusters']}' known by database.")
+    listing_support.check_clusters("scancel", options.get("clusters", "all"), state.settings)
     # It may be a part of what it ends, and has to tell of it before it goes.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     targets = _targets(state, options, words)
     problems = [problem for target in targets if (problem := _one(state, target, number, options))]
-    start.ensure(state)
+    if len(problems) < len(targets):
+        start.ensure(state)
     # Whoever only wants a job gone does not mind that it is.
     if number is not None or "verbose" in options:
         sys.stderr.write("".join(problems) if "quiet" not in options else "")
@@ -123,7 +123,7 @@ def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
             checks.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
     user = str(os.getuid()) if "me" in options else options.get("user")
     if user is not None:
-        if not user.isdigit() and user not in {each.pw_name for each in pwd.getpwall()}:
+        if not is_known("uid", user):
             raise Problem(f"scancel: error: Invalid user name: {user}")
         checks.append(lambda job: user in {job.user, str(job.uid)})
     if "state" in options:
@@ -139,11 +139,13 @@ def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
 
 
 def _state_check(text: str) -> Callable[[Job], bool]:
+    """One state alone: scancel takes no list of them."""
     try:
-        states = parse_states(text)
-    except ValueError as error:
-        raise Problem(f"scancel: error: Invalid job state specified: {error}") from None
-    return lambda job: job.shown_state in states
+        (state,) = parse_states(text)
+    except ValueError:
+        known = "PENDING, RUNNING, and SUSPENDED"
+        raise Problem(f"Invalid job state specified: {text}\nValid job states are {known}") from None
+    return lambda job: job.shown_state == state
 
 
 def _one(state: State, target: Target, number: int | None, options: dict[str, str]) -> str:

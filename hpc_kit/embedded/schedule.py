@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import allocate, arrays, nodes, processes
 from hpc_kit.embedded.dependencies import Verdict, outlook, ready_tasks
-from hpc_kit.embedded.request import Refused, Request, decode
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request import Request, decode
 from hpc_kit.slurm.nodelist import fold
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Pass:
 
     def _drop(self, job: Job, state: str, reason: str) -> None:
         """End a job that has not begun."""
-        self.state.update_job(job.job_id, state=state, reason=reason, end_time=self.now, killed_by=job.uid)
+        self.state.update_job(job.job_id, state=state, reason=reason, end_time=self.now)
 
     def _dependency(self, job: Job) -> str | None:
         found = outlook(self.state, job, self.now)

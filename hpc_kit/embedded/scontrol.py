@@ -30,6 +30,8 @@ COMMANDS = {
 """The commands, with the fewest and the most words that may follow."""
 
 _LISTS = ("hostnames", "hostlist", "hostlistsorted")
+_QUIT = frozenset({"quit", "exit", "q"})
+_NOT_HERE = frozenset({"suspend", "resume", "create", "delete", "notify", "reboot", "setdebug", "shutdown", "takeover"})
 _ENOUGH = 5
 """Letters of such a name that Slurm wants to see at least: `show hostname` will do."""
 
@@ -38,22 +40,45 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     try:
         given, words = OPTIONS.parse(argv)
-        return _scontrol({name: value or "" for name, value in given}, words, environ)
     except Usage as error:
         sys.stderr.write(f'scontrol: {error}\nTry "scontrol --help" for more information\n')
+        return 1
+    flags = {name: value or "" for name, value in given}
+    if flags.keys() & {"version", "help"}:
+        print(f"slurm {VERSION}" if "version" in flags else _help())
+        return 0
+    return _answer(flags, words, environ) if words else _converse(flags, environ)
+
+
+def _converse(flags: dict[str, str], environ: Mapping[str, str]) -> int:
+    """Without a command, one a line is read; the exit status is the last one's."""
+    status = 0
+    while True:
+        print("scontrol: ", end="", flush=True)
+        line = sys.stdin.readline()
+        words = line.split()
+        if not line:
+            print()
+        if not line or (words and words[0].lower() in _QUIT):
+            return status
+        status = _answer(flags, words, environ) if words else status
+
+
+def _answer(flags: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
+    try:
+        return _scontrol(flags, words, environ)
+    except scontrol_show.NotShown as error:
+        print(error)
     except Problem as error:
         sys.stderr.write(f"{error}\n" if str(error) else "")
     return 1
 
 
 def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
-    if flags.keys() & {"version", "help"} or not words:
-        print(f"slurm {VERSION}" if "version" in flags else _help())
-        return 0
     typed, *rest = words
     name = _command(typed, rest)
-    if "clusters" in flags and not State.open(environ).is_cluster(flags["clusters"]):
-        raise Problem(f"scontrol: error: No cluster '{flags['clusters']}' known by database.")
+    if "clusters" in flags:
+        listing_support.check_clusters("scontrol", flags["clusters"], State.open(environ).settings)
     if name in {"version", "help"}:
         print(f"slurm {VERSION}" if name == "version" else _help())
     elif name == "reconfigure":
@@ -68,6 +93,8 @@ def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str
 def _command(typed: str, rest: list[str]) -> str:
     low = typed.lower()
     possible = [low] if low in COMMANDS else [name for name in COMMANDS if name.startswith(low)]
+    if low in _NOT_HERE:
+        raise Problem(f"scontrol: {low} is not supported by the embedded Slurm")
     if not possible:
         raise Problem(f"invalid keyword: {typed}")
     fewest, most = COMMANDS[possible[0]]
@@ -99,7 +126,8 @@ def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
         status = scontrol_change.requeue(state, words, held=name == "requeuehold")
     else:
         status = scontrol_change.hold_or_release(state, name, words)
-    start.ensure(state)
+    if not status:
+        start.ensure(state)
     return status
 
 
@@ -111,7 +139,7 @@ def _show(flags: Mapping[str, str], words: list[str], environ: Mapping[str, str]
     lists = [name for name in _LISTS if len(entity) >= _ENOUGH and name.startswith(entity)]
     if lists:
         entity = lists[0]
-        _show_hosts(entity, rest[0] if rest else environ.get("SLURM_JOB_NODELIST", ""), given=bool(rest))
+        _show_hosts(entity, rest[0] if rest else environ.get("SLURM_NODELIST", ""), given=bool(rest))
         return 0
     return scontrol_show.show(_open(environ), entity, rest[0] if rest else None, flags)
 

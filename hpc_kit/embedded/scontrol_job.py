@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import exit_codes
+from hpc_kit.embedded import exit_codes, tres_view
 from hpc_kit.embedded.squeue_steps import step_name
+from hpc_kit.embedded.submission import niceness
 from hpc_kit.embedded.view import moment, null
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
@@ -14,7 +14,7 @@ from hpc_kit.slurm.units import UNLIMITED, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpc_kit.embedded.records import Job, Step
+    from hpc_kit.embedded.records import Step
     from hpc_kit.embedded.view import View
 
 
@@ -28,8 +28,7 @@ def _identity(view: View) -> Iterator[str]:
     job = view.job
     yield f"JobId={job.job_id} {_array(view)}JobName={job.name}"
     yield f"UserId={job.user}({job.uid}) GroupId={job.group}({job.gid}) MCS_label=N/A"
-    nice = job.options.get("nice") or ("100" if "nice" in job.options else "0")
-    yield f"Priority={job.priority} Nice={nice} Account={null(job.account)} QOS={null(job.qos)}"
+    yield f"Priority={job.priority} Nice={niceness(job.options)} Account={null(job.account)} QOS={null(job.qos)}"
     yield (f"JobState={view.job.shown_state} Reason={job.reason.replace(' ', '_')} Dependency={null(view.dependency)}")
     flags = f"Requeue={int(job.requeue)} Restarts={job.restart_count} BatchFlag={int(job.batch)}"
     yield f"{flags} Reboot=0 ExitCode={view.exit_code}"
@@ -51,7 +50,7 @@ def _times(view: View, *, details: bool) -> Iterator[str]:
     yield f"RunTime={format_time(int(view.elapsed))} TimeLimit={limit} TimeMin=N/A"
     eligible = job.eligible_time or (job.begin_time if job.begin_time > view.now else 0.0)
     yield f"SubmitTime={moment(job.submit_time)} EligibleTime={moment(eligible, 'Unknown')}"
-    yield f"AccrueTime={moment(eligible, 'Unknown')}"
+    yield f"AccrueTime={moment(job.eligible_time, 'Unknown')}"
     end = view.end or (view.start + job.time_limit if view.start and job.time_limit >= 0 else 0.0)
     start = moment(view.start, "Unknown")
     yield f"StartTime={start} EndTime={moment(end, 'Unknown')} Deadline={moment(job.deadline)}"
@@ -63,7 +62,7 @@ def _times(view: View, *, details: bool) -> Iterator[str]:
 
 def _size(view: View, *, details: bool) -> Iterator[str]:
     job, request = view.job, view.request
-    yield f"Partition={job.partition} AllocNode:Sid={job.submit_host}:{_session(job)}"
+    yield f"Partition={job.partition} AllocNode:Sid={job.submit_host}:{view.session}"
     yield f"ReqNodeList={null(fold(request.nodelist))} ExcNodeList={null(fold(request.exclude))}"
     yield f"NodeList={view.nodelist}"
     if job.nodes:
@@ -80,10 +79,6 @@ def _size(view: View, *, details: bool) -> Iterator[str]:
     shared = "NO" if request.exclusive else "OK"
     licenses = null(job.options.get("licenses", ""))
     yield f"OverSubscribe={shared} Contiguous={int(request.contiguous)} Licenses={licenses} Network=(null)"
-
-
-def _session(job: Job) -> str:
-    return job.supervisor.partition(":")[0] or str(os.getsid(0))
 
 
 def _node_range(view: View) -> str:
@@ -115,13 +110,7 @@ def _files(view: View) -> Iterator[str]:
         yield f"StdIn={logs.stdin}"
         yield f"StdOut={logs.stdout}"
     yield "Power="
-    for name, count in (
-        ("Job", view.request.gpus),
-        ("Node", view.request.gpus_per_node),
-        ("Task", view.request.gpus_per_task),
-    ):
-        if count:
-            yield f"TresPer{name}=gres:gpu:{count}"
+    yield from (f"{name}={text}" for name, text in tres_view.asked(job.options).items())
     if types := job.options.get("mail-type"):
         yield f"MailUser={job.options.get('mail-user') or job.user} MailType={types.upper()}"
 
@@ -134,6 +123,7 @@ def step_text(view: View, step: Step) -> str:
         "TimeLimit=UNLIMITED\n"
         f"   State={step.state} Partition={view.job.partition} NodeList={fold(step.nodes)}\n"
         f"   Nodes={len(step.nodes)} CPUs={sum(step.cpus)} Tasks={tasks} Name={step.name} Network=(null)\n"
-        "   TRES=(null)\n   ResvPorts=(null)\n   CPUFreqReq=Default\n"
+        f"   TRES={tres_view.of_step(step) if step.step_id >= 0 else '(null)'}\n"
+        "   ResvPorts=(null)\n   CPUFreqReq=Default\n"
         f"   SrunHost:Pid={view.job.submit_host}:{step.srun.partition(':')[0] or 0}\n"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import nodes
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import now
-from hpc_kit.embedded.view import moment
+from hpc_kit.embedded.view import megabytes, moment
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 
@@ -26,7 +26,11 @@ def node_text(state: State, view: NodeView) -> str:
     booted = moment(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
     partitions = ",".join(each.name for each in settings.partitions if view.name in nodes.of_partition(settings, each))
     gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
-    used = f"cpu={view.cpus_used}" + (f",mem={view.mem_used}M" if view.mem_used else "") if view.cpus_used else ""
+    used = (
+        f"cpu={view.cpus_used}" + (f",mem={megabytes(view.mem_used)}" if view.mem_used else "")
+        if view.cpus_used
+        else ""
+    )
     used += f",gres/gpu={view.gpus_used}" if view.gpus_used else ""
     reason = f"   Reason={view.out.reason} [{view.out.user}@{moment(view.out.since)}]\n" if view.out else ""
     return (
@@ -39,7 +43,7 @@ def node_text(state: State, view: NodeView) -> str:
         f"Sockets={settings.cpus} Boards=1\n"
         f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
         f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n   LastBusyTime={moment(now())}\n"
-        f"   CfgTRES=cpu={settings.cpus},mem={settings.memory_of_node}M,billing={settings.cpus}{gres}\n"
+        f"   CfgTRES=cpu={settings.cpus},mem={megabytes(settings.memory_of_node)},billing={settings.cpus}{gres}\n"
         f"   AllocTRES={used}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
         f"   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n{reason}"
     )
@@ -67,7 +71,7 @@ def partition_text(state: State, each: Partition) -> str:
         "   OverTimeLimit=NONE PreemptMode=OFF\n"
         f"   State=UP TotalCPUs={cpus} TotalNodes={count} SelectTypeParameters=NONE\n   JobDefaults=(null)\n"
         "   DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
-        f"   TRES=cpu={cpus},mem={settings.memory_of_node * count}M,node={count},billing={cpus}{gres}\n"
+        f"   TRES=cpu={cpus},mem={megabytes(settings.memory_of_node * count)},node={count},billing={cpus}{gres}\n"
     )
 
 

@@ -31,6 +31,17 @@ _ENTITIES = (
 )  # fmt: skip
 
 
+_NONE = {
+    "reservation": "No reservations in the system",
+    "daemons": "slurmctld ",
+    "licenses": "No licenses configured in Slurm.",
+}
+
+
+class NotShown(Problem):
+    """There is no such node or partition; scontrol says so where it would have shown it."""
+
+
 def show(state: State, entity: str, name: str | None, flags: Collection[str]) -> int:
     """Print one entity, or all of a kind; the exit status."""
     kinds = [names[0] for names in _ENTITIES if entity in names]
@@ -51,14 +62,13 @@ def show(state: State, entity: str, name: str | None, flags: Collection[str]) ->
         print(_config(state))
         return 0
     else:
-        print(
-            {"reservation": "No reservations in the system", "daemons": "slurmctld "}.get(
-                kind, f"No {kind} in the system"
-            )
-        )
+        if kind not in _NONE:
+            raise Problem("scontrol: error: No topology information available")
+        print(_NONE[kind])
         return 0
     for text in texts:
-        print(" ".join(line.strip() for line in text.splitlines() if line.strip()) if oneliner else text)
+        # The blank line behind a paragraph is a blank behind the line.
+        print(" ".join(line.lstrip() for line in text.removesuffix("\n").split("\n")) if oneliner else text)
     return 0
 
 
@@ -85,7 +95,10 @@ def odds(state: State, name: str, words: list[str]) -> int:
 def _write_script(state: State, words: list[str]) -> None:
     if words[0].lower() not in {"batch_script", "batch"}:
         raise Problem(f"invalid entity:{words[0]} for keyword:write ")
-    job = _find(state, words[1])[0]
+    try:
+        job = _find(state, words[1])[0]
+    except Problem:
+        raise Problem("job script retrieval failed: Invalid job id specified") from None
     script, _ = state.script(job.array_job_id or job.job_id)
     if not script:
         raise Problem("job script retrieval failed: Invalid job id specified")
@@ -118,7 +131,7 @@ def _find(state: State, name: str) -> list[Job]:
     except ValueError:
         raise Problem("scontrol_print_job error: Invalid job id specified") from None
     if not jobs and "_" in name:
-        raise Problem(f"Job {name} not found")
+        raise NotShown(f"Job {name} not found")
     if not jobs:
         raise Problem("slurm_load_jobs error: Invalid job id specified")
     return jobs
@@ -152,14 +165,14 @@ def _nodes(state: State, name: str | None) -> list[NodeView]:
     wanted = nodes.expand_names(name)
     found = [view for view in views if view.name in wanted]
     if not found:
-        raise Problem(f"Node {name} not found")
+        raise NotShown(f"Node {name} not found")
     return found
 
 
 def _partitions(state: State, name: str | None) -> list[Partition]:
     found = [each for each in state.settings.partitions if name in {None, each.name}]
     if not found:
-        raise Problem(f"Partition {name} not found")
+        raise NotShown(f"Partition {name} not found")
     return found
 
 

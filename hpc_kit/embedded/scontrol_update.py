@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import nodes
 from hpc_kit.embedded.getopt import Problem
-from hpc_kit.embedded.owner import user_name
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request import decode, encode
 from hpc_kit.embedded.scontrol_change import FINISHED, find, own_record
-from hpc_kit.embedded.state import now
+from hpc_kit.embedded.scontrol_nodes import update_nodes
+from hpc_kit.embedded.submission import niceness
 from hpc_kit.embedded.wake import poke
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import units, values
-from hpc_kit.slurm.instants import parse_instant
+from hpc_kit.slurm.instants import fault, parse_instant
+from hpc_kit.slurm.nodelist import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 def update(state: State, words: list[str]) -> int:
     """`update NAME=VALUE ...`; the exit status."""
-    pairs = [(name.lower(), value) for name, _, value in (word.partition("=") for word in words)]
-    given = dict(pairs)
+    typed = _pairs(words)
+    given = {name.lower(): value for name, value in typed.items()}
     if "jobid" in given or "job" in given:
-        return _updatefind(state, given.pop("jobid", "") or given.pop("job", ""), given, words)
+        return _update_jobs(state, given.pop("jobid", "") or given.pop("job", ""), given, typed)
+    if len(given) > 1 and "jobname" in given:
+        return _update_jobs(state, f"jobname={given.pop('jobname')}", given, typed)
     if "nodename" in given:
-        return _update_nodes(state, given)
+        return update_nodes(state, given)
     sys.stderr.write(
         "No valid entity in update command\n"
         'Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"\n'
@@ -39,12 +42,23 @@ def update(state: State, words: list[str]) -> int:
     return 1
 
 
-def _updatefind(state: State, name: str, given: dict[str, str], words: list[str]) -> int:
+def _pairs(words: list[str]) -> dict[str, str]:
+    """Names and values: `TimeLimit=5`, or `TimeLimit 5`."""
+    given: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        given[name] = value if equals else next(rest, "")
+    return given
+
+
+def _update_jobs(state: State, name: str, given: dict[str, str], typed: dict[str, str]) -> int:
     if not given:
         raise Problem("No changes specified")
-    unknown = [word for word in words if word.partition("=")[0].lower() not in {*CHANGES, "jobid", "job"}]
+    unknown = [field for field in typed if field.lower() not in {*CHANGES, "jobid", "job"}]
     if unknown:
-        raise Problem(f"Update of this parameter is not supported: {unknown[0]}\nRequest aborted")
+        text = f"{unknown[0]}={typed[unknown[0]]}"
+        raise Problem(f"Update of this parameter is not supported: {text}\nRequest aborted")
     jobs = find(state, name)
     if not any(job.active for job in jobs):
         raise Problem(f"{FINISHED} for job {name}")
@@ -56,12 +70,24 @@ def _updatefind(state: State, name: str, given: dict[str, str], words: list[str]
             for field, value in given.items():
                 try:
                     changes = CHANGES[field](state, current, value)
-                except HpcKitError:
-                    raise Problem(f"Invalid {field} specification: {value}\nRequest aborted") from None
+                except (HpcKitError, ValueError):
+                    raise Problem(_complaint(field, value)) from None
                 state.update_job(current.job_id, **changes)
                 current = state.job(current.job_id) or current
         poke(state.directory, current.job_id)
     return 0
+
+
+def _complaint(field: str, value: str) -> str:
+    """What scontrol says of a value that it cannot read."""
+    if field in {"starttime", "eligibletime", "deadline"}:
+        return f"Invalid time specification (pos={fault(value)}): {value}\nNo changes specified"
+    known = {
+        "timelimit": "scontrol: error: Invalid TimeLimit value",
+        "priority": f"scontrol: error: Invalid Priority value: {value}",
+        "nice": "Invalid nice value, must be between -2147483645 and 2147483645",
+    }
+    return known.get(field) or f"Invalid {field} specification: {value}\nRequest aborted"
 
 
 def _option(name: str) -> Callable[[State, Job, str], dict[str, object]]:
@@ -69,6 +95,42 @@ def _option(name: str) -> Callable[[State, Job, str], dict[str, object]]:
         return {"options": {**job.options, name: value}}
 
     return change
+
+
+def _waiting(column: str) -> Callable[[State, Job, str], dict[str, object]]:
+    """What may be changed of a job that has not begun."""
+
+    def change(_: State, job: Job, value: str) -> dict[str, object]:
+        _pending(job)
+        return {column: value}
+
+    return change
+
+
+def _size(**fields: Callable[[str], object]) -> Callable[[State, Job, str], dict[str, object]]:
+    """What a waiting job asks for: a field of its request, and how its value is read."""
+
+    def change(_: State, job: Job, value: str) -> dict[str, object]:
+        _pending(job)
+        read = {name: reader(value) for name, reader in fields.items()}
+        return {"request": encode(decode({**job.request, **read}))}
+
+    return change
+
+
+def _nodes(value: str) -> tuple[str, ...]:
+    return tuple(expand(value)) if value else ()
+
+
+def _deadline(_: State, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    return {"deadline": parse_instant(value).timestamp()}
+
+
+def _end(_: State, job: Job, value: str) -> dict[str, object]:
+    """Of a running job: its limit is moved."""
+    seconds = int(parse_instant(value).timestamp() - job.start_time)
+    return {"time_limit": max(60, seconds // 60 * 60)} if job.start_time else {}
 
 
 def _plain(column: str) -> Callable[[State, Job, str], dict[str, object]]:
@@ -86,6 +148,16 @@ def _time_limit(_: State, job: Job, value: str) -> dict[str, object]:
 def _pending(job: Job) -> None:
     if job.state != "PENDING":
         raise Problem(f"Job is no longer pending execution for job {job.label}")
+
+
+def _node_count(_: State, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    least, _dash, most = value.partition("-")
+    request = decode(job.request)
+    request = request._replace(min_nodes=int(least), max_nodes=int(most or request.max_nodes))
+    if request.max_nodes and request.min_nodes > request.max_nodes:
+        raise ValueError(value)
+    return {"request": encode(request)}
 
 
 def _begin(_: State, job: Job, value: str) -> dict[str, object]:
@@ -110,59 +182,44 @@ def _partition(state: State, job: Job, value: str) -> dict[str, object]:
 
 
 def _nice(_: State, job: Job, value: str) -> dict[str, object]:
-    before = int(job.options.get("nice") or 0)
+    before = niceness(job.options)
+    if abs(int(value)) > 2147483645:
+        raise ValueError(value)
     # A priority of 0 is a hold, which a change of the niceness neither begins nor ends.
     priority = max(1, job.priority + before - int(value)) if job.priority else 0
     return {"options": {**job.options, "nice": value}, "priority": priority}
 
 
 CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
-    "account": _plain("account"),
+    "account": _waiting("account"),
     "arraytaskthrottle": lambda _state, _job, value: {"array_at_once": int(value)},
     "comment": _plain("comment"),
+    "cpuspertask": _size(cpus_per_task=int),
+    "deadline": _deadline,
     "dependency": _dependency,
     "eligibletime": _begin,
+    "endtime": _end,
+    "excnodelist": _size(exclude=_nodes),
     "jobname": _plain("name"),
     "mailtype": _option("mail-type"),
     "mailuser": _option("mail-user"),
+    "mincpusnode": _size(min_cpus=int),
+    "minmemorycpu": _size(mem_per_cpu=units.parse_memory, mem_per_node=lambda _: 0),
+    "minmemorynode": _size(mem_per_node=units.parse_memory, mem_per_cpu=lambda _: 0),
     "name": _plain("name"),
     "nice": _nice,
+    "numnodes": _node_count,
+    "numtasks": _size(ntasks=int),
     "partition": _partition,
     "priority": lambda _state, _job, value: {
         "priority": int(value),
         **({"reason": "JobHeldUser"} if value == "0" else {}),
     },
     "qos": _plain("qos"),
+    "reqnodelist": _size(nodelist=_nodes),
     "requeue": lambda _state, _job, value: {"requeue": value not in {"0", "no"}},
     "starttime": _begin,
     "timelimit": _time_limit,
     "wckey": _option("wckey"),
 }
 """What `scontrol update` may change of a job."""
-
-
-def _update_nodes(state: State, given: dict[str, str]) -> int:
-    wanted = nodes.expand_names(given["nodename"])
-    if not wanted or not set(wanted) <= set(nodes.names(state.settings)):
-        raise Problem("slurm_update error: Invalid node name specified")
-    new = given.get("state", "").upper()
-    if new not in {"DOWN", "DRAIN", "RESUME", "IDLE", "UNDRAIN", "FAIL"}:
-        raise Problem(f"Invalid input: state={given.get('state', '')}\nRequest aborted")
-    if new in {"DOWN", "DRAIN", "FAIL"} and not given.get("reason"):
-        raise Problem("You must specify a reason when DOWNING or DRAINING a node. Request denied")
-    user = user_name(os.getuid())
-    lost: list[Job] = []
-    with state.transaction():
-        for name in wanted:
-            out = nodes.Out("DOWN" if new == "DOWN" else "DRAIN", given.get("reason", ""), user, now())
-            nodes.take_out(state, name, out if new in {"DOWN", "DRAIN", "FAIL"} else None)
-        if new == "DOWN":
-            lost = [job for job in state.jobs("state = 'RUNNING'") if set(job.nodes) & set(wanted)]
-        for job in lost:
-            again = job.batch and job.requeue
-            over = {"state": "PENDING" if again else "NODE_FAIL", "reason": "NodeDown", "completing": True}
-            state.update_job(job.job_id, end_time=now(), **over)
-            state.order(job.job_id, "cancel", "NODE FAILURE")
-    for job in lost:
-        poke(state.directory, job.job_id)
-    return 0

@@ -69,6 +69,17 @@ class Settings(NamedTuple):
             return int(self.memory)
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
+    def other_clusters(self, named: str) -> list[str]:
+        """What the commands say of the clusters in a --clusters that are not this one; no line where all are."""
+        others = [name for name in named.split(",") if name not in {self.cluster, "all"}]
+        if not others:
+            return []
+        advice = "Use 'sacctmgr list clusters' to see available clusters."
+        return [
+            *(f"error: No cluster '{name}' known by database." for name in others),
+            f"error: '{named}' can't be reached now, or it is an invalid entry for --cluster.  {advice}",
+        ]
+
 
 def state_directory(environ: Mapping[str, str]) -> Path:
     """Where the queue is kept: HPC_KIT_SLURM_STATE, or the user's own state directory."""

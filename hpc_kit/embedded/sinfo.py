@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import columns, listing_support, nodes, start
+from hpc_kit.embedded import columns, listing_support, start
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
-from hpc_kit.embedded.node_view import SHORT, NodeView, node_views
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.sinfo_fields import BY_LETTER, BY_NAME, Field, Row
+from hpc_kit.embedded.sinfo_rows import find_rows
 from hpc_kit.embedded.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from hpc_kit.embedded.settings import Partition
+    from collections.abc import Mapping
 
 OPTIONS = Table(
     ("all", "a", NONE), ("clusters", "M", REQUIRED, "cluster"), ("dead", "d", NONE), ("exact", "e", NONE),
@@ -36,6 +33,7 @@ SUMMARY = "%#P %.5a %.10l %.16F %N"
 BY_NODE = "%#N %.6D %.9P %6t"
 BY_NODE_LONG = "%#N %.6D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
 REASONS = "%20E %9u %19H %N"
+REASONS_LONG = "%20E %12U %19H %6t %N"
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -59,9 +57,13 @@ def _sinfo(options: dict[str, str], words: list[str], environ: Mapping[str, str]
     if options.keys() & {"help", "usage"}:
         print("Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; see docs/embedded-slurm.md")
         return 0
+    if not options.get("iterate", "0").isdecimal():
+        raise Problem(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
     state = State.open(environ)
-    if not state.is_cluster(options.get("clusters", "all")):
-        raise Problem(f"sinfo: error: No cluster '{options['clusters']}' known by database.")
+    listing_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
+    if "reservation" in options:
+        print("No reservations in the system")
+        return 0
     start.put_in_order(state)
     while True:
         _print(state, options, environ)
@@ -80,7 +82,7 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
     if "summarize" in options:
         fallback = SUMMARY
     elif "list-reasons" in options:
-        fallback = REASONS
+        fallback = REASONS_LONG if long else REASONS
     elif "Node" in options:
         fallback = BY_NODE_LONG if long else BY_NODE
     elif long:
@@ -90,13 +92,12 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
 
 def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) -> None:
     layout, fields = _format(options, environ)
-    for column in layout.columns:
-        if column.key not in fields:
-            raise Problem(f"sinfo: error: Invalid node format specification: {column.key}")
-    rows = list(_rows(state, options, layout, fields))
-    if "Node" in options:
-        order = nodes.names(state.settings)
-        rows.sort(key=lambda row: order.index(row.first.name))
+    layout, unknown = layout.known(fields)
+    # The other columns are shown all the same, so that a format of another release's serves.
+    for key in unknown:
+        what = "sinfo: error: Invalid job" if layout.long else "Invalid node"
+        sys.stderr.write(f"{what} format specification: {key}\n")
+    rows = find_rows(state, options, [fields[column.key] for column in layout.columns])
     shown = [(_fit_to(column, fields[column.key], rows), fields[column.key]) for column in layout.columns]
     if "noheader" not in options:
         if "long" in options:
@@ -111,37 +112,3 @@ def _fit_to(column: columns.Column, field: Field, rows: list[Row]) -> columns.Co
     if not column.fitting:
         return column
     return column._replace(width=max([9, *(len(field.value(row)) for row in rows)]))
-
-
-def _rows(state: State, options: dict[str, str], layout: columns.Format, fields: Mapping[str, Field]) -> Iterable[Row]:
-    settings = state.settings
-    views = {view.name: view for view in _chosen(node_views(state), options)}
-    for each in settings.partitions:
-        if "partition" in options and each.name not in options["partition"].split(","):
-            continue
-        own = [views[name] for name in nodes.of_partition(settings, each) if name in views]
-        if "Node" in options:
-            yield from (Row(settings, each, [view]) for view in own)
-            continue
-        keys = [fields[column.key].value for column in layout.columns if fields[column.key].splits]
-
-        def same(view: NodeView, each: Partition = each, keys: list[Callable[[Row], str]] = keys) -> tuple[str, ...]:
-            return tuple(key(Row(settings, each, [view])) for key in keys)
-
-        for _, group in groupby(sorted(own, key=lambda view: (_ORDER.index(view.state), same(view))), key=same):
-            yield Row(settings, each, sorted(group, key=own.index))
-
-
-_ORDER = ("completing", "draining", "drained", "mixed", "allocated", "idle", "down")
-
-
-def _chosen(views: list[NodeView], options: dict[str, str]) -> list[NodeView]:
-    if "nodes" in options:
-        names = nodes.expand_names(options["nodes"])
-        views = [view for view in views if view.name in names]
-    if "states" in options:
-        wanted = {word.lower().removesuffix("s") for word in options["states"].split(",")}
-        views = [view for view in views if {view.state, SHORT[view.state], view.state[:5]} & wanted or "all" in wanted]
-    if options.keys() & {"list-reasons", "dead"}:
-        views = [view for view in views if view.out]
-    return views

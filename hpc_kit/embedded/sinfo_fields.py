@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.node_view import SHORT, NodeView
@@ -23,8 +25,8 @@ class Row(NamedTuple):
 
     @property
     def first(self) -> NodeView:
-        """One of them, for what they share."""
-        return self.views[0]
+        """One of them, for what they share; of a partition without any, one that is none."""
+        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, completing=False, out=None, missing=True)
 
     def count(self, *states: str) -> int:
         """How many are in one of these states."""
@@ -66,12 +68,19 @@ def _gres(row: Row) -> str:
     return f"gpu{kind}:{row.settings.gpus}" if row.settings.gpus else "(null)"
 
 
+def _long_user(name: str) -> str:
+    try:
+        return f"{name}({pwd.getpwnam(name).pw_uid})"
+    except KeyError:
+        return name
+
+
 FIELDS = (
-    Field("PARTITION", "P", "partition", _default_mark),
-    Field("PARTITION", "R", "partitionname", lambda row: row.partition.name),
+    Field("PARTITION", "P", "partition", _default_mark, splits=True),
+    Field("PARTITION", "R", "partitionname", lambda row: row.partition.name, splits=True),
     Field("AVAIL", "a", "available", lambda _: "up"),
-    Field("TIMELIMIT", "l", "time", lambda row: _limit(row.partition.max_time)),
-    Field("DEFAULTTIME", "L", "defaulttime", lambda row: _limit(row.partition.default_time)),
+    Field("TIMELIMIT", "l", "time", lambda row: _limit(row.partition.max_time), splits=True),
+    Field("DEFAULTTIME", "L", "defaulttime", lambda row: _limit(row.partition.default_time), splits=True),
     Field("NODES", "D", "nodes", lambda row: str(len(row.views))),
     Field("STATE", "t", "statecompact", lambda row: SHORT[row.first.state], splits=True),
     Field("STATE", "T", "statelong", lambda row: row.first.state, splits=True),
@@ -81,8 +90,8 @@ FIELDS = (
     Field("NODES(A/I)", "A", "nodeai", lambda row: "/".join(_counts(row).split("/")[:2])),
     Field("NODES(A/I/O/T)", "F", "nodeaiot", _counts),
     Field("CPUS(A/I/O/T)", "C", "cpusstate", _cpus),
-    Field("CPUS", "c", "cpus", lambda row: str(row.settings.cpus)),
-    Field("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node)),
+    Field("CPUS", "c", "cpus", lambda row: str(row.settings.cpus if row.views else 0)),
+    Field("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node if row.views else 0)),
     Field("ALLOCMEM", "", "allocmem", lambda row: str(row.first.mem_used), splits=True),
     Field("GRES", "G", "gres", _gres),
     Field("GRES_USED", "", "gresused", lambda row: f"gpu:{row.first.gpus_used}", splits=True),
@@ -103,7 +112,9 @@ FIELDS = (
     Field("MAX_CPUS_PER_NODE", "B", "maxcpuspernode", lambda _: "UNLIMITED"),
     Field("REASON", "E", "reason", lambda row: row.first.out.reason if row.first.out else "none", splits=True),
     Field("USER", "u", "user", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
-    Field("USER", "U", "", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
+    Field(
+        "USER", "U", "userlong", lambda row: _long_user(row.first.out.user) if row.first.out else "Unknown", splits=True
+    ),
     Field(
         "TIMESTAMP",
         "H",
@@ -112,7 +123,17 @@ FIELDS = (
         splits=True,
     ),
     Field("VERSION", "v", "version", lambda _: VERSION),
-    Field("CLUSTER", "V", "cluster", lambda row: row.settings.cluster),
+    Field("CLUSTER", "V", "cluster", lambda _: "N/A"),
+    Field("CPU_LOAD", "O", "cpusload", lambda _: f"{os.getloadavg()[0]:.2f}"),
+    Field(
+        "FREE_MEM", "e", "freemem", lambda _: str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20)
+    ),
+    Field("PRIO_JOB_FACTOR", "I", "priorityjobfactor", lambda _: "1"),
+    Field("ALLOCNODES", "S", "allocnodes", lambda _: "all"),
+    Field("STATECOMPLETE", "", "statecomplete", lambda row: row.first.state, splits=True),
+    Field("COMMENT", "", "comment", lambda _: "(null)"),
+    Field("EXTRA", "", "extra", lambda _: "(null)"),
+    Field("PORT", "", "port", lambda _: "6818"),
 )
 
 BY_LETTER = {field.letter: field for field in FIELDS if field.letter}

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-import pwd
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import columns, listing_support, start
+from hpc_kit.embedded import columns, listing_support, nodes, start
 from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Given, Problem, Table, Usage
 from hpc_kit.embedded.job_ids import select
+from hpc_kit.embedded.job_states import STATES, parse_states
+from hpc_kit.embedded.owner import is_known
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME, SORT_KEYS
 from hpc_kit.embedded.state import State, now
-from hpc_kit.embedded.view import STATES, View, parse_states
-from hpc_kit.slurm.nodelist import expand
+from hpc_kit.embedded.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.settings import Settings
 
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -61,6 +62,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 def _squeue(given: list[Given], words: list[str], environ: Mapping[str, str]) -> int:
     options = {name: value or "" for name, value in given}
+    with_value = {name for name, value in given if value is not None}
     if "version" in options:
         print(f"slurm {VERSION}")
         return 0
@@ -68,14 +70,18 @@ def _squeue(given: list[Given], words: list[str], environ: Mapping[str, str]) ->
         print("Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; see docs/embedded-slurm.md")
         return 0
     for key in ("jobs", "steps"):
-        if key in options and not options[key] and words:
+        if key in options and key not in with_value and words:
             options[key] = words.pop(0)
+            with_value.add(key)
+    if "jobs" in with_value and not options["jobs"]:
+        options["states"] = ""  # an empty list, as of a variable that is not set, is not the whole queue
     if words:
         raise Problem(f"squeue: error: Unrecognized option: {words[0]}")
+    if not options.get("iterate", "0").isdecimal():
+        raise Problem(f"squeue: error: --iterate={options['iterate']}\n")
     _from_environment(options, environ)
     state = State.open(environ)
-    if not state.is_cluster(options.get("clusters", "all")):
-        raise Problem(f"squeue: error: No cluster '{options['clusters']}' known by database.")
+    listing_support.check_clusters("squeue", options.get("clusters", "all"), state.settings)
     start.put_in_order(state)
     while True:
         _show(state, options)
@@ -108,7 +114,7 @@ def _show(state: State, options: dict[str, str]) -> None:
 
         print_steps(views, options)
     else:
-        _print(sort(views, options.get("sort") or ("S" if "start" in options else "P,t,-p")), options)
+        _print(views, options)
 
 
 def _print(views: list[View], options: dict[str, str]) -> None:
@@ -117,33 +123,33 @@ def _print(views: list[View], options: dict[str, str]) -> None:
     else:
         fallback = LONG if "long" in options else START if "start" in options else DEFAULT
         layout, fields = columns.parse_percent(options.get("format") or fallback), BY_LETTER
-    for column in layout.columns:
-        if column.key not in fields:
-            raise Problem(f"squeue: error: Invalid job format specification: {column.key}")
+    layout, unknown = layout.known(fields)
+    # The other columns are shown all the same, so that a format of another release's serves.
+    for key in unknown:
+        sys.stderr.write(f"squeue: error: Invalid job format specification: {key}\n")
     shown = [(column, fields[column.key]) for column in layout.columns]
     if "noheader" not in options:
         if "long" in options:
             print(time.strftime("%a %b %d %H:%M:%S %Y"))
         print(layout.prefix + "".join(column.fit(field.heading) for column, field in shown))
-    for view in views:
+    for view in sort(views, options.get("sort") or ("S" if "start" in options else "P,t,-p")):
         print(layout.prefix + "".join(column.fit(field.value(view)) for column, field in shown))
 
 
 def sort(views: list[View], keys: str) -> list[View]:
-    """Sort by letters, the first of them the most important: `P,t,-p`."""
+    """Sort by letters, the first of them the most important: `P,t,-p`, or `Pt-p`."""
     views = sorted(views, key=SORT_KEYS["i"])
-    for key in reversed(keys.split(",")):
-        letter = key.strip().lstrip("+-")
-        if letter not in BY_LETTER:
+    for letter, backwards in reversed(columns.parse_sort(keys)):
+        if letter not in BY_LETTER or letter == "s":
             raise Problem(f"squeue: error: Invalid sort specification: {letter}")
-        views.sort(key=SORT_KEYS.get(letter, BY_LETTER[letter].value), reverse=key.strip().startswith("-"))
+        views.sort(key=SORT_KEYS.get(letter, BY_LETTER[letter].value), reverse=backwards)
     return views
 
 
 def _jobs(state: State, options: dict[str, str], moment: float) -> list[Job]:
     known = "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?"
     since = (moment - state.settings.min_job_age,)
-    states = _states(options.get("states", ""))
+    states = _states(options.get("states", "PD" if "start" in options else None))
     if options.get("jobs"):
         try:
             jobs = select(state, options["jobs"], known, since)
@@ -155,13 +161,14 @@ def _jobs(state: State, options: dict[str, str], moment: float) -> list[Job]:
         jobs = state.active_jobs()
     else:
         jobs = state.jobs(known, since)
-    wanted = _filters(options)
+    wanted = _filters(options, state.settings)
     return [job for job in jobs if job.shown_state in states and all(check(job) for check in wanted)]
 
 
-def _states(text: str) -> frozenset[str]:
+def _states(text: str | None) -> frozenset[str]:
+    """Those of --states; none where it is empty."""
     if not text:
-        return _ACTIVE
+        return _ACTIVE if text is None else frozenset()
     try:
         return parse_states(text)
     except ValueError as error:
@@ -171,13 +178,13 @@ def _states(text: str) -> frozenset[str]:
         ) from None
 
 
-def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
+def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job], bool]]:
     """The conditions of the options, one each."""
     found: list[Callable[[Job], bool]] = []
     users = set(options["user"].split(",")) if "user" in options else set()
     for user in users:
-        if not user.isdigit() and not _is_user(user):
-            raise Problem(f"squeue: error: Invalid user: {user}\n")
+        if not user.isdigit() and not is_known("uid", user):
+            sys.stderr.write(f"squeue: error: Invalid user: {user}\n\n")
     if "me" in options:
         users.add(str(os.geteuid()))
     if users:
@@ -188,16 +195,10 @@ def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
             words = set(options[option].split(","))
             found.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
     if "nodelist" in options:
-        hosts = set(expand(options["nodelist"]))
+        hosts = set(nodes.expand_names(options["nodelist"]) or [options["nodelist"]])
+        if unknown := sorted(hosts - set(nodes.names(settings))):
+            raise Problem(f"squeue: error: Invalid node name {unknown[0]}")
         found.append(lambda job: bool(hosts & set(job.nodes)))
     if options.keys() & {"reservation", "licenses"}:
         found.append(lambda _: False)
     return found
-
-
-def _is_user(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True

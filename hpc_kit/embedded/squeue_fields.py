@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import exit_codes
-from hpc_kit.embedded.submission import TOP_PRIORITY
+from hpc_kit.embedded import tres_view
+from hpc_kit.embedded.submission import TOP_PRIORITY, niceness
 from hpc_kit.embedded.view import View, clock, moment, null
 from hpc_kit.slurm.nodelist import fold
 
@@ -27,13 +27,41 @@ def _option(name: str, otherwise: str = "(null)") -> Callable[[View], str]:
 
 
 def _nice(view: View) -> str:
-    return view.job.options.get("nice") or ("100" if "nice" in view.job.options else "0")
+    return str(niceness(view.job.options))
 
+
+def _tres(name: str) -> Callable[[View], str]:
+    return lambda view: tres_view.asked(view.job.options).get(name, "N/A")
+
+
+_ALWAYS = {
+    "0": {
+        "ASSOC_ID": "associd", "BOARDS_PER_NODE": "boardspernode", "NTASKS_PER_BOARD": "ntperboard",
+        "REBOOT": "reboot", "REQ_SWITCH": "reqswitch", "SOCKETS_PER_BOARD": "sperboard",
+    },
+    "0:00": {"DELAY_BOOT": "delayboot", "TIME_MIN": "mintime", "WAIT4SWITCH": "wait4switch"},
+    "(null)": {
+        "ADMIN_COMMENT": "admin_comment", "BURST_BUFFER": "burstbuffer", "BURST_BUFFER_STATE": "burstbufferstate",
+        "CLUSTER_FEATURES": "clusterfeature", "SYSTEM_COMMENT": "system_comment",
+    },
+    "N/A": {
+        "HET_JOB_ID": "hetjobid", "HET_JOB_ID_SET": "hetjobidset", "HET_JOB_OFFSET": "hetjoboffset",
+        "NTASKS_PER_CORE": "ntpercore", "NTASKS_PER_SOCKET": "ntpersocket", "RESIZE_TIME": "resizetime",
+        "TRES_FREQ": "tres-freq", "TRES_PER_SOCKET": "tres-per-socket",
+    },
+    "NA": {
+        "ORIGIN": "origin", "ORIGIN_RAW": "originraw", "ACTIVE_SIBLINGS": "siblingsactive",
+        "ACTIVE_SIBLINGS_RAW": "siblingsactiveraw", "VIABLE_SIBLINGS": "siblingsviable",
+        "VIALBLE_SIBLINGS_RAW": "siblingsviableraw",
+    },
+    "NotSet": {"PROFILE": "profile"},
+}  # fmt: skip
+"""Columns of -O about what is not here, by what they always show: heading, name."""
 
 FIELDS = (
     Field("ACCOUNT", "a", "account", lambda view: null(view.job.account)),
     Field("JOBID", "A", "jobid", lambda view: str(view.job.job_id)),
-    Field("TRES_PER_NODE", "b", "gres tres-per-node", lambda view: view.gres),
+    Field("TRES_PER_NODE", "b", "gres tres-per-node", _tres("TresPerNode")),
     Field("EXEC_HOST", "B", "batchhost", lambda view: view.job.nodes[0] if view.job.nodes else "n/a"),
     Field("MIN_CPUS", "c", "mincpus", lambda view: str(max(1, view.request.min_cpus))),
     Field("CPUS", "C", "numcpus", lambda view: str(view.cpu_count)),
@@ -95,20 +123,34 @@ FIELDS = (
     Field("ACCRUE_TIME", "", "accruetime", lambda view: moment(view.job.eligible_time)),
     Field("BATCH_FLAG", "", "batchflag", lambda view: str(int(view.job.batch))),
     Field("CPUS_PER_TASK", "", "cpuspertask cpus-per-task", lambda view: str(view.request.cpus_per_task)),
-    Field("DERIVED_EC", "", "derivedec", lambda view: exit_codes.shown(view.job.derived_exit_code)),
+    Field("DERIVED_EC", "", "derivedec", lambda view: str(view.job.derived_exit_code)),
     Field("EXIT_CODE", "", "exit_code", lambda view: str(view.job.exit_code)),
-    Field("MAX_NODES", "", "maxnodes", lambda view: str(view.request.max_nodes)),
-    Field("NTASKS_PER_NODE", "", "ntpernode", lambda view: str(view.request.tasks_per_node or "N/A")),
+    Field("MAX_NODES", "", "maxnodes", lambda view: str(view.request.max_nodes or view.node_count)),
+    Field("NTASKS_PER_NODE", "", "ntpernode", lambda view: str(view.request.tasks_per_node)),
     Field("REQUEUE", "", "requeue", lambda view: str(int(view.job.requeue))),
     Field("RESTART_COUNT", "", "restartcnt", lambda view: str(view.job.restart_count)),
     Field("STDERR", "", "stderr", lambda view: view.logs.stderr),
     Field("STDIN", "", "stdin", lambda view: view.logs.stdin),
     Field("STDOUT", "", "stdout", lambda view: view.logs.stdout),
     Field("TRES_ALLOC", "", "tres tres-alloc", lambda view: view.tres),
-    Field(
-        "TRES_PER_JOB", "", "tres-per-job", lambda view: f"gres:gpu:{view.request.gpus}" if view.request.gpus else "N/A"
-    ),
+    Field("TRES_PER_JOB", "", "tres-per-job", _tres("TresPerJob")),
+    Field("TRES_PER_TASK", "", "tres-per-task", _tres("TresPerTask")),
+    Field("TRES_BIND", "", "tres-bind", _tres("TresBind")),
+    Field("CPUS_PER_TRES", "", "cpus-per-tres", _tres("CpusPerTres")),
+    Field("MEM_PER_TRES", "", "mem-per-tres", _tres("MemPerTres")),
     Field("DEADLINE", "", "deadline", lambda view: moment(view.job.deadline)),
+    Field("ALLOC_SID", "", "allocsid", lambda view: view.session),
+    Field("ALLOC_NODES", "", "allocnodes", lambda view: view.job.submit_host),
+    Field("LAST_SCHED_EVAL", "", "lastschedeval", lambda view: moment(view.job.start_time or view.job.submit_time)),
+    Field("MAX_CPUS", "", "maxcpus", lambda view: str(view.cpu_count)),
+    Field("PREFER", "", "prefer", _option("prefer")),
+    Field("NETWORK", "", "network", _option("network")),
+    Field("MCSLABEL", "", "mcslabel", _option("mcs-label")),
+    *(
+        Field(heading, "", name, lambda _, text=text: text)  # type: ignore[misc]
+        for text, headings in _ALWAYS.items()
+        for heading, name in headings.items()
+    ),
 )
 
 BY_LETTER = {field.letter: field for field in FIELDS if field.letter}

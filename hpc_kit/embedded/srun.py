@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,12 @@ from hpc_kit.embedded import processes, srun_job, srun_launch, srun_multi, srun_
 from hpc_kit.embedded.filenames import Names
 from hpc_kit.embedded.memory import OUT_OF_MEMORY
 from hpc_kit.embedded.records import Step
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.srun_end import Manner
 from hpc_kit.embedded.srun_files import Place, Plumbing
-from hpc_kit.embedded.srun_options import read
+from hpc_kit.embedded.srun_gpus import check_types
+from hpc_kit.embedded.srun_options import check_mpi, read
 from hpc_kit.embedded.srun_request import step_request
 from hpc_kit.embedded.srun_run import Run
 from hpc_kit.embedded.srun_talk import Talk, write
@@ -93,15 +95,7 @@ def _answer(asked: Asked) -> str | None:
         return usage()
     if asked.get("mpi") == "list":
         return "MPI plugin types are...\n\tnone"
-    if asked.get("mpi", "none") not in {"none", "openmpi"}:
-        plugin = asked.get("mpi")
-        raise Refused(
-            f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
-            f"error: cannot find mpi plugin for mpi/{plugin}",
-            f"error: MPI: Cannot create context for mpi/{plugin}",
-            "error: MPI: Unable to load any plugin",
-            f"error: Invalid MPI type '{plugin}', --mpi=list for acceptable types",
-        )
+    check_mpi(asked.get("mpi", "none"))
     return None
 
 
@@ -135,7 +129,7 @@ class _Srun:
             self.asked = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands))})
         request = step_request(self.asked, self.environ, self.home.job, allocated=self.home.own)
         self.talk.notes(request.notes)
-        processes.adopt_orphans()
+        processes.adopt_orphans("srun")
         step, inbox = self._create(request, argv)
         launch = srun_launch.step_launch(self.asked, request, self.home, self.environ)
         try:
@@ -155,6 +149,7 @@ class _Srun:
         # One second, which --immediate means without a value, is none at all to srun.
         patience = max(0, int(self.asked.get("immediate") or 1) - 1) if self.asked.has("immediate") else None
         try:
+            check_types(self.asked, self.state.settings.gpu_type)
             return srun_step.create(self.state, job, request, draft, self.talk, patience=patience)
         except Refused as refused:
             denied = [f"error: Unable to create step for job {job.job_id}: {refused.denied}"] if refused.denied else []
@@ -163,7 +158,8 @@ class _Srun:
     def _run_step(self, step: Step, inbox: Inbox, launch: Launch, commands: Sequence[tuple[str, ...]]) -> int:
         terminal = self._terminal()
         plumbing = self._plumbing(step)
-        self._script("prolog", commands[0])
+        if failed := self._script("prolog", commands[0]):
+            return self._abort(step, failed)
         run = Run(step, inbox, self._manner(), self.talk)
         self.state.close()
         environ = {**self.environ, **(terminal.environ if terminal else {})}
@@ -181,7 +177,8 @@ class _Srun:
         with terminal.raw() if terminal else contextlib.nullcontext():
             run.wait(plumbing)
         self._book(step, run)
-        self._script("epilog", commands[0])
+        if failed := self._script("epilog", commands[0]):
+            self.talk.error(f"srun epilog failed status= {failed}.")
         return run.report.exit_code
 
     def _terminal(self) -> Terminal | None:
@@ -225,14 +222,22 @@ class _Srun:
         if self.home.own:
             srun_job.give_back(self.state, self.home.job.job_id, status)
 
-    def _script(self, name: str, command: Sequence[str]) -> None:
-        """--prolog and --epilog run here, beside srun."""
+    def _script(self, name: str, command: Sequence[str]) -> int:
+        """--prolog and --epilog run here, beside srun; the exit code."""
         path = self.asked.get(name)
         if not path or path.lower() == "none":
-            return
-        status = os.waitstatus_to_exitcode(os.waitpid(os.spawnv(os.P_NOWAIT, path, [path, *command]), 0)[1])  # noqa: S606
-        if status:
-            self.talk.error(f"srun {name} failed {'rc =' if name == 'prolog' else 'status='} {status}.")
+            return 0
+        return os.waitstatus_to_exitcode(os.waitpid(os.spawnv(os.P_NOWAIT, path, [path, *command]), 0)[1])  # noqa: S606
+
+    def _abort(self, step: Step, code: int) -> int:
+        """Without its prolog a step is not begun; it is booked as killed."""
+        self.talk.error(f"srun prolog failed rc = {code}. Aborting step.")
+        name = f"StepId={step.job_id}.{step.step_id}"
+        self.talk.info(f"launch/slurm: launch_p_step_launch: {name} aborted before step completely launched.")
+        self.state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
+        if self.home.own:
+            srun_job.give_back(self.state, self.home.job.job_id, signal.SIGKILL)
+        return 128 + signal.SIGKILL
 
 
 def _state(status: int) -> str:

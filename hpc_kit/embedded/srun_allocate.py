@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.distribution import layout, layout_arbitrary
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.srun_choose import NO_MEMORY, NO_SUCH_NODES, TOO_MANY_CPUS, Busy, StepNode, choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,17 +14,10 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.records import Job, Step
     from hpc_kit.embedded.srun_request import StepRequest
 
-TOO_MANY_CPUS = "More processors requested than permitted"
-NO_SUCH_NODES = "Requested node configuration is not available"
 NO_SUCH_NAME = "Invalid node name specified"
-NO_MEMORY = "Memory required by task is not available"
 NO_GPUS = "Invalid generic resource (gres) specification"
 
 _GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gres"})
-
-
-class Busy(Exception):
-    """It would fit, but other steps are there."""
 
 
 class Place(NamedTuple):
@@ -34,20 +28,6 @@ class Place(NamedTuple):
     cpus: list[int]
     mem: list[int]
     gpus: list[list[int]]
-
-
-class _Node(NamedTuple):
-    """A node of the job: what the job has of it, what others leave; `steps` run there, `blocked` CPUs are theirs."""
-
-    name: str
-    cpus: int
-    mem: int
-    gpus: tuple[int, ...]
-    free_cpus: int
-    free_mem: int
-    free_gpus: tuple[int, ...]
-    steps: int
-    blocked: int
 
 
 def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) -> Place:
@@ -63,7 +43,7 @@ def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) ->
     nodes = [_node(job, index, list(steps), request) for index in range(len(job.nodes))]
     _check_names(request, nodes)
     usable = {node.name: node for node in nodes if _is_usable(request, node)}
-    chosen = _choose(request, nodes, usable)
+    chosen = choose(request, nodes, usable)
     if request.distribution.nodes == "arbitrary" and request.hosts:
         tasks = layout_arbitrary(request.hosts, [node.name for node in chosen])
     else:
@@ -73,6 +53,7 @@ def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) ->
         node.cpus if request.whole else len(on_node) * max(1, per_task)
         for node, on_node in zip(chosen, tasks, strict=True)
     ]
+    _check_cpus(request, chosen, cpus)
     mem = [
         min(node.mem, request.mem_per_node or request.mem_per_cpu * count)
         for node, count in zip(chosen, cpus, strict=True)
@@ -81,7 +62,7 @@ def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) ->
     return Place([node.name for node in chosen], tasks, cpus, mem, gpus)
 
 
-def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> _Node:
+def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> StepNode:
     """One node of the job as a new step finds it; whoever overlaps finds it empty."""
     name, gpus = job.nodes[index], tuple(job.gpus[index]) if job.gpus else ()
     here = [(step, step.nodes.index(name)) for step in steps if name in step.nodes]
@@ -91,7 +72,7 @@ def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> 
     free_cpus = job.cpus[index] - sum(step.cpus[at] for step, at in counted)
     if request.mem_per_cpu:
         free_cpus = min(free_cpus, free_mem // request.mem_per_cpu)
-    return _Node(
+    return StepNode(
         name=name,
         cpus=job.cpus[index],
         mem=job.mem[index],
@@ -104,7 +85,7 @@ def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> 
     )
 
 
-def _check_names(request: StepRequest, nodes: Sequence[_Node]) -> None:
+def _check_names(request: StepRequest, nodes: Sequence[StepNode]) -> None:
     names = {node.name for node in nodes}
     if not set(request.hosts) <= names:
         raise Refused(denied=NO_SUCH_NODES)
@@ -116,13 +97,13 @@ def _check_names(request: StepRequest, nodes: Sequence[_Node]) -> None:
         raise Refused(denied=NO_GPUS)
 
 
-def _is_usable(request: StepRequest, node: _Node) -> bool:
+def _is_usable(request: StepRequest, node: StepNode) -> bool:
     if node.name in request.exclude or node.free_cpus <= 0 or (request.whole and node.blocked):
         return False
     return node.free_mem >= request.mem_per_node and len(node.free_gpus) >= _least_gpus(request, node)
 
 
-def _least_gpus(request: StepRequest, node: _Node) -> int:
+def _least_gpus(request: StepRequest, node: StepNode) -> int:
     """GPUs that must be free on a node that the step is to have."""
     gpus = request.gpus
     if gpus.silent:
@@ -132,85 +113,7 @@ def _least_gpus(request: StepRequest, node: _Node) -> int:
     return gpus.per_task or int(bool(gpus.total))
 
 
-def _choose(request: StepRequest, nodes: Sequence[_Node], usable: dict[str, _Node]) -> list[_Node]:
-    """The nodes, those first on which no step runs; as slurmctld goes about it."""
-    blocked = sum(node.blocked for node in nodes if node.name not in request.exclude)
-    picked = _named(request, usable, blocked)
-    skipped = {node.name for node in nodes[: request.relative or 0]}
-    left = [node for name, node in usable.items() if node not in picked and name not in skipped]
-    if len(picked) > max(request.min_nodes, 1):  # more are named than needed: these alone are looked at
-        picked, left = [], picked
-    least = _least_nodes(request, nodes)
-    if len(picked) + len(left) < least:
-        raise Busy if blocked else Refused(denied=NO_SUCH_NODES)
-    idle = [node for node in left if not node.steps] if request.relative is None else []
-    more = least - len(picked)
-    if more > 0:
-        cpus = max(0, request.cpu_count - sum(node.free_cpus for node in picked))
-        found = _pick(idle, _wanted(request, more, idle, picked), cpus) if len(idle) >= more else None
-        found = found or _pick(left, _wanted(request, more, left, picked), cpus)
-        if found is None:
-            raise _shortage(request, [*picked, *left], blocked)
-        picked += found
-    return _fill(request, picked, left, nodes, blocked)
-
-
-def _named(request: StepRequest, usable: dict[str, _Node], blocked: int) -> list[_Node]:
-    names = [name for name in dict.fromkeys(request.hosts) if name in usable]
-    if len(names) < len(set(request.hosts)):
-        raise Busy if blocked else Refused(denied=NO_MEMORY)
-    if len(names) > request.max_nodes:
-        raise Refused(denied=NO_SUCH_NODES)
-    return [usable[name] for name in names]
-
-
-def _least_nodes(request: StepRequest, nodes: Sequence[_Node]) -> int:
-    """With equal nodes, the CPUs asked for need so many of them at least."""
-    sizes = {node.cpus for node in nodes}
-    least = request.min_nodes
-    if request.cpu_count and len(sizes) == 1:
-        least = max(least, -(-request.cpu_count // sizes.pop()))
-    if least > request.max_nodes:
-        raise Refused(denied=TOO_MANY_CPUS)
-    return least
-
-
-def _wanted(request: StepRequest, more: int, nodes: Sequence[_Node], picked: Sequence[_Node]) -> int:
-    return min(len(nodes), max(more, request.max_nodes - len(picked)))
-
-
-def _pick(nodes: Sequence[_Node], count: int, cpus: int) -> list[_Node] | None:
-    """The first `count` nodes with `cpus` free CPUs in all: such with an equal share of them, then the next largest."""
-    if count > len(nodes) or not count:
-        return None
-    share = -(-cpus // count)
-    large = [node for node in nodes if node.free_cpus >= share][:count]
-    small = sorted((node for node in nodes if node not in large), key=lambda node: -node.free_cpus)
-    found = [*large, *small[: count - len(large)]]
-    return [node for node in nodes if node in found] if sum(node.free_cpus for node in found) >= cpus else None
-
-
-def _fill(
-    request: StepRequest, picked: list[_Node], left: list[_Node], nodes: Sequence[_Node], blocked: int
-) -> list[_Node]:
-    """More nodes while the CPUs do not suffice; in the job's order in the end."""
-    for node in left:
-        if sum(each.free_cpus for each in picked) >= request.cpu_count or len(picked) >= request.max_nodes:
-            break
-        if node not in picked:
-            picked.append(node)
-    if request.cpu_count > sum(node.free_cpus for node in picked):
-        raise _shortage(request, picked, blocked, NO_SUCH_NODES)
-    return [node for node in nodes if node in picked]
-
-
-def _shortage(request: StepRequest, nodes: Sequence[_Node], blocked: int, words: str = TOO_MANY_CPUS) -> Exception:
-    """Not now where other steps are to blame, else never."""
-    most = sum(node.free_cpus for node in nodes) + blocked
-    return Busy() if blocked and request.cpu_count <= most else Refused(denied=words)
-
-
-def _cpus_per_task(request: StepRequest, nodes: Sequence[_Node]) -> int:
+def _cpus_per_task(request: StepRequest, nodes: Sequence[StepNode]) -> int:
     """What the CPUs asked for come to for each task; 0 where they do not come out even, or do not fit."""
     each, rest = divmod(request.cpu_count, request.ntasks)
     if rest or not each or each > min(node.cpus for node in nodes):
@@ -218,7 +121,7 @@ def _cpus_per_task(request: StepRequest, nodes: Sequence[_Node]) -> int:
     return each if sum(node.cpus // each for node in nodes) >= request.ntasks else 0
 
 
-def _slots(request: StepRequest, chosen: Sequence[_Node], nodes: Sequence[_Node]) -> list[int]:
+def _slots(request: StepRequest, chosen: Sequence[StepNode], nodes: Sequence[StepNode]) -> list[int]:
     """Room for tasks on each node."""
     per_task = max(1, _cpus_per_task(request, nodes))
     slots = [max(1, node.free_cpus // per_task) for node in chosen]
@@ -229,7 +132,16 @@ def _slots(request: StepRequest, chosen: Sequence[_Node], nodes: Sequence[_Node]
     return [min(room, request.tasks_per_node) for room in slots] if request.tasks_per_node else slots
 
 
-def _deal_gpus(request: StepRequest, chosen: Sequence[_Node], tasks: Sequence[Sequence[int]]) -> list[list[int]]:
+def _check_cpus(request: StepRequest, chosen: Sequence[StepNode], cpus: Sequence[int]) -> None:
+    """CPUs that suffice in all do not always suffice on each node, where tasks need several."""
+    for node, count in zip(chosen, cpus, strict=True):
+        if count > node.cpus:
+            raise Refused(denied=TOO_MANY_CPUS)
+        if count > node.free_cpus and request.cpu_count:
+            raise Busy
+
+
+def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence[Sequence[int]]) -> list[list[int]]:
     gpus, dealt = request.gpus, []
     left = gpus.total or 0
     for later, (node, on_node) in enumerate(zip(chosen, tasks, strict=True), start=1 - len(chosen)):

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.filenames import Names, Target, expand, target
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.srun_streams import Inlet, Outlet, Sink
 from hpc_kit.embedded.srun_tasks import Streams
 
@@ -44,6 +44,7 @@ class Plumbing:
         self._whole_lines = not self._unbuffered and (ntasks > 1 or self._width is not None)
         self._targets = [target(asked.values.get(name), ntasks) for name in ("input", "output", "error")]
         self._sinks: dict[str, Sink] = {}
+        self._opened: set[str] = set()
         self._task_side: list[int] = []
         stdin, out, err = self._targets
         if not asked.has("error"):
@@ -124,7 +125,10 @@ class Plumbing:
         if where.per_task and where.path is not None:
             path = self._path(where.path, place)
             if self._width is None or path == os.devnull:
-                return self._keep(os.open(path, self._flags, 0o666))
+                # Tasks that share a file do not cut away what the others have written.
+                flags = self._flags & ~os.O_TRUNC if path in self._opened else self._flags
+                self._opened.add(path)
+                return self._keep(os.open(path, flags, 0o666))
             sink = self._sink(path, 0o666, "output")
         ours, theirs = _open_quick_terminal() if self._unbuffered and number == 1 else os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request_gpus import read_gres, types
 from hpc_kit.slurm.values import parse_gpus
 
 if TYPE_CHECKING:
@@ -42,12 +42,20 @@ def asked_gpus(asked: Asked) -> Gpus:
     if gres.lower() == "none":
         return Gpus(per_node=0)
     per_node = _count(asked.get("gpus-per-node"))
-    for item in filter(None, gres.split(",")):
-        match = re.fullmatch(r"(?:gres:)?gpu(?:[:=][A-Za-z_][\w.-]*)?(?:[:=]([0-9]+))?", item)
-        if not match:
-            raise Refused("error: Invalid generic resource (gres) specification")
-        per_node = (per_node or 0) + int(match[1] or 1)
+    if gres:
+        per_node = (per_node or 0) + sum(number for _, number in read_gres(gres))
     return Gpus(_count(asked.get("gpus")), per_node, _count(asked.get("gpus-per-task")))
+
+
+def check_types(asked: Asked, there: str | None) -> None:
+    """Of the types of GPUs asked for, the job has none but the nodes' own.
+
+    Raises:
+        Refused: It is asked for another.
+    """
+    if unknown := [kind for kind in types(asked.values) if kind != there]:
+        line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
+        raise Refused(line, denied="Invalid generic resource (gres) specification")
 
 
 def _count(text: str) -> int | None:

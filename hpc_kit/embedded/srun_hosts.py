@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.slurm import nodelist
 
 

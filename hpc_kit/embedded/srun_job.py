@@ -8,7 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.srun_talk import write
 from hpc_kit.embedded.state import now
 from hpc_kit.slurm.nodelist import fold
@@ -144,8 +144,8 @@ def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
         waited = time.monotonic() - began
         if patience is not None and waited > patience:
             give_back(state, job_id, 1 << 8)
-            raise NotNow(denied=BUSY)
-        if not queued and patience is None and waited > _QUEUED_SECONDS:
+            raise NotNow(denied=_not_now(job.reason))
+        if not queued and patience != 1 and waited > _QUEUED_SECONDS:
             queued = True
             if job.reason.startswith("Partition"):
                 talk.info("Requested partition configuration not available now")
@@ -154,6 +154,13 @@ def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
     if queued:
         talk.info(f"job {job_id} has been allocated resources")
     return job
+
+
+def _not_now(reason: str) -> str:
+    """Why --immediate could not be kept."""
+    if reason.startswith("Partition"):
+        return "Requested partition configuration not available now"
+    return "Job dependency problem" if reason in {"BeginTime", "Dependency"} else BUSY
 
 
 @contextlib.contextmanager

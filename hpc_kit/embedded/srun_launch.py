@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from hpc_kit.embedded.exports import words
 from hpc_kit.embedded.settings import STATE_VARIABLE
 from hpc_kit.embedded.srun_environ import Launch, step_environ, task_environ
 from hpc_kit.embedded.srun_gpus import binding, visible
@@ -32,30 +33,14 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
         return dict(environ)
     found: dict[str, str] = {}
     everything = False
-    for word in quoted_words(export):
+    for word in words(export):
         name, equals, value = word.partition("=")
         everything = everything or word.upper() == "ALL"
-        if word.upper() == "NONE":
-            break
         if equals:
             found[name] = value
         elif name in environ:
             found[name] = environ[name]
     return found | {name: value for name, value in environ.items() if everything or name.startswith("SLURM")}
-
-
-def quoted_words(text: str) -> Iterator[str]:
-    """The parts between commas; a quoted part may hold commas, and loses its quotes."""
-    word, quote = "", ""
-    for letter in text:
-        if letter == "," and not quote:
-            yield word
-            word = ""
-        elif letter in {quote, "'", '"'} and quote in {"", letter}:
-            quote = "" if quote else letter
-        else:
-            word += letter
-    yield word
 
 
 def step_launch(asked: Asked, request: StepRequest, home: Home, environ: Mapping[str, str]) -> Launch:
@@ -120,9 +105,9 @@ def _binding(asked: Asked) -> tuple[str, str, str] | None:
     if not text:
         threads = asked.has("threads-per-core") or asked.get("hint") == "nomultithread"
         return ("quiet", "threads", "") if threads else None
-    words = text.split(",")
-    loud = [word for word in words if word in {"v", "verbose"}]
-    rest = ",".join(word for word in words if word not in {"v", "verbose", "q", "quiet"})
+    parts = text.split(",")
+    loud = [word for word in parts if word in {"v", "verbose"}]
+    rest = ",".join(word for word in parts if word not in {"v", "verbose", "q", "quiet"})
     listed = next((kind for kind in _LISTED if rest.startswith(kind)), "")
     return (
         "verbose" if loud else "quiet",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 
 
 def read(path: str, ntasks: int | None) -> list[tuple[str, ...]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.srun_table import ALLOCATION, INPUT, SRUN_SUPPORT
-from hpc_kit.embedded.support import Support
+from hpc_kit.embedded.support import NO_SUCH, Support
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.kinds import check_value, slurm_words
 from hpc_kit.slurm.options import SRUN, Option, Options, Value, parse_options
@@ -71,7 +71,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Asked:
         raise UnknownOption((error.found or error.what).removeprefix("srun: "), status=BAD_OPTION) from None
     for each in given.given:
         _check(each.option, each.value)
-    typed = {each.option.name: each.value or "" for each in given.given}
+    typed = {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
     if len(_MEMORY & typed.keys()) > 1:
         raise Refused("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
     inherited = _from_environ(environ)
@@ -94,7 +94,8 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
             found[name] = value if value.isdecimal() else ""
         elif option.value is not Value.NONE:
             _check(option, value)
-            found[name] = value
+            if not _is_nothing(option, value):
+                found[name] = value
         elif _is_yes(value):
             found[name] = ""
     return found
@@ -108,14 +109,19 @@ def _is_yes(value: str) -> bool:
 def _check(option: Option, value: str | None) -> None:
     if option.since:
         raise UnknownOption(f"unrecognized option '--{option.name}'", status=BAD_OPTION)
-    zero_nodes = option.name == "nodes" and not (value or "").strip("0")  # srun takes it for nothing said
-    if zero_nodes or option.name in {"distribution", "kill-on-bad-exit"}:
+    zero_nodes = option.name == "nodes" and value and not value.strip("0")  # srun takes it for nothing said
+    if zero_nodes or option.name in {"distribution", "kill-on-bad-exit"} or _is_nothing(option, value):
         return
     try:
         check_value(option, value)
     except HpcKitError as error:
-        status = 1 if option.kind in {"number", "count"} else BAD_OPTION
+        status = 1 if option.kind in {"number", "count", "gpus"} else BAD_OPTION
         raise Refused(f"error: {_words(option, value or '')}", status=status) from error
+
+
+def _is_nothing(option: Option, value: str | None) -> bool:
+    """Some options may be empty, which is as if they were not there."""
+    return value == "" and (option.kind == "path" or option.name in {"dependency", "gpus", "wait"})
 
 
 def _words(option: Option, value: str) -> str:
@@ -131,5 +137,21 @@ def _refuse(values: Mapping[str, str]) -> None:
         row = SRUN_SUPPORT[name]
         inside = "jobid" in values and name in ALLOCATION
         empty = name in {"task-prolog", "task-epilog"} and value in {"", "none"}
-        if row.support is Support.REFUSED and not inside and not empty:
+        if row.support is Support.REFUSED and not inside and not empty and name not in NO_SUCH:
             raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
+
+
+def check_mpi(plugin: str) -> None:
+    """Of Slurm's MPI plug-ins there is none here, which is what `none` and `openmpi` ask for.
+
+    Raises:
+        Refused: It is another.
+    """
+    if plugin not in {"none", "openmpi"}:
+        raise Refused(
+            f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
+            f"error: cannot find mpi plugin for mpi/{plugin}",
+            f"error: MPI: Cannot create context for mpi/{plugin}",
+            "error: MPI: Unable to load any plugin",
+            f"error: Invalid MPI type '{plugin}', --mpi=list for acceptable types",
+        )

@@ -11,7 +11,7 @@ import termios
 import tty
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

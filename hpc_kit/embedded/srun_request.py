@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import distribution
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.srun_gpus import Gpus, asked_gpus
 from hpc_kit.embedded.srun_size import Size
 from hpc_kit.slurm.units import parse_memory
@@ -77,7 +77,7 @@ def step_request(asked: Asked, environ: Mapping[str, str], job: Job, *, allocate
         hosts=tuple(size.hosts),
         exclude=tuple(size.exclude),
         relative=asked.number("relative"),
-        whole=not size.cpus_per_task and not asked.has("exact") and asked.values.get("exclusive") != "",
+        whole=_is_whole(size, asked),
         overlap=asked.has("overlap"),
         mem_per_node=memory.get("mem", 0),
         mem_per_cpu=memory.get("mem-per-cpu", 0),
@@ -104,6 +104,12 @@ def _shown(size: Size, *, silent: bool) -> tuple[Distribution, str]:
         return chosen._replace(nodes="block"), ""
     chosen = chosen._replace(nodes="cyclic" if size.ntasks <= size.min_nodes else "block")
     return chosen, distribution.spelling(chosen)
+
+
+def _is_whole(size: Size, asked: Asked) -> bool:
+    if asked.has("exact") or asked.values.get("exclusive") in {"", "exclusive"}:
+        return False
+    return not size.cpus_per_task or asked.has("overcommit")
 
 
 def _cpu_count(size: Size, asked: Asked, job: Job, gpus: Gpus, *, allocated: bool) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import distribution, srun_hosts
-from hpc_kit.embedded.request import Refused
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.values import Distribution, parse_nodes
 
@@ -85,6 +85,8 @@ class Size:
         if self.asked.has("nodefile"):
             self.hosts = srun_hosts.from_file(self.asked.get("nodefile"))
         elif self.asked.has("nodelist"):
+            if not self.asked.get("nodelist"):
+                raise Refused("error: Hostlist is empty!  Can not run job.")
             self.hosts = srun_hosts.named(self.asked.get("nodelist"), self._expected() if self.arbitrary else None)
         elif path := self.environ.get("SLURM_HOSTFILE"):
             self.distribution = Distribution("arbitrary", pack=self.distribution.pack)
@@ -203,8 +205,8 @@ class Size:
 
 
 def _distribution(asked: Asked, environ: Mapping[str, str]) -> Distribution:
-    text = asked.get("distribution")
-    if not text:
+    text = asked.values.get("distribution")
+    if text is None:
         return Distribution(None)
     try:
         return distribution.parse(text, environ.get("SLURM_DIST_PLANESIZE"))

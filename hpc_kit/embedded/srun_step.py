@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import processes
 from hpc_kit.embedded.records import BATCH_STEP, Step
-from hpc_kit.embedded.request import Refused
-from hpc_kit.embedded.srun_allocate import Busy, place
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.srun_allocate import place
+from hpc_kit.embedded.srun_choose import Busy
 from hpc_kit.embedded.srun_job import BUSY, OVER, Interrupted, NotNow, catching
 from hpc_kit.embedded.srun_orders import Inbox
 from hpc_kit.embedded.state import now

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import processes, wake
+from hpc_kit.embedded.loading import load
 
 if TYPE_CHECKING:
     from hpc_kit.embedded.state import State
@@ -21,8 +22,22 @@ READY = "controller_ready"
 _PATIENCE = 10.0
 
 
+def check(state: State) -> None:
+    """Make sure that a controller runs or could: what is in the queue already cannot be refused any more.
+
+    Raises:
+        AnswerNo: Its code cannot be loaded.
+    """
+    if not processes.alive(state.meta(META) or ""):
+        load("controller")
+
+
 def ensure(state: State) -> None:
-    """See to it that a controller looks at the queue."""
+    """See to it that a controller looks at the queue.
+
+    Raises:
+        AnswerNo: There is none, and its code cannot be loaded.
+    """
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         lock = take_lock(state)
@@ -63,6 +78,7 @@ def take_lock(state: State) -> int | None:
 
 def _fork_controller(state: State, lock: int) -> None:
     """Forked twice, so that it is nobody's child; the lock lives as long as it does."""
+    main = load("controller").main
     state.close()
     child = os.fork()
     if child:
@@ -70,8 +86,6 @@ def _fork_controller(state: State, lock: int) -> None:
         return
     try:
         if os.fork() == 0:
-            from hpc_kit.embedded.controller import main
-
             processes.detach(str(state.directory / LOG))
             processes.close_files(keep={lock})
             main(state, lock)

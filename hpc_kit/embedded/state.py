@@ -58,6 +58,8 @@ class State:
         state.conf = environ.get(CONF_VARIABLE, "")
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103
+            if os.stat(directory).st_uid != os.getuid():  # noqa: PTH116
+                raise PermissionError("it belongs to somebody else")
             state._connect()
         except (OSError, sqlite3.Error) as error:
             raise AnswerNo(
@@ -71,10 +73,6 @@ class State:
         if self._db is None:
             self._db = connect(self.directory)
         return self._db
-
-    def is_cluster(self, names: str) -> bool:
-        """Whether what --clusters names is this one."""
-        return all(name in {self.settings.cluster, "all"} for name in names.split(","))
 
     def exists(self) -> bool:
         """Whether the file is still there; a directory may be taken away under our feet."""

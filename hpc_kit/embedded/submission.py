@@ -6,20 +6,20 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import allocate, arrays, dependencies, exports, nodes, processes, start, wake
-from hpc_kit.embedded.owner import whoami
+from hpc_kit.embedded import allocate, dependencies, exports, nodes, processes, start, wake
+from hpc_kit.embedded.owner import is_known, whoami
 from hpc_kit.embedded.records import Job
-from hpc_kit.embedded.request import Refused, Request, encode, read_request
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request import Request, encode, read_request
+from hpc_kit.embedded.request_gpus import INVALID
 from hpc_kit.embedded.state import now
-from hpc_kit.embedded.support import SBATCH_SUPPORT, Support
-from hpc_kit.errors import HpcKitError
-from hpc_kit.slurm import units, values
-from hpc_kit.slurm.instants import parse_instant
+from hpc_kit.embedded.support import NO_SUCH, SBATCH_SUPPORT, Support
+from hpc_kit.embedded.terms import read_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpc_kit.embedded.settings import Partition
+    from hpc_kit.embedded.settings import Partition, Settings
     from hpc_kit.embedded.state import State
     from hpc_kit.slurm.options import Options
 
@@ -51,7 +51,7 @@ def in_force(*groups: Options) -> dict[str, str]:
     return found
 
 
-def check_supported(options: Mapping[str, str], cluster: str) -> None:
+def check_supported(options: Mapping[str, str], settings: Settings) -> None:
     """Refuse what cannot be honoured here, by name.
 
     Raises:
@@ -59,13 +59,15 @@ def check_supported(options: Mapping[str, str], cluster: str) -> None:
     """
     for name, value in options.items():
         row = SBATCH_SUPPORT.get(name)
-        if row and row.support is Support.REFUSED:
-            if name == "reservation":
-                raise Refused(denied="Requested reservation is invalid")
+        if row and row.support is Support.REFUSED and (value or name not in NO_SUCH):
+            if name in NO_SUCH:
+                raise Refused(denied=NO_SUCH[name])
             raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
-        if name == "clusters" and value not in {cluster, "all"}:
-            raise Refused(f"error: No cluster '{value}' known by database.")
+        if name == "clusters" and (lines := settings.other_clusters(value)):
+            raise Refused(*lines)
         if name in {"uid", "gid"} and value not in whoami().names(name):
+            if not is_known(name, value):
+                raise Refused(f"error: Invalid --{name} specification", status=255)
             raise Refused(denied="Access/permission denied")
 
 
@@ -76,6 +78,7 @@ def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
         Refused: Slurm would not take it.
     """
     job, _ = prepare(state, what, environ)
+    start.check(state)
     try:
         job = _enter(state, job, what, environ)
     except sqlite3.OperationalError as error:  # the disk is full, or may not be written
@@ -102,16 +105,16 @@ def _enter(state: State, job: Job, what: Submission, environ: Mapping[str, str])
 def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple[Job, Request]:
     """Work out and check everything about a job but its id."""
     options = what.options
-    check_supported(options, state.settings.cluster)
+    check_supported(options, state.settings)
     request = read_request(options, environ)
+    if not state.settings.gpus and (request.gpus or request.gpus_per_node or request.gpus_per_task):
+        raise Refused(INVALID)
+    if not set(request.gpu_types) <= {state.settings.gpu_type}:
+        raise Refused(denied=allocate.NO_NODES)
     partition, reason = _choose_partition(state, options, request)
-    time_limit = _time_limit(options, partition)
-    if nodes.over_limit(partition, time_limit):
+    terms = read_terms(options, environ, state.settings, partition)
+    if nodes.over_limit(partition, terms.time_limit):
         reason = reason or "PartitionTimeLimit"
-    spec, at_once = _array(options, state.settings.max_array_size)
-    begin, deadline = _instant(options, "begin"), _instant(options, "deadline")
-    if deadline and deadline < begin:
-        raise Refused("error: Incompatible begin and deadline time specification")
     owner = whoami()
     folder = environ.get("PWD", "")
     here = folder if folder and _same(folder) else _here()
@@ -123,9 +126,7 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         group=owner.group,
         gid=owner.gid,
         partition=partition.name,
-        array_spec=spec,
-        array_waiting=spec,
-        array_at_once=at_once,
+        array_waiting=terms.array_spec,
         account=options.get("account", ""),
         qos=options.get("qos", ""),
         comment=options.get("comment", ""),
@@ -141,15 +142,9 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         work_dir=os.path.normpath(os.path.join(here, options.get("chdir", ""))),  # noqa: PTH118
         batch=what.script is not None,
         holder=what.holder,
-        dependency=_dependency(options),
-        deadline=deadline,
-        umask=_umask(environ),
-        begin_time=begin,
         submit_time=now(),
-        time_limit=time_limit,
-        requeue=_requeue(options, default=state.settings.requeue),
     )
-    return job, request
+    return job._replace(**terms._asdict()), request
 
 
 def submit_allocation(state: State, options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -187,60 +182,17 @@ def _choose_partition(state: State, options: Mapping[str, str], request: Request
     raise refusal or Refused(denied="Invalid partition name specified")
 
 
-def _time_limit(options: Mapping[str, str], partition: Partition) -> int:
-    if options.get("time"):
-        seconds = units.parse_time(options["time"])
-        if seconds:  # zero means the partition's own limit
-            return seconds if seconds < 0 else -(-seconds // 60) * 60
-    return partition.max_time if partition.default_time is None else partition.default_time
-
-
-def _array(options: Mapping[str, str], max_array_size: int) -> tuple[str, int]:
-    text = options.get("array")
-    if not text:
-        return "", 0
-    try:
-        # Slurm takes a limit of 0 for none.
-        spec = values.parse_array(text.removesuffix("%0"), max_array_size)
-    except HpcKitError:
-        raise Refused(denied="Invalid job array specification") from None
-    return arrays.fold_indices(spec.indices), spec.at_once or 0
-
-
-def _dependency(options: Mapping[str, str]) -> str:
-    text = options.get("dependency", "")
-    try:
-        if text:
-            values.parse_dependency(text)
-    except HpcKitError:
-        raise Refused(denied="Job dependency problem") from None
-    return text
-
-
-def _instant(options: Mapping[str, str], name: str) -> float:
-    return parse_instant(options[name]).timestamp() if options.get(name) else 0.0
-
-
 def _priority(options: Mapping[str, str], job_id: int) -> int:
     if "hold" in options:
         return 0
     if options.get("priority", "").isdigit():
         return int(options["priority"])
-    nice = options.get("nice")
-    return TOP_PRIORITY - job_id - (100 if nice == "" else int(nice or 0))
+    return TOP_PRIORITY - job_id - niceness(options)
 
 
-def _requeue(options: Mapping[str, str], *, default: bool) -> bool:
-    return "requeue" in options or ("no-requeue" not in options and default)
-
-
-def _umask(environ: Mapping[str, str]) -> int:
-    try:
-        return int(environ["SLURM_UMASK"], 8)
-    except (KeyError, ValueError):
-        own = os.umask(0o022)
-        os.umask(own)
-        return own
+def niceness(options: Mapping[str, str]) -> int:
+    """What --nice takes from a job's priority; 100 where it stands without a number."""
+    return 100 if options.get("nice") == "" else int(options.get("nice", 0))
 
 
 def _here() -> str:

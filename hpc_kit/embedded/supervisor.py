@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, wake
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.records import BATCH_STEP, Step
+from hpc_kit.embedded.srun_orders import send
 from hpc_kit.embedded.state import now
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Supervisor:
 
     def run(self) -> None:
         """See the job through to its end."""
-        processes.adopt_orphans()
+        processes.adopt_orphans(f"hpc-job-{self.job.job_id}")
         if not self._register():
             return
         if self.job.batch and not self._ending:
@@ -56,27 +57,30 @@ class Supervisor:
         """Enter as the job's supervisor; False if this start of the job is no longer wanted."""
         with self.state.transaction():
             job = self.state.job(self.job.job_id)
-            if job is None or job.attempt != self.job.attempt or job.supervisor:
+            wanted = job is not None and (job.state == "RUNNING" or job.completing)
+            if job is None or not wanted or job.attempt != self.job.attempt or job.supervisor:
                 return False
             self.state.update_job(job.job_id, supervisor=self._name)
+            if job.batch and job.state == "RUNNING":
+                self._announce(job)
         self.job = job
         if job.state != "RUNNING":  # cancelled before it could begin
             self._status, self._ending = 0, True
         return True
 
+    def _announce(self, job: Job) -> None:
+        """Enter the script's step and its logs: whoever finds the job lost has to write there."""
+        files = batch.logs(job)
+        self.state.update_job(job.job_id, std_in=files.stdin, std_out=files.stdout, std_err=files.stderr)
+        nodes, cpus = job.nodes[:1], job.cpus[:1]
+        self.state.add_step(Step(job.job_id, BATCH_STEP, job.attempt, "batch", nodes, cpus=cpus, start_time=now()))
+
     def _launch(self) -> None:
-        job = self.job
-        step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], cpus=job.cpus[:1], start_time=now())
         try:
-            self._pid, self._stderr = batch.launch(self.state, job)
+            self._pid, self._stderr = batch.launch(self.state, self.job)
         except OSError as error:
-            log(f"error: JobId={job.label} could not be started: {error}")
+            log(f"error: JobId={self.job.label} could not be started: {error}")
             self._status = batch.LAUNCH_FAILED
-        with self.state.transaction():
-            files = batch.logs(job)
-            changes = {"std_in": files.stdin, "std_out": files.stdout, "std_err": files.stderr}
-            self.state.update_job(job.job_id, **changes)
-            self.state.add_step(step)
 
     def _look(self) -> bool:
         """Do what is to be done now; True when the job is over and nothing of it is left."""
@@ -136,19 +140,17 @@ class Supervisor:
             self._status = int(order.value)
 
     def _deliver(self, number: int, whom: str) -> None:
-        """A signal to the steps, to the batch shell alone, or (full) to the shell and what it started."""
+        """A signal to the steps, to the batch shell alone, or (full) to both and to what the shell started besides."""
         if whom == "batch" and self._pid and self._status is None:
             processes.kill([self._pid], number)
-        elif whom == "full":
+        if whom == "full":
             processes.kill(tree.outside_steps(self.state, self.job), number)
-        elif whom == "steps":
+        if whom in {"steps", "full"}:
             for step in tree.running_steps(self.state, self.job):
                 self._tell(step, f"signal {number}")
 
     def _tell(self, step: Step, order: str) -> None:
         """Pass an order to a step's srun; where that does not listen, do it without."""
-        from hpc_kit.embedded.srun_orders import send
-
         if not send(self.state.directory, step.job_id, step.step_id, order):
             word, _, value = order.partition(" ")
             number = int(value) if word == "signal" else signal.SIGKILL if word == "kill" else signal.SIGTERM
@@ -160,10 +162,7 @@ class Supervisor:
             return
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
         if self._stderr >= 0 and self._status is None:
-            cause = f" DUE TO {why}" if why else ""
-            cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-            batch.say(self._stderr, f"*** JOB {self.job.job_id} ON {self.job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
+            batch.say_cancelled(self._stderr, self.job, why)
         for step in tree.running_steps(self.state, self.job):
             self._tell(step, f"cancel {why}".rstrip())
         processes.terminate(tree.outside_steps(self.state, self.job))

@@ -39,7 +39,7 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "cluster-constraint": Row(_NO, "there is one cluster"),
     "clusters": Row(_DONE, "the own cluster's name or `all`; any other is refused"),
     "comment": Row(_DONE),
-    "constraint": Row(_KEPT, "nodes have no features; a script that asks for some runs all the same"),
+    "constraint": Row(_NO, "nodes have no features"),
     "container": Row(_NO, "no OCI runtime"),
     "context": Row(_NO, "no SELinux context is set"),
     "contiguous": Row(_DONE),
@@ -75,7 +75,7 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "input": Row(_DONE),
     "job-name": Row(_DONE),
     "kill-on-invalid-dep": Row(_DONE),
-    "licenses": _BOOKS,
+    "licenses": Row(_NO, "there are no licences"),
     "mail-type": Row(_KEPT, "no mail is sent"),
     "mail-user": Row(_KEPT, "no mail is sent"),
     "mcs-label": _BOOKS,
@@ -104,7 +104,7 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "parsable": Row(_DONE),
     "partition": Row(_DONE, "of a list, the first that the job fits into"),
     "power": _ONE_MACHINE,
-    "prefer": Row(_KEPT, "nodes have no features"),
+    "prefer": Row(_NO, "nodes have no features"),
     "priority": Row(_DONE),
     "profile": Row(_KEPT, "nothing is sampled"),
     "propagate": Row(_KEPT, "limits are those of the first sbatch since the queue was empty"),
@@ -133,6 +133,14 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "wckey": _BOOKS,
     "wrap": Row(_DONE),
 }
+
+NO_SUCH = {
+    "constraint": "Invalid feature specification",
+    "licenses": "Invalid license specification",
+    "prefer": "Invalid preferred feature specification",
+    "reservation": "Requested reservation is invalid",
+}
+"""What slurmctld says of names that it does not know; here there are none."""
 
 VARIABLES: dict[str, str] = {
     "SBATCH_ACCOUNT": "account",

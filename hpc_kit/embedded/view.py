@@ -11,7 +11,9 @@ from hpc_kit.embedded import allocate, batch, exit_codes, nodes
 from hpc_kit.embedded.arrays import indices_of
 from hpc_kit.embedded.dependencies import outlook
 from hpc_kit.embedded.forecast import expected_end
-from hpc_kit.embedded.request import WHOLE_NODE, Refused, decode
+from hpc_kit.embedded.job_states import STATES
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request import WHOLE_NODE, decode
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 
@@ -21,34 +23,7 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.request import Request
     from hpc_kit.embedded.state import State
 
-STATES = {
-    "PENDING": "PD", "RUNNING": "R", "SUSPENDED": "S", "COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F",
-    "TIMEOUT": "TO", "NODE_FAIL": "NF", "PREEMPTED": "PR", "BOOT_FAIL": "BF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM",
-    "COMPLETING": "CG", "CONFIGURING": "CF", "RESIZING": "RS", "RESV_DEL_HOLD": "RD", "REQUEUED": "RQ",
-    "REQUEUE_FED": "RF", "REQUEUE_HOLD": "RH", "REVOKED": "RV", "SIGNALING": "SI", "SPECIAL_EXIT": "SE",
-    "STAGE_OUT": "SO", "STOPPED": "ST",
-}  # fmt: skip
-"""The states that Slurm 22.05 knows, in its order, with their short forms."""
-
 _WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FAILED"})
-
-
-def parse_states(text: str) -> frozenset[str]:
-    """Read `PD,running,all`.
-
-    Raises:
-        ValueError: The word that is no state.
-    """
-    long = {short: name for name, short in STATES.items()}
-    found: set[str] = set()
-    for word in text.split(","):
-        name = long.get(word.upper(), word.upper())
-        if name == "ALL":
-            return frozenset(STATES)
-        if name not in STATES:
-            raise ValueError(word)
-        found.add(name)
-    return frozenset(found)
 
 
 def clock(seconds: float) -> str:
@@ -126,7 +101,8 @@ class View:
             return len(self.job.nodes)
         request, cpus = self.request, self.state.settings.cpus
         per_node = -(-request.ntasks // request.tasks_per_node) if request.tasks_per_node else 0
-        return max(request.min_nodes, per_node, 1 if request.overcommit else -(-self.cpu_count // cpus))
+        room = cpus // request.cpus_per_task  # none for a job that never fits: one node is as good as two
+        return max(request.min_nodes, per_node, 1 if request.overcommit or not room else -(-request.ntasks // room))
 
     @property
     def cpu_count(self) -> int:
@@ -135,6 +111,8 @@ class View:
             return sum(self.job.cpus)
         if self.request.overcommit:
             return self.request.min_nodes
+        if not self.request.ntasks and self.request.max_nodes > self.request.min_nodes:
+            return self.request.cpus_per_task
         return self.request.tasks * self.request.cpus_per_task
 
     @property
@@ -160,9 +138,11 @@ class View:
 
     @property
     def start(self) -> float:
-        """When it started, or may start at the earliest."""
+        """When it started, or may start at the earliest; of a job that never did, its end."""
         job = self.job
-        return job.start_time or (job.begin_time if job.state == "PENDING" and job.begin_time > self.now else 0.0)
+        if job.start_time or job.state != "PENDING":
+            return job.start_time or job.end_time
+        return job.begin_time if job.begin_time > self.now else 0.0
 
     @property
     def time_limit(self) -> str:
@@ -181,13 +161,8 @@ class View:
         """`Node`, `CPU` or `GPU`, and how much of it each needs."""
         request = self.request
         if request.mem_per_cpu:
-            return "CPU", _mib(request.mem_per_cpu)
-        return "Node", _mib(0 if request.mem_per_node == WHOLE_NODE else request.mem_per_node)
-
-    @property
-    def gres(self) -> str:
-        """`gres:gpu:1`, what each node must have."""
-        return f"gres:gpu:{self.request.gpus_per_node}" if self.request.gpus_per_node else "N/A"
+            return "CPU", megabytes(request.mem_per_cpu)
+        return "Node", megabytes(0 if request.mem_per_node == WHOLE_NODE else request.mem_per_node)
 
     @property
     def array_task(self) -> str:
@@ -210,9 +185,14 @@ class View:
         """`cpu=3,mem=400M,node=2,billing=3,gres/gpu=2`."""
         mem = sum(share.mem for share in self.shares)
         gpus = sum(len(share.gpus) for share in self.shares)
-        parts = [f"cpu={self.cpu_count}", f"mem={_mib(mem)}" if mem else "", f"node={self.node_count}"]
+        parts = [f"cpu={self.cpu_count}", f"mem={megabytes(mem)}" if mem else "", f"node={self.node_count}"]
         parts += [f"billing={self.cpu_count}", f"gres/gpu={gpus}" if gpus else ""]
         return ",".join(part for part in parts if part)
+
+    @property
+    def session(self) -> str:
+        """Slurm's AllocSID: here the process that looks after the job, while it has one."""
+        return self.job.supervisor.partition(":")[0] or str(os.getsid(0))
 
     @property
     def exit_code(self) -> str:
@@ -235,11 +215,14 @@ class View:
         return [job._replace(array_task_id=index, array_waiting="") for index in indices_of(job.array_waiting)]
 
 
-def _mib(size: int) -> str:
-    """As Slurm prints memory: whole units only, `1000M`, `2G`."""
-    if size and size % 1024 == 0:
-        return f"{size // 1024}G"
-    return f"{size}M" if size else "0"
+def megabytes(size: int) -> str:
+    """As Slurm prints memory, in the largest unit that two decimals hold: `1000M`, `1.50G`, `2G`."""
+    number, unit = float(size), "M"
+    for larger in "GT":
+        if number < 1024 or number % 512:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.2f}{unit}" if number % 1 else f"{int(number)}{unit}" if size else "0"
 
 
 def null(text: str) -> str:

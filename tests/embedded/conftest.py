@@ -15,24 +15,23 @@ import pytest
 from hpc_kit.embedded import Settings, environment, processes
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.state import State
+from tests.embedded import forked
+from tests.embedded.forked import PIPE
 
 T = TypeVar("T")
-PATIENCE = 20.0
+PATIENCE = 30.0
 
 
 def wait_for(what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
     """What the function gives as soon as it is true, asked again and again."""
-    deadline = time.monotonic() + seconds
+    began = asked = time.monotonic()
     while not (found := what()):
-        if time.monotonic() > deadline:
+        took = time.monotonic() - asked
+        if time.monotonic() > began + seconds:
             pytest.fail(f"waited {seconds} s in vain, last seen: {found!r}")
-        time.sleep(0.02)
+        time.sleep(max(0.02, took))  # whoever is waited for has half of the machine
+        asked = time.monotonic()
     return found
-
-
-def coverage_runs() -> bool:
-    """Whether lines are counted: then the commands need site-packages, where the counting starts."""
-    return any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
 
 
 class Slurm:
@@ -45,24 +44,18 @@ class Slurm:
         chosen = {"nodes": "n[1-4]", "memory": 16000, "gpus": 2, "kill_wait": 1.0, **settings}
         self.settings = Settings(state=str(self.directory), **chosen)  # type: ignore[arg-type]
         self.environ = environment(self.settings, os.environ)
-        if coverage_runs():
-            for command in (self.directory / "bin").iterdir():
-                command.write_text(command.read_text().replace(" -I -S -c ", " -c "))
+
+    def start(self, *argv: str, env: dict[str, str] | None = None, folder: Path | None = None) -> subprocess.Popen[str]:
+        """A command that runs, in the work folder unless told otherwise."""
+        return forked.start(argv, {**self.environ, **(env or {})}, folder or self.folder, stdin=PIPE)
 
     def run(
-        self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
+        self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        return subprocess.run(
-            [self.environ["PATH"].split(":")[0] + "/" + argv[0], *argv[1:]],
-            input=stdin if stdin is not None else "",
-            capture_output=True,
-            text=True,
-            env={**self.environ, **(env or {})},
-            cwd=cwd or self.folder,
-            timeout=60,
-            check=False,
-        )
+        process = self.start(*argv, env=env)
+        out, err = process.communicate(stdin or "", timeout=60)
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def said(self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
         """What a command prints; it must succeed and complain of nothing."""
@@ -136,6 +129,13 @@ class Slurm:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         assert left == [], "processes were left behind"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_database_lives_through_a_fork() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        forked.let_go_before_forks(patch)
+        yield
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.embedded import forked
 from tests.embedded.conftest import Slurm, wait_for
 
 
@@ -54,17 +55,7 @@ class Inside:
         self, *argv: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[str]:
         """An srun that runs; in a session of its own, so that a test's signals reach it alone."""
-        return subprocess.Popen(
-            ["srun", *argv],
-            executable=f"{self.slurm.directory}/bin/srun",
-            env={**self.environ, **(env or {})},
-            cwd=self.folder,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return forked.start(["srun", *argv], {**self.environ, **(env or {})}, self.folder, stdin=stdin)
 
     def end(self, process: subprocess.Popen[str], stdin: str | None = None) -> Said:
         """Wait for it; it must not take long."""

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hpc_kit.embedded.allocate import Node, all_nodes, allocate, free_nodes, impossible
 from hpc_kit.embedded.records import Job
-from hpc_kit.embedded.request import Refused, Request, decode, encode, read_request
+from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.request import Request, decode, encode, read_request
 from hpc_kit.embedded.settings import Settings
 from hpc_kit.embedded.submission import in_force
 from hpc_kit.slurm.options import parse_options
@@ -42,6 +43,8 @@ def shares(line: str, nodes: list[Node] = NODES) -> str | None:
         ("-N2-4", "n1:1/1 n2:1/1 n3:1/1 n4:1/1"),
         ("-N2-3 -n10", "n1:8/8 n2:1/1 n3:1/1"),
         ("-N1-3 -n2", "n1:1/1 n2:1/1"),
+        ("-N2-4 --use-min-nodes", "n1:1/1 n2:1/1"),
+        ("-N2-4 -n20 --use-min-nodes", "n1:8/8 n2:8/8 n3:4/4"),
         ("-n4 --ntasks-per-node=2", "n1:2/2 n2:2/2"),
         ("-N2 --ntasks-per-node=3", "n1:3/3 n2:3/3"),
         ("--ntasks-per-node=3", "n1:3/3"),

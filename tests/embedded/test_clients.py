@@ -84,13 +84,17 @@ def test_a_script_written_by_hand(slurm: Path) -> None:
     }
 
 
-TRAIN = """
+TRAIN = r"""
+import sys
+
 import torch
 from accelerate import Accelerator
 
 accelerator = Accelerator(cpu=True)
 total = accelerator.reduce(torch.ones(1), reduction="sum")
-print(f"process {accelerator.process_index} of {accelerator.num_processes}: {int(total)}", flush=True)
+# One write a line: the processes of a node share the launcher's stream.
+sys.stdout.write(f"process {accelerator.process_index} of {accelerator.num_processes}: {int(total)}\n")
+sys.stdout.flush()
 accelerator.end_training()
 """
 
@@ -116,6 +120,7 @@ srun bash -c "$LAUNCHER --machine_rank \\$SLURM_PROCID train.py"
 """
 
 
+@pytest.mark.slow
 def test_accelerates_way_over_two_nodes(slurm: Path) -> None:
     (slurm / "train.py").write_text(TRAIN)
     lines = wait(slurm, ACCELERATE).splitlines()

@@ -11,7 +11,8 @@ WAITS = "while [ ! -e go ]; do sleep 0.05; done"
 
 
 def reason(slurm: Slurm, job_id: int) -> str:
-    return slurm.said("squeue", "-h", "-j", str(job_id), "-o", "%T %r").strip()
+    job = slurm.job(job_id)
+    return f"{job.state} {job.reason}"
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,11 @@ def test_a_job_waits_for_the_end_of_another(slurm: Slurm, kind: str, body: str, 
 
 
 def test_after_waits_for_the_start_only(slurm: Slurm) -> None:
-    first = slurm.submit("sleep 600", "--begin=now+2seconds")
+    first = slurm.submit("sleep 600", "--begin=now+1hour")
     second = slurm.submit("true", f"--dependency=after:{first}")
     wait_for(lambda: reason(slurm, first) == "PENDING BeginTime")
-    assert reason(slurm, second) == "PENDING Dependency"
+    wait_for(lambda: reason(slurm, second) == "PENDING Dependency")
+    slurm.said("scontrol", "update", f"JobId={first}", "StartTime=now")
     slurm.until(second, "COMPLETED")
     assert slurm.job(first).state == "RUNNING"
 
@@ -111,7 +113,7 @@ def test_a_malformed_dependency_is_refused(slurm: Slurm, text: str) -> None:
 
 def test_a_held_job_waits_for_its_release(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold")
-    assert reason(slurm, job_id) == "PENDING JobHeldUser"
+    wait_for(lambda: reason(slurm, job_id) == "PENDING JobHeldUser")
     assert slurm.said("sacct", "-nPX", "-o", "State,Reason", "-j", str(job_id)) == "PENDING|JobHeldUser\n"
     slurm.said("scontrol", "release", str(job_id))
     slurm.until(job_id, "COMPLETED")

@@ -29,14 +29,27 @@ OWN_VALUE = {
     "SLURM_ARRAY_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_HOSTFILE", "SLURM_JOBID", "SLURM_JOB_GID", "SLURM_JOB_ID",
     "SLURM_JOB_PARTITION", "SLURM_JOB_UID", "SLURM_JOB_USER", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST",
     "SLURM_SRUN_COMM_PORT", "SLURM_STEP_LAUNCHER_PORT", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_TASK_PID",
-    "SLURM_UMASK",
+    "SLURM_PRIO_PROCESS", "SLURM_UMASK",
 }  # fmt: skip
 """Variables that are there, with a value of this machine's or this job's own."""
 
 TOLD = ("SLURM", "SRUN", "SBATCH")
 TOLD_TOO = {"HOSTNAME", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"}
-WITHOUT = ("_pmi", "pmix", "salloc", "het_", "interactive", "torchrun", "_pty")
-CASES = [case for case in load() if not any(word in case.name for word in WITHOUT)]
+WITHOUT = (
+    "_pmi",
+    "pmix",
+    "salloc",
+    "het_",
+    "interactive",
+    "torchrun",
+    "_pty",
+    "cray",
+    "multi_prog",
+    "mpmd",
+    "submitit",
+)
+WITHOUT_TOO = ("sbatch_in_single", "preserve", "jobid", "relative", "srun_in_")
+CASES = [case for case in load() if case.mpi is None and not any(word in case.name for word in WITHOUT + WITHOUT_TOO)]
 
 
 def told(environ: dict[str, str]) -> dict[str, str]:

@@ -74,7 +74,7 @@ def test_a_working_folder_that_is_missing_sends_the_script_to_tmp(slurm: Slurm) 
     job_id = slurm.submit("pwd", "--chdir=/no/such/folder", f"--output={slurm.folder}/log")
     assert slurm.ended(job_id).state == "COMPLETED"
     error = "slurmstepd: error: couldn't chdir to `/no/such/folder': No such file or directory: going to /tmp instead"
-    assert slurm.log("log") == f"{error}\n/tmp\n"
+    assert slurm.log("log") == f"{error}\n{error}\n/tmp\n"
 
 
 def test_streams_go_where_they_are_told(slurm: Slurm) -> None:

@@ -85,6 +85,23 @@ def test_columns_and_filters_of_squeue(queue: Slurm, argv: tuple[str, ...], said
     assert queue.said("squeue", *argv) == said
 
 
+def test_what_is_not_there_is_told_where_it_would_be_shown(slurm: Slurm) -> None:
+    for kind, name in (("node", "n9"), ("partition", "foo")):
+        done = slurm.run("scontrol", "show", kind, name)
+        assert (done.returncode, done.stdout, done.stderr) == (1, f"{kind.title()} {name} not found\n", "")
+
+
+def test_scontrol_reads_commands_where_none_is_given(slurm: Slurm) -> None:
+    said = slurm.said("scontrol", stdin="show hostnames n[1-2]\n\nversion\nquit\nnever read\n")
+    assert said == "scontrol: n1\nn2\nscontrol: scontrol: slurm 22.05.8\nscontrol: "
+    failed = slurm.run("scontrol", stdin="dance\n")
+    assert (failed.returncode, failed.stdout, failed.stderr) == (
+        1,
+        "scontrol: scontrol: \n",
+        "invalid keyword: dance\n",
+    )
+
+
 def test_every_column_of_squeue_has_a_value(queue: Slurm) -> None:
     from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME
 
@@ -102,17 +119,31 @@ def test_variables_of_squeue(queue: Slurm) -> None:
     [
         (("-j", "99999"), "slurm_load_jobs error: Invalid job id specified\n"),
         (("-j", "abc"), "squeue: error: Invalid job id: abc\n"),
-        (("-u", "nobody-of-that-name"), "squeue: error: Invalid user: nobody-of-that-name\n\n"),
+        (("-w", "nowhere"), "squeue: error: Invalid node name nowhere\n"),
+        (("-i", "x"), "squeue: error: --iterate=x\n\n"),
         (("--foo",), "squeue: unrecognized option '--foo'\nTry \"squeue --help\" for more information\n"),
         (("-Y",), "squeue: invalid option -- 'Y'\nTry \"squeue --help\" for more information\n"),
         (("-t",), "squeue: option requires an argument -- 't'\nTry \"squeue --help\" for more information\n"),
         (("--user",), "squeue: option '--user' requires an argument\nTry \"squeue --help\" for more information\n"),
         (("extra",), "squeue: error: Unrecognized option: extra\n"),
-        (("-o", "%?"), "squeue: error: Invalid job format specification: ?\n"),
     ],
 )
 def test_what_squeue_refuses(slurm: Slurm, argv: tuple[str, ...], complaint: str) -> None:
     assert slurm.refused("squeue", *argv) == (1, complaint)
+
+
+def test_what_squeue_does_not_know_is_told_and_the_rest_shown(slurm: Slurm) -> None:
+    """As Slurm does, which ends with 0: a format for another release's fields goes on working."""
+    job_id = slurm.submit("true", "--hold", "-J", "held")
+    for argv, shown, complaint in (
+        (("-o", "%j %? %i"), f"held %? {job_id}\n", "Invalid job format specification: ?\n"),
+        (("-O", "name:5,nosuch,jobid:3"), f"held {job_id:<3}\n", "Invalid job format specification: nosuch\n"),
+        (("-u", "nobody-of-that-name", "-o", "%j"), "", "Invalid user: nobody-of-that-name\n\n"),
+    ):
+        done = slurm.run("squeue", "-h", *argv)
+        assert (done.returncode, done.stdout, done.stderr) == (0, shown, f"squeue: error: {complaint}")
+    assert slurm.said("squeue", "-h", "-j", "") == slurm.said("squeue", "-h", "-t", "") == ""
+    assert slurm.run("squeue", "-S", "nosuch").stderr == "squeue: error: Invalid sort specification: s\n"
 
 
 def test_an_unknown_state_is_told_with_those_that_there_are(slurm: Slurm) -> None:
@@ -233,7 +264,7 @@ def test_a_job_is_shown_in_full(queue: Slurm) -> None:
 
 def test_odds_and_ends_of_scontrol(queue: Slurm) -> None:
     assert queue.said("scontrol", "show", "hostnames", "n[08-10],m") == "n08\nn09\nn10\nm\n"
-    assert queue.said("scontrol", "show", "hostnames", env={"SLURM_JOB_NODELIST": "a[1-2]"}) == "a1\na2\n"
+    assert queue.said("scontrol", "show", "hostnames", env={"SLURM_NODELIST": "a[1-2]"}) == "a1\na2\n"
     assert queue.said("scontrol", "show", "hostlist", "n1,n2,m3") == "n[1-2],m3\n"
     assert queue.said("scontrol", "show", "hostlistsorted", "n10,n2") == "n[2,10]\n"
     assert re.fullmatch(r"Slurmctld\(primary\) at \S+ is UP\n", queue.said("scontrol", "ping"))
@@ -252,8 +283,6 @@ def test_odds_and_ends_of_scontrol(queue: Slurm) -> None:
     [
         (("show", "job", "77"), "slurm_load_jobs error: Invalid job id specified\n"),
         (("show", "job", "abc"), "scontrol_print_job error: Invalid job id specified\n"),
-        (("show", "node", "n9"), "Node n9 not found\n"),
-        (("show", "partition", "foo"), "Partition foo not found\n"),
         (("show", "step", "1.7"), "slurm_load_jobs error: Invalid job id specified\n"),
         (("show", "foo"), "invalid entity:foo for keyword:show \n"),
         (("show",), "too few arguments for keyword:show\n"),
@@ -299,8 +328,26 @@ def test_jobs_are_updated(slurm: Slurm) -> None:
         1,
         finished + "slurm_suspend error: Job has already finished\n",
     )
-    wrong = "Invalid timelimit specification: x\nRequest aborted\n"
+    wrong = "scontrol: error: Invalid TimeLimit value\n"
     assert queue.refused("scontrol", "update", "JobId=3", "TimeLimit=x") == (1, wrong)
+    assert queue.refused("scontrol", "update", "JobId=3", "Nice=x")[0] == 1
+    queue.said("scontrol", "update", "jobid", "3", "nice", "6")
+    assert queue.said("squeue", "-h", "-j", "3", "-o", "%y") == "6\n"
+    queue.said("scontrol", "update", "JobName=new", "Priority=7")  # no longer held, it runs
+    queue.until(3, "COMPLETED")
+
+
+def test_what_a_waiting_job_asks_for_is_updated(slurm: Slurm) -> None:
+    job_id = str(slurm.submit("true", "--hold"))
+    size = ("ExcNodeList=n1", "ReqNodeList=n[2-3]", "NumTasks=4", "CPUsPerTask=2", "MinMemoryNode=1536")
+    slurm.said("scontrol", "update", f"JobId={job_id}", *size)
+    told = slurm.said("scontrol", "show", "job", job_id)
+    for part in ("NumTasks=4 CPUs/Task=2", "ReqNodeList=n[2-3] ExcNodeList=n1", "MinMemoryNode=1.50G"):
+        assert part in told
+    running = str(slurm.until(slurm.submit("sleep 600", "-t", "60"), "RUNNING").job_id)
+    assert slurm.refused("scontrol", "update", f"JobId={running}", "ExcNodeList=n1")[0] == 1
+    slurm.said("scontrol", "update", f"JobId={running}", "EndTime=now+2hours")
+    assert slurm.said("squeue", "-h", "-j", running, "-o", "%l") in {"2:00:00\n", "1:59:00\n"}
 
 
 def test_a_job_is_put_first(slurm: Slurm) -> None:
@@ -351,7 +398,24 @@ def test_nodes_and_partitions(make_slurm: Callable[..., Slurm]) -> None:
 def test_what_sinfo_refuses(slurm: Slurm) -> None:
     expected = "sinfo: unrecognized option '--foo'\nTry \"sinfo --help\" for more information\n"
     assert slurm.refused("sinfo", "--foo") == (1, expected)
-    assert slurm.refused("sinfo", "-o", "%?") == (1, "sinfo: error: Invalid node format specification: ?\n")
+    assert slurm.refused("sinfo", "-t", "dreaming")[1].startswith('sinfo: error: Bad state string: "dreaming"\n')
+    assert slurm.refused("sinfo", "-S", "z?")[0] == 1
+
+
+def test_what_sinfo_does_not_know_is_told_and_the_rest_shown(slurm: Slurm) -> None:
+    done = slurm.run("sinfo", "-h", "-o", "%D %? %R")
+    assert (done.returncode, done.stdout) == (0, "4 %? local\n")
+    assert done.stderr == "Invalid node format specification: ?\n"
+
+
+def test_nodes_stand_together_unless_a_column_tells_them_apart(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(partitions=(Partition("main", 86400, 3600), Partition("high", 86400, 600, nodes="n[3-4]")))
+    assert slurm.said("sinfo", "-h", "-o", "%D %N") == "4 n[1-4]\n"
+    assert slurm.said("sinfo", "-h", "-o", "%l %D") == "1-00:00:00 4\n"
+    assert slurm.said("sinfo", "-h", "-o", "%L %D") == "1:00:00 4\n10:00 2\n"
+    assert slurm.said("sinfo", "-h", "-S", "P", "-o", "%R %D") == "high 2\nmain 4\n"
+    assert slurm.said("sinfo", "-h", "-N", "-S", "-N", "-p", "high", "-o", "%N") == "n4\nn3\n"
+    assert slurm.said("sinfo", "-h", "-n", "n1", "-o", "%R %D %t") == "main 1 idle\nhigh 0 n/a\n"
 
 
 def test_every_column_of_sinfo_has_a_value(slurm: Slurm) -> None:

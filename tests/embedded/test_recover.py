@@ -7,9 +7,13 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 
 from hpc_kit.embedded import processes
+from hpc_kit.embedded.recover import book_lost
+from tests.conftest import ROOT
 from tests.embedded.conftest import Slurm, wait_for
 
 WAITS = "echo $$ > pid; echo run ${SLURM_RESTART_COUNT-0}; while [ ! -e go ]; do sleep 0.05; done"
@@ -172,6 +176,48 @@ def test_a_job_that_kills_its_supervisor_every_time_is_held_in_the_end(slurm: Sl
     wait_for(lambda: len(slurm.processes()) == 1)
 
 
+def test_a_job_that_nobody_comes_to_run_is_held_in_the_end(slurm: Slurm) -> None:
+    job_id = slurm.submit("true", "--hold")
+    state = slurm.state()
+    for attempt in range(1, 5):
+        state.update_job(job_id, state="RUNNING", priority=1, attempt=attempt, supervisor="", nodes=["n1"])
+        said = book_lost(state, slurm.job(job_id))
+        held = attempt == 4
+        assert said == f"JobId={job_id} was not started, requeued{' and held' * held}"
+        job = slurm.job(job_id)
+        assert (job.state, job.nodes, job.priority) == ("PENDING", [], 0 if held else 1)
+    assert job.reason == "launch failed requeued held"
+    state.close()
+
+
+def test_a_queue_goes_on_while_the_code_is_changed(slurm: Slurm) -> None:
+    """As by a checkout: controller and supervisors have what they need; new commands say what is the matter."""
+    package = slurm.folder / "code" / "hpc_kit"
+    shutil.copytree(ROOT / "hpc_kit", package, ignore=shutil.ignore_patterns("__pycache__"))
+    sbatch = slurm.directory / "bin" / "sbatch"
+    sbatch.write_text(sbatch.read_text().replace(f" {ROOT} ", f" {package.parent} "))
+
+    def submit() -> subprocess.CompletedProcess[str]:
+        command = [str(sbatch), "-N4", "--exclusive", "--array=0-1", "--wrap", f"cd {slurm.folder}; {WAITS}"]
+        return subprocess.run(command, cwd=slurm.folder, env=slurm.environ, capture_output=True, text=True)
+
+    assert submit().returncode == 0
+    wait_for(lambda: slurm.log("pid"))
+    files = list((package / "embedded").glob("*.py"))
+    for path in files:
+        if path.name not in {"__init__.py", "command_line.py", "commands_folder.py", "loading.py", "settings.py"}:
+            path.write_text("<<<<<<< HEAD\n")
+    done = submit()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sbatch: error: the code of the embedded Slurm (sbatch) cannot be loaded\n")
+    assert "SyntaxError" in done.stderr
+    assert "Traceback" not in done.stderr
+    (slurm.folder / "go").touch()
+    wait_for(lambda: not slurm.processes())
+    states = slurm.said("sacct", "-nPX", "-o", "JobID,State").split()
+    assert states == ["1_0|COMPLETED", "1_1|COMPLETED"]
+
+
 def test_a_state_of_another_release_is_taken_over(slurm: Slurm) -> None:
     held = slurm.submit("echo done", "--hold")
     kill_everything(slurm)
@@ -202,9 +248,6 @@ def test_a_state_directory_that_cannot_be_made_is_told(slurm: Slurm) -> None:
     (slurm.folder / "file").touch()
     done = slurm.run("squeue")
     assert done.returncode == 0
-    import subprocess
-    import sys
-
     environ = {**slurm.environ, "HPC_KIT_SLURM_STATE": str(slurm.folder / "file" / "state")}
     command = [sys.executable, "-m", "hpc_kit.embedded", "sbatch", "--wrap", "true"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)

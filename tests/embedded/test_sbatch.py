@@ -14,6 +14,13 @@ from tests.embedded.conftest import Slurm
 
 FAILED = "sbatch: error: Batch job submission failed: "
 NO_NODES = FAILED + "Requested node configuration is not available\n"
+INVALID_TASKS = "sbatch: error: Failed to validate job spec. "
+INVALID_GRES = "sbatch: error: Invalid generic resource (gres) specification\n"
+OTHER_CLUSTER = (
+    "sbatch: error: No cluster 'elsewhere' known by database.\n"
+    "sbatch: error: 'elsewhere' can't be reached now, or it is an invalid entry for --cluster.  "
+    "Use 'sacctmgr list clusters' to see available clusters.\n"
+)
 TRY = 'Try "sbatch --help" for more information\n'
 NUMBER = 'sbatch: error: Invalid numeric value "{}" for --{}.\n'
 
@@ -62,8 +69,17 @@ NUMBER = 'sbatch: error: Invalid numeric value "{}" for --{}.\n'
         (["-w", "n1", "-x", "n1"], 1, FAILED + "Invalid node name specified\n"),
         (["-w", "n1,n2", "-N1"], 1, "sbatch: error: invalid number of nodes (-N 2-1)\n"),
         (["--reservation=foo"], 1, FAILED + "Requested reservation is invalid\n"),
-        (["-M", "elsewhere"], 1, "sbatch: error: No cluster 'elsewhere' known by database.\n"),
-        (["--uid=4242"], 1, FAILED + "Access/permission denied\n"),
+        (["-M", "elsewhere"], 1, OTHER_CLUSTER),
+        (["--uid=4242"], 255, "sbatch: error: Invalid --uid specification\n"),
+        (["--uid=nobody"], 1, FAILED + "Access/permission denied\n"),
+        (["--constraint=fast"], 1, FAILED + "Invalid feature specification\n"),
+        (
+            ["--gpus-per-task=1"],
+            1,
+            INVALID_TASKS
+            + "--gpus-per-task used without either --gpus or -n/--ntasks is not allowed.\n"
+            + INVALID_GRES,
+        ),
         (
             ["--mem=1G", "--mem-per-cpu=1G"],
             1,
@@ -87,9 +103,11 @@ def test_what_is_refused(slurm: Slurm, options: list[str], status: int, complain
     script = slurm.folder / "job.sh"
     script.write_text("#!/bin/sh\n")
     assert slurm.refused("sbatch", *options, str(script)) == (status, complaint)
-    assert slurm.said("squeue", "-h", "-t", "all") == ""
     script.write_text("#!/bin/sh\n#SBATCH " + " ".join(options) + "\n")
     assert slurm.refused("sbatch", str(script)) == (status, complaint)
+    state = slurm.state()
+    assert state.jobs() == []
+    state.close()
 
 
 @pytest.mark.parametrize(
@@ -157,8 +175,8 @@ def test_a_later_option_takes_back_an_earlier_one(slurm: Slurm) -> None:
 
 def test_options_of_real_clusters_change_nothing(slurm: Slurm) -> None:
     text = """
-        --account=abc --qos=high --mail-type=END,FAIL --mail-user=me@example.org --comment=x --licenses=fluent:2
-        --constraint=a100&nvlink --wckey=k --nice=10 --hint=nomultithread --switches=1@1:00 --tmp=10G
+        --account=abc --qos=high --mail-type=END,FAIL --mail-user=me@example.org --comment=x
+        --wckey=k --nice=10 --hint=nomultithread --switches=1@1:00 --tmp=10G
         --threads-per-core=1 --sockets-per-node=2 --mem-bind=local --gpu-bind=closest --cpu-freq=high --no-kill
         --oversubscribe --propagate=NONE --profile=task --acctg-freq=30 --core-spec=1 --network=x --power=x
     """
@@ -225,3 +243,18 @@ def test_a_script_is_looked_for_along_the_path(slurm: Slurm, tmp_path: Path) -> 
     (tmp_path / "found.sh").write_text("#!/bin/sh\n")
     slurm.said("sbatch", "--hold", "found.sh", env={"PATH": f"{slurm.environ['PATH']}:{tmp_path}"})
     assert slurm.job(1).command == str(tmp_path / "found.sh")
+
+
+def test_gpus_are_unknown_where_there_are_none(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(gpus=0)
+    for option in ("--gres=gpu:1", "--gpus=1", "--gpus-per-task=1"):
+        assert slurm.refused("sbatch", "-n1", option, "--wrap", "true") == (1, INVALID_GRES)
+    slurm.said("sbatch", "--wait", "--gres=none", "--wrap", "true")
+
+
+def test_nobody_else_reads_what_was_submitted(slurm: Slurm) -> None:
+    slurm.submit("true", "--hold")
+    for name in ("slurm.db", "slurm.db-wal", "controller.lock", "controller.log", "wake", "wake/controller"):
+        path = slurm.directory / name
+        assert not path.exists() or path.stat().st_mode & 0o077 == 0, name
+    assert slurm.directory.stat().st_mode & 0o777 == 0o700

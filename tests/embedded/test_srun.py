@@ -337,6 +337,19 @@ def test_prolog_and_epilog_run_beside_srun(inside: Inside) -> None:
     assert inside.text("around") == "around true x\naround true x\n"
 
 
+def test_a_step_whose_prolog_fails_is_not_begun(inside: Inside) -> None:
+    ended = inside.srun("-n1", "--prolog=/bin/false", "touch", "begun")
+    assert ended.status == 137
+    assert "srun: error: srun prolog failed rc = 1. Aborting step." in ended.err
+    assert not (inside.folder / "begun").exists()
+
+
+def test_a_type_of_gpu_that_the_job_does_not_have(inside: Inside) -> None:
+    ended = inside.srun("-n1", "--gres=gpu:a100:1", "true")
+    assert ended.status == 1
+    assert "srun: error: Step requested GRES (gpu:a100) not found in the job" in ended.err
+
+
 def test_the_umask_of_the_submission_is_the_tasks(inside: Inside) -> None:
     inside.srun("-N1", "-n1", "touch", "made", env={"SLURM_UMASK": "0077"})
     assert stat.S_IMODE((inside.folder / "made").stat().st_mode) == 0o600

@@ -6,25 +6,10 @@ import os
 import pty
 import select
 import signal
-import subprocess
 import time
 
 from tests.embedded.conftest import Slurm, wait_for
 from tests.embedded.inside import ends
-
-
-def start(slurm: Slurm, *argv: str) -> subprocess.Popen[str]:
-    """An srun that runs."""
-    return subprocess.Popen(
-        [f"{slurm.directory}/bin/srun", *argv],
-        env=slurm.environ,
-        cwd=slurm.folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def test_srun_makes_an_allocation_runs_and_gives_it_back(slurm: Slurm) -> None:
@@ -51,7 +36,7 @@ def test_its_tasks_are_told_of_an_allocation_of_srun(slurm: Slurm) -> None:
 def test_it_waits_for_resources_and_says_so(slurm: Slurm) -> None:
     holder = slurm.submit("until [ -e go ]; do sleep 0.02; done", "-N4", "--exclusive", "-o", "/dev/null")
     slurm.until(holder, "RUNNING")
-    waiting = start(slurm, "-n1", "echo", "through")
+    waiting = slurm.start("srun", "-n1", "echo", "through")
     assert waiting.stderr is not None
     assert waiting.stderr.readline() == "srun: job 2 queued and waiting for resources\n"
     (slurm.folder / "go").touch()
@@ -69,7 +54,7 @@ def test_immediate_does_not_wait(slurm: Slurm) -> None:
 
 def test_an_interrupt_while_it_waits_takes_the_request_back(slurm: Slurm) -> None:
     slurm.until(slurm.submit("sleep 100", "-N4", "--exclusive", "-o", "/dev/null"), "RUNNING")
-    waiting = start(slurm, "-n1", "true")
+    waiting = slurm.start("srun", "-n1", "true")
     assert waiting.stderr is not None
     waiting.stderr.readline()
     waiting.send_signal(signal.SIGINT)
@@ -87,7 +72,7 @@ def test_what_the_controller_refuses_is_told(slurm: Slurm) -> None:
 
 
 def test_scancel_ends_it(slurm: Slurm) -> None:
-    running = start(slurm, "-n2", "bash", "-c", "touch up-$SLURM_PROCID; exec sleep 100")
+    running = slurm.start("srun", "-n2", "bash", "-c", "touch up-$SLURM_PROCID; exec sleep 100")
     wait_for(lambda: (slurm.folder / "up-0").exists() and (slurm.folder / "up-1").exists())
     slurm.said("scancel", "1")
     out, err = running.communicate(timeout=20)
@@ -120,10 +105,12 @@ def test_pty_gives_the_first_task_a_terminal_of_its_own(slurm: Slurm) -> None:
     os.write(screen, b"hello\n")
     seen = b""
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and select.select([screen], [], [], 1)[0]:
+    while time.monotonic() < deadline:
+        if not select.select([screen], [], [], 1)[0]:
+            continue
         try:
             seen += os.read(screen, 1024)
-        except OSError:
+        except OSError:  # its other end is closed
             break
     os.close(screen)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4

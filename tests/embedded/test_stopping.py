@@ -61,7 +61,7 @@ def test_seconds_of_a_limit_are_rounded_up_to_minutes(slurm: Slurm) -> None:
 
 
 def test_the_signal_before_the_limit_goes_to_the_batch_shell_if_told_so(make_slurm: Callable[..., Slurm]) -> None:
-    slurm = make_slurm(minute=2.0)
+    slurm = make_slurm(minute=6.0)  # the signal comes after a second and a half: by then the shell listens
     job_id = slurm.submit(LISTENS, "--time=1", "--signal=B:USR1@45")
     wait_for(lambda: slurm.log("heard") == "USR1\n")
     (slurm.folder / "go").touch()

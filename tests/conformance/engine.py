@@ -1,0 +1,128 @@
+"""One way to speak to a Slurm, whichever it is: by its commands and their answers alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.cluster.settings import CONTROLLER
+from tests.embedded.conftest import Slurm
+
+T = TypeVar("T")
+Answer = subprocess.CompletedProcess[str]
+
+FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE"}
+PATIENCE = 25.0
+
+
+class Ended(NamedTuple):
+    """How a job was booked."""
+
+    state: str
+    code: str
+    """Slurm's `ExitCode`: exit code, colon, signal."""
+
+
+class Engine:
+    """A Slurm of four nodes n1..n4, 8 CPUs, 16000 MiB and 2 GPUs each, and a folder that all of them see."""
+
+    name: str
+    folder: Path
+
+    def run(self, *argv: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
+        """Run a command on the login host, in the folder."""
+        raise NotImplementedError
+
+    def said(self, *argv: str, stdin: str = "", env: Mapping[str, str] | None = None) -> str:
+        """What a command prints; it must succeed and complain of nothing."""
+        done = self.run(*argv, stdin=stdin, env=env)
+        assert (done.returncode, done.stderr) == (0, ""), f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def submit(self, body: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
+        """Submit a script with this body; its id."""
+        descriptor, path = tempfile.mkstemp(suffix=".sh", dir=self.folder)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(body if body.startswith("#!") else f"#!/bin/bash\n{body}\n")
+        return self.said("sbatch", "--parsable", *options, path, *arguments).strip()
+
+    def show(self, job_id: str) -> dict[str, str]:
+        """The fields of `scontrol show job`."""
+        return dict(re.findall(r"(\w[\w:/]*)=(\S*)", self.said("scontrol", "-o", "show", "job", job_id)))
+
+    def ended(self, job_id: str) -> Ended:
+        """A job when it is over, its processes too."""
+        fields = self.until(lambda: found if (found := self.show(job_id))["JobState"] in FINAL else None)
+        return Ended(fields["JobState"], fields["ExitCode"])
+
+    def running(self, job_id: str, file: str) -> None:
+        """Wait until the job has written that file."""
+        self.until(lambda: (self.folder / file).exists() or None)
+
+    def waits_for(self, job_id: str, reason: str) -> None:
+        """Wait until a pending job has that reason."""
+        self.until(lambda: self.said("squeue", "-h", "-j", job_id, "-o", "%T %r").strip() == f"PENDING {reason}")
+
+    def until(self, what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
+        """What the function gives as soon as it is true."""
+        deadline = time.monotonic() + seconds
+        while not (found := what()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited {seconds} s in vain\n{self.run('squeue', '-t', 'all').stdout}")
+            time.sleep(0.1)
+        return found
+
+    def text(self, name: str) -> str:
+        """A file of the folder."""
+        return (self.folder / name).read_text()
+
+    def of(self, body: str, *options: str) -> str:
+        """What a job that must end well prints."""
+        job_id = self.submit(body, *options, "--output=of-%j")
+        ended = self.ended(job_id)
+        text = self.text(f"of-{job_id}")
+        assert ended.state == "COMPLETED", text
+        return text
+
+
+class Embedded(Engine):
+    """The one of this package."""
+
+    name = "embedded"
+
+    def __init__(self, slurm: Slurm) -> None:
+        self.folder = slurm.folder
+        self._slurm = slurm
+
+    def run(self, *argv: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
+        return self._slurm.run(*argv, stdin=stdin, env=dict(env or {}))
+
+
+class Real(Engine):
+    """Slurm 22.05 on four hosts."""
+
+    name = "real"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.folder = Path(tempfile.mkdtemp(prefix="conformance-", dir=cluster.settings.work))
+
+    def run(self, *argv: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
+        return subprocess.run(
+            self._cluster.argv(argv, host=CONTROLLER, cwd=self.folder),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=self._cluster.environ({**os.environ, **(env or {})}),
+            timeout=150,
+            check=False,
+        )
