@@ -1,0 +1,135 @@
+"""What the usual table of ways says for a model and a cluster, beside what the numbers say.
+
+One node: the model fits one GPU: DDP. It does not: pipeline, then ZeRO, then tensor parallelism. Its largest layer does
+not fit one GPU: tensor parallelism or ZeRO. Several nodes, fast links: ZeRO, or pipeline + tensor + data parallelism;
+slow links and little memory: all of them with ZeRO-1.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.machine import GIB, Machine
+from hpc_kit.planner.memory import peak_memory
+from hpc_kit.planner.run import Run
+from hpc_kit.planner.search import Plan, Task
+
+FAST = 12.5e9
+"""Bytes/s of network a GPU from which links between nodes count as fast: 100 Gb/s."""
+SAME = 0.03
+"""Ways whose times differ by less than this share are taken for equally good."""
+
+WAYS = ("DDP", "ZeRO", "PP", "TP", "PP + TP + DP")
+
+
+class Advice(Struct, frozen=True):
+    """The table's answer, the numbers' answer, and whether they agree.
+
+    Attributes:
+        situation: Which row of the table holds.
+        said: Ways that the row names, the first choice first.
+        best: The fastest plan of each way.
+        agrees: Whether the fastest of all is a way that the row names, or as fast as one.
+        text: The comparison in a sentence.
+    """
+
+    situation: str
+    said: tuple[str, ...]
+    best: dict[str, Plan]
+    agrees: bool
+    text: str
+
+
+def way(run: Run) -> str:
+    """Which way a layout goes."""
+    if run.tp > 1 and run.pp > 1:
+        return "PP + TP + DP"
+    if run.pp > 1:
+        return "PP"
+    if run.tp > 1:
+        return "TP"
+    return "ZeRO" if run.zero_stage else "DDP"
+
+
+def situation(task: Task, rates: Rates) -> tuple[str, tuple[str, ...]]:
+    """The row of the table that holds, and the ways that it names."""
+    alone = Run(
+        model=task.model,
+        machine=task.machine,
+        seq_len=task.seq_len,
+        global_batch=1,
+        recompute="full",
+        flash=task.flash,
+        framework=task.framework,
+    )
+    limit = task.machine.gpu.memory * rates.usable
+    layer = 18.0 * task.model.largest_layer
+    several = task.gpus > task.machine.gpus_per_node
+    if layer > limit:
+        return f"the largest layer ({layer / GIB:.0f} GiB with its states) does not fit one GPU", (
+            "TP",
+            "ZeRO",
+            "PP + TP + DP",
+        )
+    if several and peak_memory(alone, rates).total > limit:
+        if is_fast(task.machine):
+            return "several nodes, fast links, the model does not fit one GPU", ("ZeRO", "PP + TP + DP")
+        return "several nodes, slow links, the model does not fit one GPU", ("PP + TP + DP",)
+    if peak_memory(alone, rates).total <= limit:
+        return "the model fits one GPU", ("DDP",)
+    return "one node, the model does not fit one GPU", ("PP", "ZeRO", "TP")
+
+
+def is_fast(machine: Machine) -> bool:
+    """Whether links between nodes count as fast."""
+    return machine.network >= FAST
+
+
+def advise(task: Task, rates: Rates, plans: tuple[Plan, ...]) -> Advice:
+    """Set the table beside the numbers; `plans` are sorted, the fastest first, and not empty."""
+    row, said = situation(task, rates)
+    best: dict[str, Plan] = {}
+    for plan in plans:
+        best.setdefault(way(plan.run), plan)
+    winner = way(plans[0].run)
+    named = [best[one] for one in said if one in best]
+    if winner in said:
+        first = said[0]
+        order = "" if winner == first else f", before {first}" + ("" if first in best else ", which does not fit")
+        return Advice(row, said, best, agrees=True, text=f"the numbers agree: {winner}{order}")
+    if not named:
+        return Advice(row, said, best, agrees=False, text=f"the numbers say {winner}: none of {', '.join(said)} fits")
+    nearest = min(named, key=lambda plan: plan.time.total)
+    loss = nearest.time.total / plans[0].time.total - 1
+    if loss <= SAME:
+        return Advice(
+            row,
+            said,
+            best,
+            agrees=True,
+            text=f"the numbers agree: {way(nearest.run)} is within {loss:.1%} of the fastest",
+        )
+    return Advice(
+        row,
+        said,
+        best,
+        agrees=False,
+        text=f"the numbers disagree: {winner} takes {plans[0].time.total:.3g} s a step, {way(nearest.run)} "
+        f"{nearest.time.total:.3g} s ({loss:.0%} more): {_because(nearest, plans[0])}",
+    )
+
+
+def _because(slower: Plan, faster: Plan) -> str:
+    """What the slower way loses its time to: the term that grew most."""
+    causes = {
+        "data": "its gradients travel longer",
+        "shard": "its parameters travel for every micro-batch",
+        "bubble": "its pipeline stands idle",
+        "boundary": "its stages wait for one another's activations",
+        "tensor": "its tensor-parallel traffic",
+        "launch": "its kernels are too small",
+        "compute": "it recomputes activations" if slower.run.recompute == "full" else "its products are smaller",
+        "optimizer": "its optimizer has more to do",
+    }
+    return causes[max(causes, key=lambda term: getattr(slower.time, term) - getattr(faster.time, term))]

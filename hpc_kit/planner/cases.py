@@ -1,0 +1,117 @@
+"""Measured runs and predictions as CSV: the batch mode of `hpc-kit plan`.
+
+A cell that is empty is not known. Where a framework or a generation of hardware has a usual value it is taken, and the
+row's note says so; where there is none, nothing is predicted.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpc_kit.errors import SpecError
+from hpc_kit.planner import hardware
+from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.memory import Memory, peak_memory, stage_memory
+from hpc_kit.planner.rows import Case, rates_of
+from hpc_kit.planner.run import Run, stages
+from hpc_kit.planner.steps import step_time
+
+COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")
+NEEDED = ("case_id", "layers", "hidden", "seq_len", "gpu", "gpus", "dp", "tp", "pp", "global_batch")
+FIRST_STAGE = frozenset({"nanotron"})
+"""Frameworks whose reported memory is rank 0's."""
+
+
+class Prediction(Struct, frozen=True):
+    """What is said of a row; None: not known."""
+
+    case_id: str
+    step_time: float | None
+    memory_gib: float | None
+    fits: bool | None
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a cases file.
+
+    Raises:
+        SpecError: It cannot be read, lacks a column, or names a case twice.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or ()
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(
+            f"cannot read {path}", found=str(error), remedy="a CSV file of cases: docs/planner.md"
+        ) from error
+    missing = [name for name in NEEDED if name not in columns]
+    if missing:
+        raise SpecError(
+            f"{path} has no column {', '.join(missing)}",
+            found=", ".join(columns) or "an empty file",
+            remedy="the columns of docs/planner.md",
+        )
+    seen: set[str] = set()
+    for line, row in enumerate(rows, start=2):
+        if row["case_id"] in seen:
+            raise SpecError(f"{path}, line {line}: case_id {row['case_id']} appears twice", remedy="keep one")
+        seen.add(row["case_id"])
+    return rows
+
+
+def reported_memory(run: Run, rates: Rates) -> Memory:
+    """The memory that the run's framework reports: of rank 0 or of the GPU that needs most."""
+    if run.framework in FIRST_STAGE:
+        return stage_memory(run, rates, stages(run.model, run.pp, by_cost=bool(rates.by_cost))[0])
+    return peak_memory(run, rates)
+
+
+def filled_share(run: Run, rates: Rates) -> float | None:
+    """Peak memory as a share of the GPU's; None where that is not known."""
+    memory = run.machine.gpu.memory
+    return peak_memory(run, rates).total / memory if memory else None
+
+
+def fits(run: Run, rates: Rates) -> bool:
+    """Whether it fits; where a GPU's memory is not known, in that of the usual card of its family."""
+    memory = run.machine.gpu.memory or hardware.gpu(run.machine.gpu.name).memory
+    return peak_memory(run, rates).total <= rates.usable * memory
+
+
+def predict(one: Case) -> Prediction:
+    """Time, memory and fit of a case."""
+    run = one.run
+    if run is None:
+        return Prediction(one.case_id, None, None, None, one.assumed)
+    rates = rates_of(run)
+    time = step_time(run, rates, filled_share(run, rates) or 0.0).total
+    return Prediction(one.case_id, time, reported_memory(run, rates).gib, fits(run, rates), one.assumed)
+
+
+def write(path: Path, predictions: Iterable[Prediction]) -> None:
+    """The predictions as a CSV file; what is not known stays empty.
+
+    Raises:
+        SpecError: The file cannot be written.
+    """
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for one in predictions:
+                writer.writerow([one.case_id, *map(_cell, (one.step_time, one.memory_gib, one.fits))])
+    except OSError as error:
+        raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
+
+
+def _cell(value: float | bool | None) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else f"{value:.6g}"

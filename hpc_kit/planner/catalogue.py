@@ -1,0 +1,190 @@
+"""Models by name, by numbers, or from a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hpc_kit.errors import SpecError
+from hpc_kit.planner.model import Model, gpt
+
+FILE = Path(__file__).with_name("models.toml")
+LARGEST = 10**7
+
+LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo", "internlm2", "phi3"})
+GPT_LIKE = frozenset({"gpt2", "opt", "bloom", "gpt_neox", "gpt_bigcode", "mpt"})
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "ffn": ("intermediate_size", "ffn_dim", "n_inner"),
+    "vocab": ("vocab_size",),
+    "seq_len": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
+    "head_dim": ("head_dim",),
+}
+"""What a `config.json` calls each number, in different families."""
+
+
+@cache
+def _file() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+def names() -> tuple[str, ...]:
+    """Every model that can be named."""
+    return tuple(_file())
+
+
+def published_parameters(name: str) -> int:
+    """Parameters of the published weights."""
+    return int(_file()[name]["parameters"])
+
+
+def named(name: str) -> Model:
+    """A model by its name.
+
+    Raises:
+        SpecError: No such model; near matches and the other ways.
+    """
+    table = _file()
+    key = name.lower().replace("_", "-")
+    key = key if key in table else key.replace("llama-", "llama").replace("llama3.1-", "llama3-")
+    if key not in table:
+        from difflib import get_close_matches
+
+        near = get_close_matches(key, table, n=3, cutoff=0.4)
+        raise SpecError(
+            f"no model '{name}'",
+            found=f"known: {', '.join(table)}",
+            remedy=(" or ".join(f"--model {one}" for one in near) + ";\n" if near else "")
+            + "or the path of its config.json;\n"
+            + "or its numbers: --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq_len=8192",
+        )
+    row = {field: value for field, value in table[key].items() if field != "parameters"}
+    if "gpt" in row:
+        return gpt(key, **row["gpt"])
+    return Model(name=key, **{"head_dim": row["hidden"] // row["heads"], **row})
+
+
+def model(text: str) -> Model:
+    """A model as a user writes it: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`.
+
+    Raises:
+        SpecError: None of the three, or numbers that cannot be.
+    """
+    if "=" in text:
+        return from_numbers(text)
+    path = Path(text)
+    if path.is_dir() and (path / "config.json").is_file():
+        path /= "config.json"
+    if path.suffix == ".json":
+        return from_config(path)
+    return named(text)
+
+
+def from_numbers(text: str) -> Model:
+    """A model of the Llama kind from `name=number` pairs; `gpt=1` makes it a GPT.
+
+    Raises:
+        SpecError: An unknown name, a value that is no number, or numbers that contradict one another.
+    """
+    given: dict[str, int] = {}
+    for pair in text.split(","):
+        name, _, value = pair.strip().partition("=")
+        if name not in {*NAMES, "gpt", "tied", "positions"}:
+            raise SpecError(
+                f"no number '{name}' of a model",
+                found=text,
+                remedy=f"{', '.join([*NAMES, 'tied=1', 'gpt=1'])}, separated by commas",
+            )
+        if not value.isdigit():
+            raise SpecError(f"{name} of --model is no whole number", found=f"{name}={value}", remedy=f"{name}=4096")
+        given[name] = int(value)
+    missing = [name for name in ("layers", "hidden", "heads") if name not in given]
+    if missing:
+        raise SpecError(f"--model lacks {', '.join(missing)}", found=text, remedy="layers=32,hidden=4096,heads=32")
+    return _checked(given, "numbers", text, is_gpt=bool(given.pop("gpt", 0)), tied=bool(given.pop("tied", 0)))
+
+
+def from_config(path: Path) -> Model:
+    """A model from its Hugging Face `config.json`.
+
+    Raises:
+        SpecError: It cannot be read, is of a kind that is not known here, or lacks a number.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read {path}", found=str(error), remedy="a Hugging Face config.json") from error
+    if not isinstance(config, dict):
+        raise SpecError(f"{path} is no config.json", found=type(config).__name__, remedy="a JSON object")
+    config = {**config, **(config["text_config"] if isinstance(config.get("text_config"), dict) else {})}
+    kind = str(config.get("model_type", "llama"))
+    if any(config.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
+        raise SpecError(
+            f"{path} is a mixture of experts", found=kind, remedy="dense models only: give the numbers of a dense one"
+        )
+    if kind not in LLAMA_LIKE | GPT_LIKE:
+        raise SpecError(
+            f"{path}: model_type '{kind}' is not known here",
+            found=f"known: {', '.join(sorted(LLAMA_LIKE | GPT_LIKE))}",
+            remedy="its numbers: --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq_len=8192",
+        )
+    return _of_config(config, kind, path)
+
+
+def _of_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
+    given: dict[str, int] = {}
+    for name, keys in NAMES.items():
+        value = next((config[key] for key in keys if config.get(key) is not None), None)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise SpecError(f"{path}: {name} is no whole number", found=repr(value), remedy="as published")
+        given[name] = value
+    missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in given]
+    if missing:
+        raise SpecError(
+            f"{path} lacks {', '.join('/'.join(NAMES[name]) for name in missing)}",
+            found=", ".join(config),
+            remedy="the config.json of the model itself",
+        )
+    is_gpt = kind in GPT_LIKE
+    tied = bool(config.get("tie_word_embeddings", is_gpt or kind == "gemma"))
+    if is_gpt:
+        given.setdefault("seq_len", 2048)
+        given["positions"] = {"bloom": 0, "gpt_neox": 0, "mpt": 0, "opt": given["seq_len"] + 2}.get(
+            kind, given["seq_len"]
+        )
+    other = {
+        "qkv_biases": kind == "qwen2" or bool(config.get("attention_bias")),
+        "qk_norms": kind == "qwen3",
+        "embedding_norm": kind == "bloom",
+    }
+    return _checked(given, path.parent.name or kind, str(path), is_gpt=is_gpt, tied=tied, **other)
+
+
+def _checked(given: dict[str, int], name: str, place: str, *, is_gpt: bool, tied: bool, **other: bool) -> Model:
+    for key, value in given.items():
+        if not 0 < value < LARGEST and not (key == "positions" and value == 0):
+            raise SpecError(f"{key} of the model is out of range", found=f"{key} = {value} in {place}", remedy="from 1")
+    hidden, heads = given["hidden"], given["heads"]
+    kv = given.get("kv_heads", heads)
+    if "head_dim" not in given and hidden % heads:
+        raise SpecError(
+            f"{heads} heads do not divide a hidden size of {hidden}", found=place, remedy="heads that do, or head_dim"
+        )
+    if heads % kv:
+        raise SpecError(f"{kv} kv_heads do not divide {heads} heads", found=place, remedy="a divisor of heads")
+    default = 4 * hidden if is_gpt else 256 * -(-8 * hidden // 3 // 256)
+    usual = {"kv_heads": kv, "ffn": default, "vocab": 32000, "seq_len": 4096, "head_dim": hidden // heads}
+    fields: dict[str, Any] = {**usual, **given}
+    if is_gpt:
+        return gpt(name, **{**fields, "tied": tied, **other})
+    return Model(name=name, tied=tied, **other, **fields)

@@ -1,0 +1,161 @@
+"""The calibrated constants: few, each with a meaning, read from `constants.toml` with their uncertainty.
+
+A name stands for all frameworks, GPUs and fabrics; `name.nanotron`, `name.h100` or `name.efa` says otherwise for one.
+What was never measured has the general value.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+FILE = Path(__file__).with_name("constants.toml")
+
+
+class Rates(Struct, frozen=True, kw_only=True):
+    """Constants for one framework on one kind of GPU and fabric; no unit: a share or a factor.
+
+    Attributes:
+        gemm: Share of the best measured matrix product that large products reach.
+        quality: Factor on that for a framework's way of calling them.
+        gemm8: The same for 8-bit products, of twice the 16-bit figure.
+        wave: Part of a wave of tiles that a product wastes at its end.
+        traffic: Bytes that a product moves, in units of its three matrices.
+        attention: Share of the measured peak that flash attention reaches.
+        attention_quality: Factor on that for a framework's kernels.
+        attention_back: Operations of its backward pass over those of its forward pass.
+        scores: Bytes moved for each score where the s x s matrix is stored, forward.
+        unaligned: Factor on attention's products where the head width is no multiple of 8 (tensor cores need it).
+        elementwise: Times that each kept activation byte is moved, forward: the norms, residuals, activations.
+        compiled: Factor on that where kernels are fused by a compiler.
+        cast8: Bytes moved for each input of an 8-bit product.
+        rowwise: Factor on `cast8` with a scale for each row.
+        logits: Bytes moved for each logit, forward and backward.
+        launch: Seconds to launch a layer's kernels, forward and backward, one micro-batch.
+        launch_tensor: The same in addition where tensor parallelism adds collectives.
+        launch_node: The same where a tensor group fills the node.
+        hop: Seconds a rank of a tensor group adds to a layer where pipeline traffic crosses nodes.
+        wait: Seconds that each layer of a micro-batch waits for the host besides, not hidden.
+        micro: Seconds a micro-batch costs besides its layers.
+        step: Seconds a step costs besides its micro-batches.
+        link: Share of the link's data sheet that collectives inside a node reach.
+        network: The same for the network, two nodes.
+        spread: Nodes over which a ring has lost half of `network`.
+        rails: Exponent with which the network of a node's GPUs adds up for one group: 1, all of it.
+        latency: Seconds a collective takes besides its bytes, inside a node.
+        latency_network: Seconds for each node that a collective crosses.
+        tensor_overlap: Share of tensor-parallel traffic hidden behind products where overlap is asked for.
+        data_overlap: Share of the last backward pass behind which gradients are reduced.
+        zero_overlap: The same with ZeRO-1 and -2.
+        context: Share of attention that context parallelism beyond 2 leaves unbalanced.
+        shard_overlap: Share of compute behind which ZeRO-3 gathers parameters.
+        zero_cost: Factor on the reduction of gradients with ZeRO-1 and -2.
+        boundary: Share of pipeline traffic that is not hidden.
+        optimizer: Times that optimizer states are moved in a step.
+        sharpness: Exponent with which two things that overlap share time: large, the slower one alone counts.
+        selective_again: Share of a layer's products that `selective` recomputes (0: the attention core only).
+        activation_scale: Factor on the formula of activations.
+        selective_share: Share that `selective` keeps where it works by operator.
+        selective_core: 1: `selective` recomputes the attention core; 0: it works by operator.
+        gathered: Bytes of each token's hidden vector that stay gathered over the tensor group in each layer, once
+            there are more micro-batches than stages.
+        ends: Bytes of each token's hidden vector that stay gathered over the tensor group between the output of a model
+            and its input, where one stage holds both and there is more than one micro-batch.
+        logit_bytes: Bytes kept for each logit.
+        logit_kept: Bytes a logit that are still held when the next micro-batch begins.
+        reserve: GiB besides: workspaces, communication buffers.
+        state_waste: Bytes a parameter besides: buckets, temporaries.
+        usable: Share of the GPU's memory that is full when allocation fails.
+        thrash: Seconds a micro-batch that the allocator loses where memory is full: it frees, and asks again.
+        by_cost: 1: stages are cut by cost; 0: by number of layers.
+    """
+
+    gemm: float
+    quality: float
+    gemm8: float
+    wave: float
+    traffic: float
+    attention: float
+    attention_quality: float
+    attention_back: float
+    scores: float
+    unaligned: float
+    elementwise: float
+    compiled: float
+    cast8: float
+    rowwise: float
+    logits: float
+    launch: float
+    launch_tensor: float
+    launch_node: float
+    hop: float
+    wait: float
+    micro: float
+    step: float
+    link: float
+    network: float
+    spread: float
+    rails: float
+    latency: float
+    latency_network: float
+    tensor_overlap: float
+    data_overlap: float
+    zero_overlap: float
+    context: float
+    shard_overlap: float
+    zero_cost: float
+    boundary: float
+    optimizer: float
+    sharpness: float
+    selective_again: float
+    activation_scale: float
+    selective_share: float
+    selective_core: float
+    gathered: float
+    ends: float
+    logit_bytes: float
+    logit_kept: float
+    reserve: float
+    state_waste: float
+    usable: float
+    thrash: float
+    by_cost: float
+
+
+def rates(values: Mapping[str, float], *kinds: str) -> Rates:
+    """The constants for some kinds (framework, generation, fabric), the last that says something winning."""
+    chosen: dict[str, float] = {}
+    for name in Rates.__struct_fields__:
+        value = values[name]
+        for kind in kinds:
+            value = values.get(f"{name}.{kind}", value)
+        chosen[name] = value
+    return Rates(**chosen)
+
+
+@cache
+def table() -> dict[str, Any]:
+    """The file as it stands: how it was made, and each constant with value, error and whether it was fitted."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def values() -> dict[str, float]:
+    """Constants by name."""
+    found = {}
+    for name, entry in table()["constants"].items():
+        for kind, row in entry.items():
+            if isinstance(row, dict):
+                found[name if kind == "all" else f"{name}.{kind}"] = float(row["value"])
+    return found
+
+
+@cache
+def builtin(framework: str, generation: str, fabric: str) -> Rates:
+    """The calibrated constants for a framework on a kind of GPU and fabric."""
+    return rates(values(), generation, fabric, framework)

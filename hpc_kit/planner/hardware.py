@@ -1,0 +1,130 @@
+"""GPUs by name, from `hardware.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hpc_kit.errors import SpecError
+from hpc_kit.planner.machine import GIB, Gpu, Machine
+
+USUAL = {"a100": "a100-80g"}
+FILE = Path(__file__).with_name("hardware.toml")
+
+
+@cache
+def _tables() -> dict[str, dict[str, dict[str, Any]]]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+def _file() -> dict[str, dict[str, Any]]:
+    return _tables()["gpu"]
+
+
+def machines() -> tuple[str, ...]:
+    """Every machine that can be named without a cluster file."""
+    return tuple(_tables()["machine"])
+
+
+def machine(name: str) -> Machine:
+    """A machine by its name; KeyError where there is none."""
+    row = _tables()["machine"][name]
+    return Machine(
+        gpu=gpu(row["gpu"]),
+        gpus_per_node=row["gpus_per_node"],
+        network=row["network"] * 1e9 / 8,
+        fabric=row["fabric"],
+    )
+
+
+def names() -> tuple[str, ...]:
+    """Every GPU that can be named."""
+    return tuple(_file())
+
+
+@cache
+def gpu(name: str, *, exact: bool = False) -> Gpu:
+    """A GPU by its name; a family such as `h100` means its usual card, or `exact` the row of that very name.
+
+    Raises:
+        SpecError: No such GPU; near matches and how to describe one.
+    """
+    table = _file()
+    key = name.lower().replace("_", "-").removeprefix("nvidia-")
+    if ":" in name:
+        return described(name)
+    family = [known for known in table if known.startswith(f"{key}-")]
+    if family and not (exact and key in table):
+        key = USUAL.get(key, family[0])
+    if key not in table:
+        raise unknown(name)
+    row = table[key]
+    return Gpu(
+        name=key,
+        memory=row["memory"] * GIB,
+        bandwidth=row["memory_tb"] * 1e12,
+        flops=row["tflops"] * 1e12,
+        flops8=row.get("tflops8", 0) * 1e12,
+        link=row["link"] * 1e9,
+        units=row["units"],
+        generation=row["generation"],
+        measured=row.get("measured", 0.8),
+    )
+
+
+def network(card: Gpu) -> float:
+    """Bytes/s of network a GPU of this kind usually has."""
+    return float(_file().get(card.name, {}).get("network", 200)) * 1e9 / 8
+
+
+def unknown(name: str) -> SpecError:
+    """The error for a GPU that is not in the table."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
+    return SpecError(
+        f"no GPU '{name}'",
+        found=f"known: {', '.join(names())}",
+        remedy=(" or ".join(near) + ";\n" if near else "")
+        + "or describe it: --gpu '"
+        + name
+        + ":memory=80,memory_tb=2.0,tflops=312,link=300'",
+    )
+
+
+NUMBERS = {"memory": GIB, "memory_tb": 1e12, "tflops": 1e12, "tflops8": 1e12, "link": 1e9, "units": 1.0}
+
+
+def described(text: str) -> Gpu:
+    """A GPU by its data sheet: `name:memory=80,memory_tb=2.0,tflops=312,link=300`.
+
+    Raises:
+        SpecError: A number is missing, unknown, or none.
+    """
+    name, _, rest = text.partition(":")
+    given: dict[str, float] = {}
+    for pair in rest.split(","):
+        key, _, value = pair.strip().partition("=")
+        try:
+            given[key] = float(value) * NUMBERS[key]
+        except (KeyError, ValueError):
+            raise SpecError(
+                f"--gpu cannot read '{pair}'", found=text, remedy=f"numbers for {', '.join(NUMBERS)}: memory=80"
+            ) from None
+        if not 0 < given[key] < 1e18:
+            raise SpecError(f"--gpu: {key} is out of range", found=pair, remedy="a positive number")
+    missing = [key for key in ("memory", "memory_tb", "tflops", "link") if key not in given]
+    if missing:
+        raise SpecError(f"--gpu lacks {', '.join(missing)}", found=text, remedy="its data sheet: memory in GiB, TB/s")
+    return Gpu(
+        name=name or "gpu",
+        memory=given["memory"],
+        bandwidth=given["memory_tb"],
+        flops=given["tflops"],
+        flops8=given.get("tflops8", 0.0),
+        link=given["link"],
+        units=int(given.get("units", 120)),
+        generation=name or "gpu",
+    )

@@ -1,0 +1,68 @@
+"""In a job, on one GPU (or one core): the rate of a large matrix product, of the memory, and how much there is.
+
+python -m hpc_kit.planner.measure env/mycluster.measured.json
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_kit.planner.measured import Measured, merge, read, write
+
+if TYPE_CHECKING:
+    import torch
+
+SECONDS = 2.0
+"""How long each figure is measured."""
+
+
+def fastest(work: Callable[[], object], settle: Callable[[], object], seconds: float = SECONDS) -> float:
+    """Seconds of the fastest of many runs; the first one, which prepares, does not count."""
+    work()
+    settle()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while best == float("inf") or time.perf_counter() < end:
+        begin = time.perf_counter()
+        work()
+        settle()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def measure(device: torch.device) -> Measured:
+    """Measure one device."""
+    import torch
+
+    cuda = device.type == "cuda"
+    size, kind = (8192, torch.bfloat16) if cuda else (1024, torch.float32)
+    settle: Callable[[], object] = torch.cuda.synchronize if cuda else (lambda: None)
+    a = torch.randn(size, size, device=device, dtype=kind)
+    b = torch.randn(size, size, device=device, dtype=kind)
+    out = torch.empty_like(a)
+    flops = 2 * size**3 / fastest(lambda: torch.mm(a, b, out=out), settle)
+    many = torch.empty(2**30 if cuda else 2**26, device=device, dtype=torch.uint8)
+    copy = torch.empty_like(many)
+    bandwidth = 2 * many.numel() / fastest(lambda: copy.copy_(many), settle)
+    name = torch.cuda.get_device_name(device) if cuda else "cpu"
+    memory = float(torch.cuda.get_device_properties(device).total_memory) if cuda else None
+    return Measured(gpu=name, flops=flops, bandwidth=bandwidth, memory=memory)
+
+
+def main() -> None:
+    """Measure this process's device and add it to the file that is named."""
+    import torch
+
+    path = Path(sys.argv[1])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    found = measure(device)
+    write(path, merge(read(path), found) if path.exists() else found)
+
+
+if __name__ == "__main__":
+    main()

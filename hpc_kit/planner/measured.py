@@ -1,0 +1,144 @@
+"""Numbers measured on the user's own cluster, in place of the built-in ones.
+
+`hpc-kit plan calibrate` writes them: the rate of a large matrix product and of the memory, by `hpc_kit.planner.measure`
+on one GPU; time over bytes of all-reduces, by the results of `hpc-kit bench comm`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.machine import Machine
+from hpc_kit.planner.straight import fit
+
+LIBRARY = "library"
+"""In the results of `hpc-kit bench comm`, the algorithm of what the backend itself does."""
+
+
+class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What was measured; None: was not.
+
+    Attributes:
+        flops: Operations/s of the fastest large 16-bit matrix product.
+        bandwidth: Bytes/s of GPU memory.
+        memory: Bytes of GPU memory.
+        link: Bytes/s past each rank of a ring inside a node; `latency`: seconds besides.
+        network: The same between nodes, for each GPU.
+    """
+
+    gpu: str = ""
+    flops: float | None = None
+    bandwidth: float | None = None
+    memory: float | None = None
+    link: float | None = None
+    latency: float | None = None
+    network: float | None = None
+    latency_network: float | None = None
+
+
+def read(path: Path) -> Measured:
+    """The numbers that a calibration wrote.
+
+    Raises:
+        SpecError: No such file, or not one of these.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Measured)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SpecError(f"cannot read {path}", found=str(error), remedy="hpc-kit plan calibrate writes it") from error
+
+
+def write(path: Path, measured: Measured) -> None:
+    """Keep the numbers.
+
+    Raises:
+        SpecError: The file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(msgspec.to_builtins(measured), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
+
+
+def apply(measured: Measured, machine: Machine, rates: Rates) -> tuple[Machine, Rates]:
+    """Machine and constants with measured numbers in place of built-in ones.
+
+    A measured link replaces the data sheet's and the share of it that is reached.
+    """
+    gpu = machine.gpu
+    if measured.flops:
+        gpu = structs.replace(gpu, measured=measured.flops / gpu.flops)
+    gpu = structs.replace(gpu, bandwidth=measured.bandwidth or gpu.bandwidth, memory=measured.memory or gpu.memory)
+    if measured.link:
+        gpu = structs.replace(gpu, link=measured.link)
+        rates = structs.replace(rates, link=1.0)
+    network = machine.network
+    if measured.network:
+        network = measured.network
+        rates = structs.replace(rates, network=1.0)
+    rates = structs.replace(
+        rates,
+        latency=rates.latency if measured.latency is None else measured.latency,
+        latency_network=rates.latency_network if measured.latency_network is None else measured.latency_network,
+    )
+    return structs.replace(machine, gpu=gpu, network=network), rates
+
+
+def line(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
+    """(seconds before the first byte, bytes/s) through (bytes, seconds); None as in `straight.fit`."""
+    found = fit(points)
+    return (max(0.0, found.start), 1 / found.slope) if found else None
+
+
+def links(results: Iterable[Mapping[str, Any]], gpus_per_node: int) -> Measured:
+    """Links from the results of `hpc-kit bench comm`: all-reduces inside a node, and beyond it.
+
+    A ring of n ranks moves 2 (n-1)/n of the bytes past each; beyond the node its speed is shared by a node's GPUs.
+    """
+    by_ranks: dict[int, list[tuple[float, float]]] = {}
+    for row in results:
+        # Its rings and stars of plain messages, and the links, are rows of other kinds.
+        if row.get("algorithm", LIBRARY) != LIBRARY or "link" in row:
+            continue
+        if "all" in str(row["collective"]) and "reduce" in str(row["collective"]) and int(row["ranks"]) > 1:
+            ranks = int(row["ranks"])
+            by_ranks.setdefault(ranks, []).append(
+                (2 * (ranks - 1) / ranks * float(row["bytes"]), float(row["seconds"]))
+            )
+    inside = line(by_ranks[n]) if (n := max((n for n in by_ranks if n <= gpus_per_node), default=0)) else None
+    outside = line(by_ranks[n]) if (n := min((n for n in by_ranks if n > gpus_per_node), default=0)) else None
+    return Measured(
+        link=inside[1] if inside else None,
+        latency=inside[0] / 2 if inside else None,
+        network=outside[1] / gpus_per_node if outside else None,
+        latency_network=outside[0] / 2 if outside else None,
+    )
+
+
+def read_comm(path: Path, gpus_per_node: int) -> Measured:
+    """Links from a file of `hpc-kit bench comm --json`.
+
+    Raises:
+        SpecError: It cannot be read, or is something else.
+    """
+    try:
+        return links(json.loads(path.read_text(encoding="utf-8"))["results"], gpus_per_node)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(
+            f"cannot read {path}",
+            found=f"{type(error).__name__}: {error}",
+            remedy="the output of hpc-kit bench comm --json",
+        ) from error
+
+
+def merge(one: Measured, other: Measured) -> Measured:
+    """Both; `other` wins where both know."""
+    return structs.replace(one, **{k: v for k, v in msgspec.to_builtins(other).items() if v})

@@ -1,0 +1,158 @@
+"""Memory of one GPU: parameters, gradients, optimizer states, activations, logits, buffers; and whether it fits.
+
+The formulas are those of arXiv 1910.02054 (model states) and 2205.05198 (activations); few constants stand for what
+they leave out: copies that a framework keeps, gathered tensors, temporaries, the allocator's waste.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.machine import GIB
+from hpc_kit.planner.model import Model
+from hpc_kit.planner.run import Run, Stage, stages
+
+
+class Memory(Struct, frozen=True):
+    """Bytes on one GPU at the peak, by what holds them; `stage` is the pipeline stage they were counted for."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float
+    stage: int = 0
+
+    @property
+    def total(self) -> float:
+        """The peak."""
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+
+    @property
+    def gib(self) -> float:
+        """The peak in GiB."""
+        return self.total / GIB
+
+
+def model_states(
+    parameters: float, shards: int, zero_stage: int, grad_bytes: int = 2, *, master: bool = False
+) -> tuple[float, float, float]:
+    """Bytes of 16-bit parameters, gradients, and Adam with its fp32 copy: 2 P, g P, 12 P; ZeRO divides from the right.
+
+    Args:
+        parameters: P, after tensor and pipeline division.
+        shards: Ranks over which ZeRO shards.
+        zero_stage: 0 to 3.
+        grad_bytes: g, bytes a gradient is kept in.
+        master: Parameters themselves are fp32 (FSDP with mixed precision): 4 P, g P, 8 P.
+    """
+    held, states = (4.0, 8.0) if master else (2.0, 12.0)
+    return (
+        held * parameters / (shards if zero_stage >= 3 else 1),
+        float(grad_bytes) * parameters / (shards if zero_stage >= 2 else 1),
+        states * parameters / (shards if zero_stage >= 1 else 1),
+    )
+
+
+def activation_bytes(
+    model: Model, seq_len: int, tp: int, *, sequence_parallel: bool, recompute: str, flash: bool, dropout: bool
+) -> float:
+    """Bytes that one layer keeps of one token until its backward pass (arXiv 2205.05198, equations 1 to 6).
+
+    A GPT without flash attention: h (10 + 24/t + 5 a s/(h t)); with sequence parallelism all of it divided by t;
+    without the 5 a s where attention is flash or recomputed; 2 h where the whole layer is.
+    """
+    outside = (10.0 if dropout else 8.0) * model.hidden
+    attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
+    inside = attention + (8.0 if model.gated else 4.0) * model.ffn
+    scores = 0.0 if flash or recompute == "selective" else 5.0 * model.heads * seq_len
+    share = tp if sequence_parallel else 1
+    if recompute == "full":
+        return 2.0 * model.hidden / share
+    return outside / share + (inside + scores) / tp
+
+
+def in_flight(run: Run) -> float:
+    """Micro-batches whose activations the first stage keeps: min(m, p); interleaved, p + (p-1)/v."""
+    first = min(run.micro_batches, run.pp)
+    return first + (run.pp - 1) / run.virtual_stages if run.virtual_stages > 1 else first
+
+
+def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory:
+    """Peak memory of a GPU of one stage."""
+    model, shards = run.model, run.dp * run.cp
+    tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
+    if stage.head and not stage.embedding and model.tied:
+        tables += model.vocab * model.hidden
+    owned = (stage.layers * model.layer_parameters + tables) / run.tp
+    parameters, gradients, optimizer = model_states(
+        owned, shards, run.zero_stage, run.grad_bytes, master=run.zero_stage == 3
+    )
+    kept = max(1.0, in_flight(run) - index)
+    activations, working = _activations(run, rates)
+    # From the second micro-batch on, the output of the one before is still held.
+    each = rates.logit_bytes + (rates.logit_kept if run.micro_batches > 1 else 0.0)
+    logits = run.tokens * (each * model.vocab / run.tp + 4 * model.hidden) if stage.head else 0.0
+    unsharded = 4.0 * model.largest_layer / run.tp if run.zero_stage == 3 else 0.0
+    if run.pp == 1 and run.sequence_parallel and run.micro_batches > 1:
+        logits += run.tokens * rates.ends * model.hidden * (1 - 1 / run.tp)
+    return Memory(
+        parameters,
+        gradients,
+        optimizer,
+        kept * stage.layers * activations + (working if stage.layers else 0.0),
+        logits,
+        rates.reserve * GIB + rates.state_waste * owned / (shards if run.zero_stage == 3 else 1) + unsharded,
+        index,
+    )
+
+
+def _activations(run: Run, rates: Rates) -> tuple[float, float]:
+    """Bytes that a layer keeps of one micro-batch, and what the layer at work needs besides."""
+    model = run.model
+    kept = activation_bytes(
+        model,
+        run.seq_len,
+        run.tp,
+        sequence_parallel=run.sequence_parallel,
+        recompute=run.recompute
+        if rates.selective_core
+        else ("none" if run.recompute == "selective" else run.recompute),
+        flash=run.flash,
+        dropout=model.norm_biases,
+    )
+    whole = activation_bytes(
+        model,
+        run.seq_len,
+        run.tp,
+        sequence_parallel=run.sequence_parallel,
+        recompute="none",
+        flash=run.flash,
+        dropout=model.norm_biases,
+    )
+    gathered = rates.gathered * model.hidden * (1 - 1 / run.tp) if run.sequence_parallel else 0.0
+    if run.micro_batches <= run.pp:
+        gathered = 0.0
+    if run.recompute == "full":
+        return run.tokens * kept, run.tokens * (rates.activation_scale * whole + gathered)
+    scale = rates.activation_scale
+    if run.recompute == "selective" and not rates.selective_core:
+        scale *= rates.selective_share
+    return run.tokens * (scale * kept + gathered), 0.0
+
+
+def peak_memory(run: Run, rates: Rates) -> Memory:
+    """The memory of the stage that needs most: the first and the last are looked at, all others hold less."""
+    parts = stages(run.model, run.pp, by_cost=bool(rates.by_cost))
+    first = stage_memory(run, rates, parts[0])
+    if run.pp == 1:
+        return first
+    last = stage_memory(run, rates, parts[-1], run.pp - 1)
+    return max(first, last, key=lambda memory: memory.total)
+
+
+def fits(run: Run, rates: Rates) -> bool:
+    """Whether the peak leaves the GPU the share of its memory that the allocator wastes."""
+    return peak_memory(run, rates).total <= run.machine.gpu.memory * rates.usable

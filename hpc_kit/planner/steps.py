@@ -1,0 +1,221 @@
+"""Seconds of one optimizer step, term by term."""
+
+from __future__ import annotations
+
+from msgspec import Struct, structs
+
+from hpc_kit.planner import bubble, links
+from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.layer import Work, head, layer
+from hpc_kit.planner.machine import Group
+from hpc_kit.planner.run import Run, Stage, stages
+
+LAST_BUCKET = 0.08
+"""Share of the gradients that are ready only when the backward pass ends."""
+
+
+class StepTime(Struct, frozen=True):
+    """One step in seconds. The terms add up to `total`.
+
+    Attributes:
+        compute: Layers and output of the slowest stage, all micro-batches.
+        tensor: Tensor-parallel and context-parallel traffic that is not hidden.
+        shard: ZeRO-3's gathering that is not hidden.
+        launch: Waiting for kernels to be launched.
+        boundary: Activations from stage to stage.
+        bubble: Stages that stand idle while the pipeline fills and drains.
+        data: Reduction of gradients that is not hidden.
+        optimizer: The optimizer's own step.
+        fixed: The rest of a step and of its micro-batches.
+        allocator: Freeing and asking again where memory is all but full.
+    """
+
+    compute: float
+    tensor: float
+    shard: float
+    launch: float
+    boundary: float
+    bubble: float
+    data: float
+    optimizer: float
+    fixed: float
+    allocator: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of the step."""
+        return (
+            self.compute
+            + self.tensor
+            + self.shard
+            + self.launch
+            + self.boundary
+            + self.bubble
+            + self.data
+            + self.optimizer
+            + self.fixed
+            + self.allocator
+        )
+
+
+class _Micro(Struct):
+    """One stage, one micro-batch: seconds by what they are spent on."""
+
+    compute: float
+    tensor: float
+    shard: float
+    launch: float
+    boundary: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.tensor + self.shard + self.launch + self.boundary
+
+
+def together(one: float, other: float, sharpness: float) -> float:
+    """Seconds of two things that run side by side: the slower one, a little more where both are near."""
+    if one <= 0 or other <= 0:
+        return max(one, other, 0.0)
+    low, high = sorted((one, other))
+    return float(high * (1 + (low / high) ** sharpness) ** (1 / sharpness))
+
+
+def tensor_traffic(run: Run, rates: Rates) -> float:
+    """Seconds of a layer's tensor-parallel traffic: 4 all-reduces of 2 b s h bytes, 6 with full recomputation."""
+    if run.tp == 1:
+        return 0.0
+    size = 2.0 * run.tokens * run.model.hidden
+    one = links.all_reduce(run.machine, rates, run.tensor_group, size)
+    count = 6 if run.recompute == "full" else 4
+    return count * one * (1 - (rates.tensor_overlap if run.tp_overlap else 0.0))
+
+
+def context_traffic(run: Run, rates: Rates, work: Work) -> float:
+    """Seconds of a layer's keys and values going round the ring that attention does not hide: 3 times 2 s kv d."""
+    if run.cp == 1:
+        return 0.0
+    size = 2.0 * 2 * run.micro_batch * run.seq_len * run.model.kv_heads * run.model.head_dim / run.tp
+    passes = 4 if run.recompute == "full" else 3
+    seconds = passes * links.gather(run.machine, rates, run.context_group, size)
+    hidden = work.attention + work.back_attention
+    return together(seconds, hidden, rates.sharpness) - hidden if hidden else seconds
+
+
+def shard_traffic(run: Run, rates: Rates, parameters: float) -> float:
+    """Seconds in which ZeRO-3 gathers 16-bit parameters twice and reduces gradients once, for one micro-batch."""
+    if run.zero_stage < 3 or run.data_group.ranks == 1:
+        return 0.0
+    group = run.data_group
+    gathered = links.gather(run.machine, rates, group, 2.0 * parameters / run.tp)
+    reduced = links.gather(run.machine, rates, group, float(run.grad_bytes) * parameters / run.tp)
+    return 2 * gathered + reduced
+
+
+def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
+    model = run.model
+    layers = stage.layers
+    compute = layers * (work.forward + work.backward) + (head(run, rates) if stage.head else 0.0)
+    tensor = layers * (tensor_traffic(run, rates) + context_traffic(run, rates, work))
+    tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
+    shard = shard_traffic(run, rates, layers * model.layer_parameters + tables)
+    shard = (
+        together(compute + tensor, shard * rates.shard_overlap, rates.sharpness)
+        - (compute + tensor)
+        + shard * (1 - rates.shard_overlap)
+    )
+    busy = compute + tensor + max(shard, 0.0)
+    again = 4 / 3 if run.recompute == "full" else 1.0
+    each = rates.launch * (rates.compiled if run.compiled else 1.0)
+    if run.tp > 1:
+        each += rates.launch_node if run.tp == run.machine.gpus_per_node else 0.0
+        each += rates.launch_tensor + (rates.hop * run.tp if run.pipeline_crosses_nodes else 0.0)
+    launch = together(busy, again * each * layers + rates.micro, rates.sharpness) - busy
+    launch += again * rates.wait * layers
+    return _Micro(compute, tensor, max(shard, 0.0), launch, _boundary(run, rates))
+
+
+def _boundary(run: Run, rates: Rates) -> float:
+    """Seconds a stage spends on a micro-batch's activations and their gradients, sent to its neighbours."""
+    if run.pp == 1:
+        return 0.0
+    size = 2.0 * run.tokens * run.model.hidden / (run.tp if run.sequence_parallel else 1)
+    crosses = run.pipeline_crosses_nodes
+    speed = run.machine.network * rates.network if crosses else run.machine.gpu.link * rates.link
+    wait = rates.latency + (rates.latency_network if crosses else 0.0)
+    return 2 * run.virtual_stages * rates.boundary * (size / speed + wait)
+
+
+def gradient_traffic(run: Run, rates: Rates, parameters: float, back: float, ahead: float) -> float:
+    """Seconds a step in which gradients are reduced that no computation hides.
+
+    Once a step: all-reduced; with ZeRO-1 reduced and scattered, then parameters gathered. ZeRO-2 keeps only its share
+    of them, and so reduces and scatters after every micro-batch.
+
+    Args:
+        run: The layout.
+        rates: The constants.
+        parameters: Parameters of one rank.
+        back: Seconds of the backward pass of one micro-batch, behind a share of which gradients travel.
+        ahead: Seconds of its forward pass, behind a share of which ZeRO-1 and -2 gather parameters.
+    """
+    group: Group = run.data_group
+    if group.ranks == 1 or run.zero_stage == 3:
+        return 0.0
+    size = run.grad_bytes * parameters
+    if run.zero_stage == 0:
+        return _exposed(links.all_reduce(run.machine, rates, group, size), rates.data_overlap * back)
+    scattered = rates.zero_cost * links.gather(run.machine, rates, group, size)
+    gathered = rates.zero_cost * links.gather(run.machine, rates, group, 2.0 * parameters)
+    times = run.micro_batches if run.zero_stage == 2 else 1
+    return times * _exposed(scattered, rates.zero_overlap * back) + _exposed(gathered, rates.zero_overlap * ahead)
+
+
+def _exposed(seconds: float, hidden: float) -> float:
+    """What is left of traffic behind computation: the last bucket always is."""
+    return max(seconds - hidden, LAST_BUCKET * seconds)
+
+
+def pressure(rates: Rates, filled: float) -> float:
+    """Seconds that a micro-batch takes longer because the allocator works at its edge.
+
+    All of `thrash` from 4 points above the share of memory that still fits; `filled`: peak over the GPU's memory.
+    """
+    return rates.thrash * min(1.0, max(0.0, (filled - rates.usable) / 0.04))
+
+
+def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = None) -> StepTime:
+    """Seconds of one optimizer step: micro-batches through the pipeline, gradients, optimizer.
+
+    Args:
+        run: The layout.
+        rates: The constants.
+        filled: Peak memory as a share of the GPU's; a step that fills it waits for the allocator.
+        work: `layer(run, rates)`, where it is known already: it is the same for many layouts.
+    """
+    model, m = run.model, run.micro_batches
+    parts = stages(model, run.pp, by_cost=bool(rates.by_cost))
+    work = work or layer(run, rates)
+    micros = {part: _micro(run, rates, part, work) for part in set(parts)}
+    times = [micros[part].total for part in parts]
+    slowest = max(micros.values(), key=lambda micro: micro.total)
+    whole = bubble.step(times, m, run.virtual_stages)
+    tables = model.embedding_parameters + (0 if run.pp > 1 else model.head_parameters)
+    owned = (max(part.layers for part in parts) * model.layer_parameters + tables) / run.tp
+    most = max(part.layers for part in parts)
+    data = gradient_traffic(run, rates, owned, most * work.backward, most * work.forward)
+    shards = run.dp * run.cp if run.zero_stage else 1
+    moved = rates.optimizer * 28.0 * owned / shards + 2.0 * run.grad_bytes * owned / (
+        shards if run.zero_stage > 1 else 1
+    )
+    time = StepTime(
+        compute=m * slowest.compute,
+        tensor=m * slowest.tensor,
+        shard=m * slowest.shard,
+        launch=m * slowest.launch,
+        boundary=m * slowest.boundary,
+        bubble=whole - m * slowest.total,
+        data=data,
+        optimizer=moved / run.machine.gpu.bandwidth,
+        fixed=rates.step,
+    )
+    return structs.replace(time, allocator=m * pressure(rates, filled)) if filled > rates.usable else time

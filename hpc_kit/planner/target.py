@@ -1,0 +1,113 @@
+"""The machine to plan for: a cluster file, a machine by name, or both with numbers from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.planner import hardware, measured
+from hpc_kit.planner.constants import Rates, builtin
+from hpc_kit.planner.machine import Machine
+from hpc_kit.spec import files, places
+from hpc_kit.spec.cluster import Cluster
+
+FRAMEWORKS = ("torch", "torchtitan", "megatron", "megatron-deepspeed", "nanotron", "nemo", "fsdp")
+"""`torch` has the general constants, the others their own."""
+
+
+class Target(Struct, frozen=True):
+    """A machine with its constants, and where its numbers come from."""
+
+    machine: Machine
+    rates: Rates
+    notes: tuple[str, ...]
+
+
+def measured_file(cluster: str, root: Path) -> Path:
+    """Where the measured numbers of a cluster are kept."""
+    return root / "env" / f"{Path(cluster).stem}.measured.json"
+
+
+def target(
+    cluster: str,
+    root: Path,
+    *,
+    framework: str,
+    gpu: str | None = None,
+    gpus_per_node: int | None = None,
+    network: float | None = None,
+    measurement: Path | None = None,
+) -> Target:
+    """The machine of a cluster.
+
+    Args:
+        cluster: A cluster file's name or path, or a machine of `hardware.toml`.
+        root: The user's project.
+        framework: Whose calibrated constants hold.
+        gpu: In place of the cluster's.
+        gpus_per_node: In place of the cluster's.
+        network: Gb/s for each GPU, in place of the cluster's.
+        measurement: File of measured numbers; None: that of the cluster, where there is one.
+
+    Raises:
+        SpecError: No such cluster, or it does not say what its GPUs are.
+    """
+    if framework not in FRAMEWORKS:
+        raise SpecError(
+            f"no framework '{framework}'", found=f"known: {', '.join(FRAMEWORKS)}", remedy="torch: in general"
+        )
+    machine, notes = _machine(cluster, root, gpu, gpus_per_node)
+    if network is not None:
+        if not 0 < network < 1e5:
+            raise SpecError("--network is out of range", found=f"{network:g}", remedy="Gb/s for each GPU, such as 200")
+        machine = structs.replace(machine, network=network * 1e9 / 8)
+    rates = builtin(framework, machine.gpu.generation, machine.fabric)
+    path = measurement or measured_file(cluster, root)
+    if measurement is not None or path.exists():
+        machine, rates = measured.apply(measured.read(path), machine, rates)
+        notes = (*notes, f"measured numbers from {places.shown(path, root)}")
+    return Target(machine, rates, notes)
+
+
+def _machine(cluster: str, root: Path, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
+    known = places.names("env", root, ".toml")
+    if cluster in hardware.machines() and cluster not in known:
+        machine = hardware.machine(cluster)
+        if gpu:
+            machine = structs.replace(machine, gpu=hardware.gpu(gpu))
+        return structs.replace(machine, gpus_per_node=per_node or machine.gpus_per_node), (
+            f"{cluster}: built-in figures",
+        )
+    try:
+        profile = files.load_cluster(cluster, root=root)
+    except SpecError as error:
+        raise SpecError(
+            error.what, found=error.found, remedy=f"{error.remedy};\nor a machine: {', '.join(hardware.machines())}"
+        ) from error
+    return _of_profile(profile, gpu, per_node)
+
+
+def _of_profile(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
+    node = profile.node
+    gpus = per_node or node.gpus or (node.cpus if node.gpus == 0 else None)
+    kind = gpu or ("cpu" if node.gpus == 0 else node.gpu)
+    if kind is None:
+        raise SpecError(
+            f"cluster {profile.name} does not say what its GPUs are",
+            found=f"[node] gpu, in its file; known GPUs: {', '.join(hardware.names())}",
+            remedy="[node] gpu = 'a100-80g' and gpus = 8 there, or --gpu a100-80g --gpus-per-node 8,\n"
+            f"or a machine: --cluster {hardware.machines()[0]}",
+        )
+    card = hardware.gpu(kind)
+    notes = []
+    if not gpus:
+        gpus = 8
+        notes.append("8 GPUs a node are taken for granted: [node] gpus, or --gpus-per-node")
+    if node.network is None:
+        speed = hardware.network(card)
+        notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are taken for granted: [node] network, or --network")
+    else:
+        speed = node.network * 1e9 / 8 / gpus
+    return Machine(gpu=card, gpus_per_node=gpus, network=speed, fabric=node.fabric), tuple(notes)

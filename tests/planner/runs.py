@@ -1,0 +1,33 @@
+"""Runs for tests: a model on a machine, one change at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpc_kit.planner import catalogue, hardware
+from hpc_kit.planner.constants import Rates, builtin
+from hpc_kit.planner.run import Run
+from hpc_kit.planner.search import Task
+from hpc_kit.planner.steps import step_time
+
+
+def rates(machine: str = "dgx-a100", framework: str = "torch") -> Rates:
+    there = hardware.machine(machine)
+    return builtin(framework, there.gpu.generation, there.fabric)
+
+
+def run(model: str = "gpt3-175b", machine: str = "dgx-a100", **other: Any) -> Run:
+    chosen = catalogue.named(model)
+    return Run(model=chosen, machine=hardware.machine(machine), **{"seq_len": chosen.seq_len, **other})
+
+
+def task(model: str = "llama3-8b", machine: str = "dgx-h100", gpus: int = 32, global_batch: int = 1024) -> Task:
+    chosen = catalogue.named(model)
+    there = hardware.machine(machine)
+    return Task(model=chosen, machine=there, gpus=gpus, global_batch=global_batch, seq_len=chosen.seq_len)
+
+
+def rate(one: Run, machine: str = "dgx-a100", framework: str = "torch") -> float:
+    """Model operations a second a GPU."""
+    work = one.model.flops(one.global_batch * one.seq_len, one.seq_len)
+    return work / step_time(one, rates(machine, framework)).total / one.gpus

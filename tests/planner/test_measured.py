@@ -1,0 +1,114 @@
+"""Numbers of the user's own cluster in place of the built-in ones; the picture; the job that a plan becomes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.planner import hardware, measured
+from hpc_kit.planner.jobfile import job, usual_base
+from hpc_kit.planner.jobmodel import asked
+from hpc_kit.planner.measure import fastest
+from hpc_kit.planner.plot import draw
+from hpc_kit.planner.search import distinct, search
+from hpc_kit.spec import files
+from hpc_kit.spec.job import Job, Launch
+from hpc_kit.spec.layout import Model
+from tests.conftest import ROOT
+from tests.planner.runs import rates, task
+
+
+def test_a_straight_line_through_time_over_bytes() -> None:
+    found = measured.line([(size, 5e-5 + size / 2e11) for size in (1e6, 1e7, 1e9)])
+    assert found is not None
+    assert found[0] == pytest.approx(5e-5)
+    assert found[1] == pytest.approx(2e11)
+    assert measured.line([(1e6, 1.0)]) is None
+    assert measured.line([(1e6, 1.0), (1e9, 0.5)]) is None
+
+
+def test_links_inside_and_beyond_the_node() -> None:
+    rows = [
+        {"collective": "all_reduce", "ranks": n, "bytes": size, "seconds": 1e-4 + 2 * (n - 1) / n * size / speed}
+        for n, speed in ((2, 1e10), (8, 2e11), (16, 4e10), (32, 1e10))
+        for size in (1e6, 1e8)
+    ]
+    found = measured.links([*rows, {"collective": "broadcast", "ranks": 8, "bytes": 1, "seconds": 9}], 8)
+    assert found.link == pytest.approx(2e11) and found.network == pytest.approx(4e10 / 8)
+    assert found.latency == pytest.approx(5e-5)
+
+
+def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.measured.json"
+    measured.write(path, measured.Measured(flops=200e12, link=1e11))
+    measured.write(path, measured.merge(measured.read(path), measured.Measured(network=5e9)))
+    machine, own = measured.apply(measured.read(path), hardware.machine("dgx-a100"), rates())
+    assert machine.gpu.measured == pytest.approx(200 / 312) and machine.gpu.link == 1e11
+    assert (machine.network, own.link, own.network) == (5e9, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"results": [{"ranks": 2}]}', "[]"])
+def test_results_that_are_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "comm.json"
+    path.write_text(text)
+    with pytest.raises(SpecError, match="cannot read"):
+        measured.read_comm(path, 8)
+
+
+def test_the_fastest_of_many_runs() -> None:
+    calls: list[int] = []
+    assert 0 < fastest(lambda: calls.append(1), lambda: None, 0.0) < 1
+    assert len(calls) == 2
+
+
+def test_without_matplotlib_the_line_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SpecError, match="a plot needs matplotlib") as caught:
+        draw([], tmp_path / "x.png", 1.0)
+    assert "hpc_kit[plot]" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plans = distinct(search(task(gpus=8, global_batch=64), rates("dgx-h100")).plans)[:3]
+    draw(plans, tmp_path / "x.png", 80 * 2**30)
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_plan_as_a_job() -> None:
+    plan = search(task(gpus=16, global_batch=64), rates("dgx-h100")).plans[0]
+    base = Job(name="mine", command=("python", "train.py"), launch=Launch(launcher="torchrun"))
+    found = job(plan, base, "x")
+    assert (found.resources.nodes, found.resources.ntasks_per_node, found.launch.nproc_per_node) == (2, 1, 8)
+    assert found.layout.size(16) == 16
+    assert found.model.parameters == 8030261248
+    assert found.env["PLAN_GRAD_ACCUM"] == plan.run.micro_batches
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"pp": 2}, "hybrid_3d_4node"),
+        ({"tp": 2}, "hybrid_tp_dp_4node"),
+        ({"zero_stage": 1}, "zero2_2node"),
+        ({}, "ddp_1node"),
+    ],
+)
+def test_the_shipped_job_for_each_way(change: dict[str, int], name: str) -> None:
+    plan = search(task("gpt2", gpus=1, global_batch=8), rates("dgx-h100")).plans[0]
+    assert usual_base(structs.replace(plan, run=structs.replace(plan.run, **change))) == name
+    assert files.load_job(name, root=ROOT).command
+
+
+def test_what_a_job_trains() -> None:
+    own = Job(name="mine", command=("python", "train.py"))
+    assert asked(own) is None
+    told = asked(structs.replace(own, model=Model(layers=2, width=64, heads=4)))
+    assert told is not None and (told.model.hidden, told.seq_len) == (64, 64)
+    shipped = asked(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")))
+    assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)

@@ -1,0 +1,109 @@
+"""Every legal layout is looked at, the rest have a reason."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hpc_kit.errors import HpcKitError
+from hpc_kit.planner import catalogue, hardware
+from hpc_kit.planner.advice import advise, way
+from hpc_kit.planner.search import refuse, search
+from tests.planner.runs import rates, run, task
+
+
+def test_plans_are_legal_and_sorted() -> None:
+    asked = task()
+    answer = search(asked, rates("dgx-h100"))
+    times = [plan.time.total for plan in answer.plans]
+    assert times == sorted(times)
+    for plan in answer.plans:
+        one = plan.run
+        assert one.gpus == 32
+        assert one.global_batch == one.dp * one.micro_batch * one.micro_batches
+        assert one.model.heads % one.tp == 0 and one.tp <= 8
+        assert one.zero_stage < 2 or one.pp == 1
+        assert one.virtual_stages == 1 or one.micro_batches % one.pp == 0
+        assert 0 < plan.utilisation < 0.9
+
+
+def test_reasons_of_rejection() -> None:
+    reasons = " ".join(
+        one.reason for one in search(task("llama3-70b", gpus=32, global_batch=24), rates("dgx-h100")).rejected
+    )
+    for part in ("crosses nodes", "does not divide a batch of 24", "does not fit by"):
+        assert part in reasons
+
+
+def test_every_layout_on_512_gpus_in_less_than_a_second() -> None:
+    begin = time.process_time()
+    answer = search(task("llama3-70b", gpus=512, global_batch=2048), rates("dgx-h100"))
+    assert answer.plans
+    assert time.process_time() - begin < 1
+
+
+def test_a_cluster_too_small_says_the_least_that_would_do() -> None:
+    asked = task("llama3-405b", gpus=8, global_batch=64)
+    error = refuse(asked, search(asked, rates("dgx-h100")), rates("dgx-h100"))
+    assert "does not fit" in error.what and "--nodes" in (error.remedy or "")
+    nodes = int((error.remedy or "").split()[-1])
+    assert search(task("llama3-405b", gpus=8 * nodes, global_batch=8 * nodes), rates("dgx-h100")).plans
+
+
+def test_a_batch_that_nothing_divides() -> None:
+    asked = task("llama3-8b", gpus=8, global_batch=1)
+    answer = search(asked, rates("dgx-h100"))
+    assert all(plan.run.dp == 1 for plan in answer.plans)
+    asked = task("gpt2", gpus=64, global_batch=7)
+    error = refuse(asked, search(asked, rates("dgx-h100")), rates("dgx-h100"))
+    assert "legal" in error.what and "64" in (error.remedy or "")
+
+
+def test_the_usual_table_for_a_model_that_fits_one_gpu() -> None:
+    asked = task("gpt2", gpus=8, global_batch=512)
+    answer = search(asked, rates("dgx-h100"))
+    advice = advise(asked, rates("dgx-h100"), answer.plans)
+    assert advice.said == ("DDP",)
+    assert "agree" in advice.text
+    assert way(run("gpt2", global_batch=8, tp=2, pp=2)) == "PP + TP + DP"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("lama3-8b", ("no model 'lama3-8b'", "llama3-8b", "layers=")),
+        ("layers=32", ("lacks hidden, heads",)),
+        ("layers=32,hidden=4096,heads=30", ("30 heads do not divide",)),
+        ("layers=32,hidden=4096,heads=32,kv_heads=5", ("5 kv_heads do not divide",)),
+        ("layers=x,hidden=4096,heads=32", ("no whole number",)),
+        ("layers=0,hidden=4096,heads=32", ("out of range",)),
+        ("depth=3", ("no number 'depth'",)),
+        ("nowhere/config.json", ("cannot read",)),
+    ],
+)
+def test_a_model_that_cannot_be(text: str, parts: tuple[str, ...]) -> None:
+    with pytest.raises(HpcKitError) as caught:
+        catalogue.model(text)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("h10", "no GPU 'h10'"),
+        ("mine:memory=80", "lacks memory_tb"),
+        ("mine:memory=x", "cannot read"),
+        ("mine:memory=-1,memory_tb=1,tflops=1,link=1", "out of range"),
+    ],
+)
+def test_a_gpu_that_cannot_be(text: str, part: str) -> None:
+    with pytest.raises(HpcKitError, match=part):
+        hardware.gpu(text)
+
+
+def test_a_gpu_by_its_numbers() -> None:
+    card = hardware.gpu("mine:memory=64,memory_tb=3.2,tflops=380,link=400")
+    assert (card.memory, card.flops) == (64 * 2**30, 380e12)
+    assert hardware.gpu("a100").name == "a100-80g" and hardware.gpu("H100").name == "h100-80g"
