@@ -1,0 +1,158 @@
+"""Two results of one bench, row by row: how many times as much, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from hpc_kit.bench.document import Column, Document, Row, Value
+from hpc_kit.bench.machine import Machine
+from hpc_kit.bench.sample import uncertainty
+from hpc_kit.errors import AnswerNo, SpecError
+
+CONDITIONS = ("load", "machine")
+"""What must be alike, and can be said to be no matter: `--despite load`."""
+
+MOST_APART = 0.15
+"""Shares of a host's processors that were busy with other things may differ by so much."""
+
+SURE = 2.0
+"""Standard errors that a ratio must be away from 1 to be called a difference."""
+
+
+class Ratio(NamedTuple):
+    """One quantity of one row: the second result over the first."""
+
+    labels: dict[str, Value]
+    column: str
+    first: float
+    second: float
+    ratio: float
+    uncertainty: float | None
+    """One standard error of the ratio; None where there were too few repeats."""
+    verdict: Literal["better", "worse", "other", "same", "?"]
+    """same: within the uncertainty; other: it differs, and neither is better; ?: that cannot be told."""
+
+
+class Comparison(NamedTuple):
+    """All that two results have in common, and what they have not."""
+
+    ratios: tuple[Ratio, ...]
+    only_first: int
+    only_second: int
+    notes: tuple[str, ...]
+
+
+def compare(first: Document, second: Document, despite: Sequence[str] = ()) -> Comparison:
+    """The second result over the first.
+
+    Args:
+        first: The one to compare with.
+        second: The other.
+        despite: Of `CONDITIONS`, those that may differ.
+
+    Raises:
+        SpecError: They are of two benches, or a condition is none.
+        AnswerNo: The hosts were not as busy with other things, or are other hosts, or no row is in both.
+    """
+    if first.bench != second.bench:
+        raise SpecError(
+            "these are results of two benches",
+            found=f"{first.bench} and {second.bench}",
+            remedy="two results of one: hpc-kit bench compare A.json B.json",
+        )
+    for name in despite:
+        if name not in CONDITIONS:
+            raise SpecError(f"unknown condition {name!r}", remedy=f"--despite {','.join(CONDITIONS)}")
+    _refuse_machines(first, second, despite)
+    _refuse_load(first, second, despite)
+    ours = {_key(row): row for row in first.results}
+    theirs = {_key(row): row for row in second.results}
+    both = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    if not both:
+        raise AnswerNo(
+            "no row is in both results",
+            found=f"{len(ours)} and {len(theirs)} rows",
+            remedy="measure both with the same options; the command of each is in its file",
+        )
+    return Comparison(
+        tuple(ratio for pair in both for ratio in _ratios(*pair, first.columns)),
+        len(ours) - len(both),
+        len(theirs) - len(both),
+        _notes(first, second),
+    )
+
+
+def _key(row: Row) -> tuple[tuple[str, Value], ...]:
+    return tuple(sorted(row.labels.items()))
+
+
+def _ratios(first: Row, second: Row, columns: dict[str, Column]) -> list[Ratio]:
+    found = []
+    # Beside a quantity with repeats, those without are reckoned from it: bandwidths.
+    for name in first.spread or first.values:
+        one, other = first.values[name], second.values.get(name)
+        if other is None or not one:
+            continue
+        ratio, sure = other / one, None
+        errors = [uncertainty(row.spread.get(name)) for row in (first, second)]
+        if errors[0] is not None and errors[1] is not None and other:
+            sure = abs(ratio) * math.hypot(errors[0] / one, errors[1] / other)
+        found.append(Ratio(first.labels, name, one, other, ratio, sure, _verdict(ratio, sure, columns[name])))
+    return found
+
+
+def _verdict(ratio: float, sure: float | None, column: Column) -> Literal["better", "worse", "other", "same", "?"]:
+    if sure is None:
+        return "same" if ratio == 1 else "?"
+    if abs(ratio - 1) <= SURE * sure:
+        return "same"
+    if column.better == "none":
+        return "other"
+    return "better" if (ratio < 1) == (column.better == "lower") else "worse"
+
+
+def _refuse_load(first: Document, second: Document, despite: Sequence[str]) -> None:
+    one, other = _busiest(first.machine), _busiest(second.machine)
+    if abs(one - other) > MOST_APART and "load" not in despite:
+        raise AnswerNo(
+            "the two were taken under different load",
+            found=f"before the first, {one:.0%} of its processors were busy with other things; "
+            f"before the second, {other:.0%}",
+            remedy="measure both on an idle machine; or, to see the ratios in spite of it: --despite load",
+        )
+
+
+def _busiest(machine: Machine) -> float:
+    return max((host.before.busy for host in machine.hosts), default=0.0)
+
+
+def _refuse_machines(first: Document, second: Document, despite: Sequence[str]) -> None:
+    one, other = (Counter(_kind(document.machine)) for document in (first, second))
+    if one != other and "machine" not in despite:
+        raise AnswerNo(
+            "the two were taken on different machines",
+            found=f"{_told(one)}\n{_told(other)}",
+            remedy="to see the ratios in spite of it: --despite machine",
+        )
+
+
+def _kind(machine: Machine) -> list[str]:
+    return [", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in machine.hosts]
+
+
+def _told(kinds: Counter[str]) -> str:
+    return "; ".join(f"{number} host{'s' * (number > 1)} of {kind}" for kind, number in kinds.items())
+
+
+def _notes(first: Document, second: Document) -> tuple[str, ...]:
+    notes = [f"the {word} was interrupted" for word, each in (("first", first), ("second", second)) if each.interrupted]
+    one, other = first.machine.versions, second.machine.versions
+    notes += [
+        f"{name}: {one.get(name, 'none')} and {other.get(name, 'none')}"
+        for name in {**one, **other}
+        if one.get(name) != other.get(name)
+    ]
+    return tuple(notes)

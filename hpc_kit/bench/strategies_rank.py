@@ -1,0 +1,122 @@
+"""One rank of `hpc-kit bench strategies`: it starts its rank of every program, one program after the other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import distributed as dist
+
+from hpc_kit.bench import programs, turns
+from hpc_kit.bench.document import Plot
+from hpc_kit.bench.hosts import hosts_of
+from hpc_kit.bench.strategies import STRATEGIES, TITLE, Question, verdicts, words
+from hpc_kit.run_files import RUN_VARIABLE
+from hpc_kit.runtime import addresses
+from hpc_kit.runtime.process_group import distributed
+
+if TYPE_CHECKING:
+    from hpc_kit.bench.programs import Summary
+    from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.runtime import Group
+
+_STATES = ("parameters_mib", "gradients_mib", "optimizer_mib")
+
+
+def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
+    """Measure each strategy; rank 0 fills in the sheet."""
+    question = Question(**asked)
+    # gloo: a backend of the GPUs would hold memory there that the programs need.
+    with distributed(backend="gloo") as world:
+        hosts, _ = hosts_of(world)
+        if world.is_main:
+            sheet.hosts(hosts)
+            sheet.expect(len(question.strategies))
+        speeds: dict[str, float] = {}
+        for name in question.strategies:
+            summaries = _repeats(name, question, world, sheet)
+            if summaries and world.is_main:
+                speeds[name] = _add(sheet, name, world, summaries)
+        if world.is_main:
+            _conclude(sheet, speeds)
+
+
+def _repeats(name: str, asked: Question, world: Group, sheet: Sheet) -> list[Summary]:
+    """The summaries of a strategy's runs, on rank 0; none where it failed or cannot use these ranks."""
+    line = words(name, asked, world.world_size)
+    if line is None:
+        if world.is_main:
+            sheet.note(f"{name}: not with {world.world_size} ranks.")
+        return []
+    found = []
+    for turn in range(asked.repeats):
+        if world.is_main:
+            sheet.doing(f"{name}, {turn + 1} of {asked.repeats}")
+        with _folder(world) as folder:
+            fault = run(name, line, world, folder, asked.timeout)
+            if fault:
+                if world.is_main:
+                    sheet.note(f"{name}: {fault}")
+                return []
+            if world.is_main:
+                found.append(programs.summary(folder))
+    return found
+
+
+@contextmanager
+def _folder(world: Group) -> Iterator[Path]:
+    """For a training's files, seen by all ranks: in a job below its run folder."""
+    made = tempfile.mkdtemp(dir=os.environ.get(RUN_VARIABLE), prefix="bench-") if world.is_main else ""
+    folder = Path(turns.told(made, world))
+    try:
+        yield folder
+    finally:
+        dist.barrier()
+        if world.is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(name: str, line: list[str], world: Group, folder: Path, timeout: float) -> str:
+    """Start this rank of the program and wait for its end; the first fault of any rank, on every rank."""
+    number = STRATEGIES[name].ranks or world.world_size
+    meeting = (os.environ["MASTER_ADDR"], addresses.free_port(everywhere=True)) if world.is_main else ("", 0)
+    master = turns.told(meeting, world)
+    fault = None
+    if world.rank < number:
+        local = (world.local_rank, min(world.local_world_size, number))
+        variables: dict[str, Any] = programs.of_rank(world.rank, number, local, master)
+        argv = programs.python(programs.training(STRATEGIES[name].program), *line)
+        fault = programs.run(argv, programs.environment(folder, **variables), timeout)
+    faults: list[str | None] = [None] * world.world_size
+    dist.all_gather_object(faults, fault)
+    return next((f"rank {rank}: {words_}" for rank, words_ in enumerate(faults) if words_), "")
+
+
+def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> float:
+    """The row; its median of tokens a second."""
+    speeds = [float(each["tokens_per_second"]) for each in summaries]
+    values: dict[str, Any] = {"tokens_per_second": speeds}
+    last = summaries[-1]
+    if "step_time_median" in last:  # of asynchronous updates no step is that of all ranks
+        values["step"] = [float(each["step_time_median"]) for each in summaries]
+        values["states"] = sum(float(last[kind]) for kind in _STATES) * 2**20
+        values["memory"] = float(last["peak_memory_mib"]) * 2**20
+        values["communication"] = [100 * float(each["communication_share"]) for each in summaries]
+        values["waiting"] = [100 * float(each["waiting_share"]) for each in summaries]
+    sheet.add({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)
+    return statistics.median(speeds)
+
+
+def _conclude(sheet: Sheet, speeds: Mapping[str, float]) -> None:
+    """The table of what to choose beside the measured order, and the pictures."""
+    for case, measured in verdicts(speeds):
+        labels = {"case": case.case, "order of the table": ", ".join(case.order), "measured": ", ".join(measured)}
+        sheet.add({**labels, "agrees": case.order == measured})
+    for column in ("tokens_per_second", "states", "communication"):
+        sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))

@@ -1,0 +1,46 @@
+"""The section of a bench's result."""
+
+from __future__ import annotations
+
+import shlex
+
+from hpc_kit.bench import markdown
+from hpc_kit.bench.document import Document, encode
+from hpc_kit.report.pictures import pictures
+from hpc_kit.report.section import Section, Table, Text
+
+
+def section(document: Document, prefix: str) -> Section:
+    """What a bench has measured, and on what.
+
+    Args:
+        document: Its result.
+        prefix: Before every id in the page.
+    """
+    drawn, notes = pictures(document, document.plots, prefix)
+    tables = [Table("Results", *markdown.cells(document, rows)) for rows in markdown.kinds(document)]
+    versions = [[name, version] for name, version in document.machine.versions.items()]
+    hosts = [
+        [host.name, ", ".join(markdown.host_parts(host)), *markdown.loads(host)] for host in document.machine.hosts
+    ]
+    return Section(
+        name=f"bench {document.bench}",
+        title=document.title,
+        headline="Interrupted: what was measured until then." if document.interrupted else "Complete.",
+        bad=document.interrupted,
+        failure=None,
+        facts=[
+            ("Command", shlex.join(document.command)),
+            ("Started", document.started),
+            ("Ended", document.ended or "no"),
+            ("Kernel", document.machine.kernel),
+        ],
+        pictures=drawn,
+        tables=[
+            *tables,
+            Table("Hosts", ["host", "what it is", "before", "after"], hosts, left=4),
+            Table("Versions", ["what", "version"], versions, left=2),
+        ],
+        notes=[*markdown.repeats(document), *document.notes, *notes],
+        texts=[Text("The result as JSON", encode(document).decode())],
+    )

@@ -1,0 +1,43 @@
+"""Documents as a bench leaves them, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc_kit.bench.document import Column, Document, Plot, Row
+from hpc_kit.bench.machine import Host, Load, Machine
+from hpc_kit.bench.sample import summary
+
+COLUMNS = {"seconds": Column(unit="s", title="time"), "algbw": Column(unit="GB/s", better="higher")}
+
+
+def host(name: str = "n1", *, cpu: str = "a processor", busy: float = 0.0) -> Host:
+    return Host(name=name, cpu=cpu, cores=2, memory=4 << 30, before=Load(average=(0.5, 0.4, 0.3), busy=busy))
+
+
+def row(size: int, seconds: Sequence[float], backend: str = "gloo") -> Row:
+    median, spread = summary(seconds, warmup=3)
+    return Row(
+        labels={"backend": backend, "bytes": size},
+        values={"seconds": median, "algbw": size / median / 1e9},
+        spread={"seconds": spread},
+    )
+
+
+def document(
+    rows: Sequence[Row], *, hosts: Sequence[Host] = (), bench: str = "comm", torch: str = "2.13.0"
+) -> Document:
+    return Document(
+        bench=bench,
+        title="Collectives",
+        command=["hpc-kit", "bench", "comm"],
+        started="2026-11-22T08:00:00+00:00",
+        ended="2026-11-22T08:01:00+00:00",
+        interrupted=False,
+        machine=Machine(hosts=tuple(hosts or [host()]), versions={"torch": torch}, kernel="Linux 6"),
+        columns=COLUMNS,
+        results=list(rows),
+        plots=[Plot(name="time", title="Time", x="bytes", y=("seconds",), series=("backend",), log_x=True)],
+        notes=["A note."],
+        hpc_kit="0.1.0",
+    )

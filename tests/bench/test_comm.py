@@ -1,0 +1,124 @@
+"""`hpc-kit bench comm`: what is asked for, and that it is measured."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hpc_kit.bench import comm, markdown
+from hpc_kit.cli.bench import command
+from hpc_kit.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("4096", 4096), ("4KiB", 4096), ("4K", 4096), ("4 MB", 4 << 20), ("64MiB", 64 << 20)]
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert comm.size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "3", "4XB", "-1", "big"])
+def test_no_size(text: str) -> None:
+    with pytest.raises(SpecError, match="is no size"):
+        comm.size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4MiB,4KiB", (4096, 4 << 20)), ("1KiB-20KiB", (1024, 4096, 16384, 20480)), ("1KiB-4KiB,1KiB", (1024, 4096))],
+)
+def test_ranges_of_sizes(text: str, expected: tuple[int, ...]) -> None:
+    assert comm.sizes_of(text) == expected
+
+
+def test_a_range_goes_up() -> None:
+    with pytest.raises(SpecError, match="goes down"):
+        comm.sizes_of("4MiB-1KiB")
+
+
+def test_ring_and_star_are_all_reduces() -> None:
+    with pytest.raises(SpecError, match="ways to do an all_reduce"):
+        comm.question("gloo", "broadcast", 2, "4", "ring")
+    asked = comm.question("gloo", "all", 2, "4", "ring,star", links=True)
+    assert asked.collectives == tuple(comm.BUS_FACTORS)
+    assert comm.Question.of(json.loads(json.dumps(asked._asdict()))) == asked
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("goo", "all_reduce", 2, "4"), "unknown backend 'goo'"),
+        (("gloo", "all_reduc", 2, "4"), "unknown collective 'all_reduc'"),
+        (("", "all_reduce", 2, "4"), "no backend is named"),
+        (("gloo", "all_reduce", 1, "4"), "fewer than 2 ranks"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(words: tuple[str, str, int, str], fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        comm.question(*words)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle("mpirun.openmpi")
+def test_every_collective_on_both_backends() -> None:
+    collectives = ",".join(comm.BUS_FACTORS)
+    argv = ["comm", "--backends", "gloo,mpi", "--collectives", collectives, "--sizes", "1KiB", "--json"]
+    done = CliRunner().invoke(command, argv)
+    results = json.loads(done.stdout)["results"]
+    assert [(each["collective"], each["bytes"], each["backend"]) for each in results] == [
+        (collective, 1024, backend) for collective in comm.BUS_FACTORS for backend in ("gloo", "mpi")
+    ]
+    assert all(each["seconds"] > 0 and each["ranks"] == 2 for each in results)
+
+
+@pytest.mark.slow
+def test_gloo_alone_needs_no_mpirun(tmp_path: Path) -> None:
+    argv = [
+        "comm",
+        "--backends",
+        "gloo",
+        "--ranks",
+        "3",
+        "--sizes",
+        "4KiB,64KiB",
+        "--algorithms",
+        "ring,star",
+        "--links",
+    ]
+    done = CliRunner().invoke(command, [*argv, "--json", "--out", str(tmp_path)])
+    results = json.loads(done.stdout)["results"]
+    assert [each["algorithm"] for each in results if each.get("bytes") == 4096 and "algbw" in each] == [
+        "library",
+        "ring",
+        "star",
+    ]
+    traffic = {(each["algorithm"], each["rank"]): each["traffic"] for each in results if "traffic" in each}
+    assert traffic["star", 0] == 2 * traffic["star", 1] == 4 * 65532
+    assert len([each for each in results if "alpha" in each]) <= 3
+    assert json.loads((tmp_path / "bench_comm.json").read_text()) == json.loads(done.stdout)
+    assert (tmp_path / "bench_comm-traffic.svg").is_file()
+
+
+@pytest.mark.slow
+def test_after_ctrl_c_the_results_until_then_are_kept(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "hpc_kit", "bench", "comm", "--backends", "gloo", "--sizes", "1KiB-256MiB"]
+    argv += ["--collectives", "all", "--out", str(tmp_path)]
+    running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    result = tmp_path / "bench_comm.json"
+    while not result.exists():
+        assert running.poll() is None
+        time.sleep(0.2)
+    assert json.loads(result.read_text())["interrupted"]
+    running.send_signal(signal.SIGINT)
+    assert running.wait(120) == 130
+    told = json.loads(result.read_text())
+    assert told["interrupted"]
+    assert told["results"]
+    assert markdown.INTERRUPTED in (tmp_path / "bench_comm.md").read_text()

@@ -1,0 +1,79 @@
+"""Two results of one bench: ratios where they may be compared, and a refusal where they may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from msgspec import structs
+
+from hpc_kit.bench.compare import compare
+from hpc_kit.bench.document import Document, encode
+from hpc_kit.cli.bench import command
+from hpc_kit.errors import AnswerNo, SpecError
+from tests.bench.papers import document, host, row
+
+STEADY = [1.00, 1.02, 0.98, 1.01, 0.99]
+
+
+def scaled(factor: float) -> list[float]:
+    return [factor * value for value in STEADY]
+
+
+def verdicts(first: Document, second: Document) -> list[tuple[str, str]]:
+    return [(each.column, each.verdict) for each in compare(first, second).ratios]
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.5, "better"), (2.0, "worse"), (1.002, "same")])
+def test_a_ratio_counts_beyond_its_uncertainty(factor: float, verdict: str) -> None:
+    found = verdicts(document([row(4, STEADY)]), document([row(4, scaled(factor))]))
+    assert found == [("seconds", verdict)]
+
+
+def test_without_repeats_every_quantity_counts_and_only_an_equal_one_is_the_same() -> None:
+    plain = [structs.replace(row(4, value), spread={}) for value in ([1.0], [1.0], [2.0])]
+    assert verdicts(document([plain[0]]), document([plain[1]])) == [("seconds", "same"), ("algbw", "same")]
+    assert verdicts(document([plain[0]]), document([plain[2]])) == [("seconds", "?"), ("algbw", "?")]
+
+
+def test_what_is_in_one_only_is_counted() -> None:
+    found = compare(
+        document([row(4, STEADY), row(8, STEADY)]), document([row(4, STEADY), row(16, STEADY)], torch="2.14")
+    )
+    assert (len(found.ratios), found.only_first, found.only_second) == (1, 1, 1)
+    assert found.notes == ("torch: 2.13.0 and 2.14",)
+
+
+def test_another_load_or_machine_is_refused_unless_said_to_be_no_matter() -> None:
+    quiet, rows = document([row(4, STEADY)]), [row(4, STEADY)]
+    loud = document(rows, hosts=[host(busy=0.6)])
+    with pytest.raises(AnswerNo, match=r"under different load\n.*0%.*60%"):
+        compare(quiet, loud)
+    assert compare(quiet, loud, ("load",)).ratios
+    other = document(rows, hosts=[host(cpu="another")])
+    with pytest.raises(AnswerNo, match="different machines"):
+        compare(quiet, other)
+    assert compare(quiet, other, ("machine",)).ratios
+    with pytest.raises(SpecError, match="unknown condition 'weather'"):
+        compare(quiet, quiet, ("weather",))
+
+
+def test_two_benches_or_no_common_row_cannot_be_compared() -> None:
+    with pytest.raises(SpecError, match="two benches"):
+        compare(document([row(4, STEADY)]), document([row(4, STEADY)], bench="dp"))
+    with pytest.raises(AnswerNo, match="no row is in both"):
+        compare(document([row(4, STEADY)]), document([row(8, STEADY)]))
+
+
+def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("A.json", "B.json")]
+    for name, factor in zip(names, (1.0, 2.0), strict=True):
+        Path(name).write_bytes(encode(document([row(4096, scaled(factor))])))
+    text = CliRunner().invoke(command, ["compare", *names]).output
+    assert "2.000 +- 0.024" in text
+    assert "worse" in text
+    told = json.loads(CliRunner().invoke(command, ["compare", *names, "--json"]).output)
+    assert told["ratios"][0]["ratio"] == 2.0
+    assert told["ratios"][0]["labels"] == {"backend": "gloo", "bytes": 4096}

@@ -1,0 +1,92 @@
+"""`hpc-kit bench dp`: what is refused, how each way starts its processes, what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.bench import dp, programs
+from hpc_kit.bench.sheet import Kept
+from hpc_kit.errors import JobFailed, SpecError
+from hpc_kit.run_files import RUN_VARIABLE
+
+SUMMARY = {"tokens_per_second": 100.0, "step_time_median": 0.5, "peak_memory_mib": 2.0, "communication_share": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (dp.Question(ways=("DDP",)), "unknown way 'DDP'"),
+        (dp.Question(ranks=3), "does not divide over the ranks"),
+        (dp.Question(ranks=10**6, global_batch=10**6), "does not fit into memory"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(asked: dp.Question, fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        dp.refuse(asked)
+
+
+def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "srun").touch(0o755)
+    seen: list[tuple[list[str], str, str]] = []
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> str | None:
+        if argv[-2] == "--to":
+            Path(argv[-1]).write_text(json.dumps({"imports": 1.5, "step": 0.5}))
+        else:
+            Path(environ[RUN_VARIABLE], "summary.json").write_text(json.dumps(SUMMARY))
+            seen.append((list(argv), environ["OMP_NUM_THREADS"], environ.get("HPC_KIT_LAUNCHER", "")))
+        return "exit code 3" if "torch.distributed.run" in argv else None
+
+    monkeypatch.setattr(programs, "run", run)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    sheet = Kept("dp", title="", columns=dp.COLUMNS, parameters={}, look=0)
+    environ = {**os.environ, "PATH": str(tmp_path)}
+    dp.measure(dp.Question(ranks=4, repeats=1), sheet, environ)
+    ways = {row.labels["way"]: row for row in sheet.rows}
+    assert list(ways) == list(dp.WAYS[:-1])
+    assert [ways[way].labels["processes"] for way in ways] == [1, 1, 4, 4]
+    assert ways[dp.SRUN].values == {
+        "tokens_per_second": 100,
+        "step": 0.5,
+        "memory": 2 << 20,
+        "communication": 25,
+        "start": 2,
+    }
+    assert "start" not in ways[dp.DATAPARALLEL].values
+    threads = {tuple(argv[:3]): number for argv, number, _ in seen}
+    assert threads[sys.executable, "-m", "hpc_kit.bench.spawned"] == threads["srun", "--nodes=1", "--ntasks=4"] == "1"
+    assert [number for argv, number, launcher in seen if launcher == "single"] == ["4", "4"]
+    assert sheet.close().notes[-1].startswith("DDP by torchrun failed\n  found  exit code 3")
+
+
+def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sheet = Kept("dp", title="", columns=dp.COLUMNS, parameters={}, look=0)
+    dp.measure(dp.Question(ways=(dp.SRUN,)), sheet, {"PATH": str(tmp_path)})
+    assert sheet.close().notes == ["DDP by srun: there is no srun here."]
+
+
+def test_a_command_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
+    environ = programs.environment(tmp_path, RANK=1)
+    assert (environ["RANK"], environ[RUN_VARIABLE], environ["OMP_NUM_THREADS"]) == ("1", str(tmp_path), "1")
+    assert programs.run(["true"], environ, 10) is None
+    assert programs.run(["sh", "-c", "echo so; echo what >&2; exit 4"], environ, 10) == "exit code 4\nso\nwhat"
+    assert programs.run(["sleep", "60"], environ, 0.05) == "not ended within 0.05 s"
+    with pytest.raises(JobFailed, match="left no summary"):
+        programs.summary(tmp_path)
+
+
+def test_a_program_is_the_project_s_own_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert programs.training("ddp.py").is_file()
+    own = tmp_path / "jobs" / "train" / "ddp.py"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert programs.training("ddp.py") == own
+    with pytest.raises(SpecError, match="there is no program none"):
+        programs.training("none.py")

@@ -1,0 +1,51 @@
+"""The machine as files of the kernel and nvidia-smi tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpc_kit.bench import machine
+
+TOPOLOGY = """\
+\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m
+GPU0\t X \tNV12\tSYS\tPXB\t0-31\t0
+GPU1\tNV12\t X \tSYS\tSYS\t0-31\t0
+GPU2\tSYS\tSYS\t X \tPXB\t32-63\t1
+NIC0\tPXB\tSYS\tPXB\t X
+
+Legend:
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+
+
+def test_what_lies_between_two_gpus() -> None:
+    assert machine.pairs_of(TOPOLOGY) == ("GPU0-GPU1 NV12", "GPU0-GPU2 SYS", "GPU1-GPU2 SYS")
+    assert machine.pairs_of("\tGPU0\tCPU Affinity\nGPU0\t X \t0-15\n") == ()
+    assert machine.pairs_of("") == ()
+
+
+def test_links_that_are_up(tmp_path: Path) -> None:
+    for name, state, speed in (("lo", "unknown", ""), ("eth0", "up", "25000"), ("eth1", "down", ""), ("ib0", "up", "")):
+        folder = tmp_path / "net" / name
+        folder.mkdir(parents=True)
+        (folder / "operstate").write_text(f"{state}\n")
+        if speed:
+            (folder / "speed").write_text(f"{speed}\n")
+    port = tmp_path / "infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+    found = machine.interfaces(tmp_path / "net", tmp_path / "infiniband")
+    assert found == ("eth0 25000 Mb/s", "ib0", "mlx5_0 200 Gb/sec (4X HDR)")
+    assert machine.interfaces(tmp_path / "none", tmp_path / "none") == ()
+
+
+def test_the_processor_has_a_name() -> None:
+    assert machine.processor("processor\t: 0\nmodel name\t: A  CPU @ 2 GHz\n") == "A CPU @ 2 GHz"
+    assert machine.processor("")
+
+
+def test_this_host_tells_of_itself() -> None:
+    found = machine.this_host(0)
+    assert found.cores >= 1
+    assert found.memory > 1 << 20
+    assert 0 <= found.before.busy <= 1

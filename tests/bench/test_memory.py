@@ -1,0 +1,72 @@
+"""`hpc-kit bench memory`: the formulas, what is refused, the bytes that are counted, and ranks that hold them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from hpc_kit.bench import document, memory
+from hpc_kit.bench.census import Trained, held, storage_bytes
+from hpc_kit.bench.mixed import MixedAdamW
+from hpc_kit.cli.bench import command
+from hpc_kit.errors import SpecError
+from hpc_kit.planner.memory import model_states
+
+ASKED = memory.Question()
+STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+
+
+@pytest.mark.parametrize("way", memory.FORMULAS)
+def test_the_formulas_are_the_planner_s(way: str) -> None:
+    assert memory.formula(way, 1000, 8) == sum(model_states(1000, 8, STAGES[way]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (ASKED._replace(ways=("zero4",)), "unknown way 'zero4'"),
+        (ASKED._replace(ranks=1), "nobody to share with"),
+        (ASKED._replace(ranks=32), "more ranks than layers"),
+        (ASKED._replace(width=10**6), "does not fit into memory"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(asked: memory.Question, fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        memory.refuse(asked)
+
+
+def test_a_storage_counts_once() -> None:
+    whole = torch.zeros(10)
+    assert storage_bytes([whole, whole[:3], torch.zeros(2, dtype=torch.bfloat16)]) == 44
+
+
+def test_one_rank_holds_sixteen_bytes_a_parameter_and_learns() -> None:
+    weight = (model := torch.nn.Linear(8, 8, bias=False, dtype=torch.bfloat16)).weight
+    optimizer = MixedAdamW(model.parameters(), lr=0.1)
+    before = weight.detach().clone()
+    model(torch.ones(2, 8, dtype=torch.bfloat16)).float().square().mean().backward()
+    optimizer.step()
+    found = held(Trained(model, model, optimizer), torch.device("cpu"))
+    assert (found.parameters, found.gradients, found.optimizer) == (2 * 64, 2 * 64, 12 * 64)
+    assert found.total == found.on_device == 16 * 64
+    assert not torch.equal(before, weight)
+    (state,) = optimizer.state.values()
+    assert torch.equal(state["master"].bfloat16(), weight)
+
+
+@pytest.mark.slow
+def test_four_ranks_hold_what_the_formulas_say(tmp_path: Path) -> None:
+    words = ["--layers", "4", "--width", "32", "--steps", "1", "--ranks", "4", "--out", str(tmp_path)]
+    done = CliRunner().invoke(command, ["memory", *words])
+    assert done.exit_code == 0, done.output
+    found = document.read(tmp_path / "bench_memory.json")
+    assert [(row.labels["way"], row.labels["offload"]) for row in found.results] == [
+        (way, offload) for offload in (False, True) for way in memory.FORMULAS
+    ]
+    for row in found.results:
+        assert row.values["total"] == pytest.approx(row.values["formula"], rel=0.01), row.labels
+    (zero3,) = (row for row in found.results if row.labels == {**found.results[3].labels})
+    assert zero3.values["gathered"] >= 2 * 32**2 * 3 / 4

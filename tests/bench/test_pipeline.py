@@ -1,0 +1,111 @@
+"""`hpc-kit bench pipeline`: what is refused, the network, the ideal, and two ranks that measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+from hpc_kit.bench import document, halves, pipeline, resnet, schedules
+from hpc_kit.cli.bench import command
+from hpc_kit.errors import SpecError
+
+ASKED = pipeline.Question()
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (ASKED._replace(sweeps=("split",)), "unknown sweep 'split'"),
+        (ASKED._replace(ranks=1), "a pipeline needs two ranks"),
+        (ASKED._replace(ranks=4), "fewer micro-batches than stages"),
+        (ASKED._replace(ranks=4, sweeps=("splits",)), "two halves need two ranks"),
+        (ASKED._replace(image=32), "too small for ResNet-50"),
+        (ASKED._replace(batch=40), "larger than the batch"),
+        (ASKED._replace(batch=10**9), "does not fit into memory"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(asked: pipeline.Question, fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        pipeline.refuse(asked)
+
+
+def test_numbers_of_the_command_line() -> None:
+    for words, fault in ((["--splits", "1,x"], "'x' is no number"), (["--sweeps", ","], "no name is given")):
+        done = CliRunner().invoke(command, ["pipeline", *words])
+        assert done.exit_code == 2
+        assert fault in done.output
+
+
+def test_the_network_is_resnet_50() -> None:
+    with torch.device("meta"):
+        first, second = resnet.first_half(), resnet.second_half()
+        middle = first(torch.empty(2, 3, 45, 45))
+    assert resnet.parameters(first, second) == resnet.PARAMETERS
+    assert middle.shape == (2, *resnet.middle_shape(45)) == (2, 512, 6, 6)
+    assert second(middle).shape == (2, resnet.CLASSES)
+
+
+def test_the_losses_of_splits_add_up_to_that_of_the_batch() -> None:
+    scores, targets = torch.randn(6, 5), torch.randn(6, 5)
+    parts = [halves.part_of_loss(*each, 6) for each in zip(scores.split(4), targets.split(4), strict=True)]
+    torch.testing.assert_close(torch.stack(parts).sum(), torch.nn.functional.mse_loss(scores, targets))
+
+
+def test_the_ideal() -> None:
+    assert schedules.ideal(8, 1) == 1
+    assert schedules.ideal(4, 2) == 4 / 5
+    assert schedules.ideal(4, 4, stages_per_rank=2) == 8 / 11
+    assert [schedules.stages_per_rank(name) for name in ASKED.schedules] == [1, 1, 2, 2, 2]
+    with pytest.raises(SpecError, match="no schedule 'Fast'"):
+        schedules.stages_per_rank("Fast")
+
+
+class Scaled(torch.nn.Module):
+    """A half that is quick."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :1] * self.weight
+
+
+def test_splits_change_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resnet, "first_half", torch.nn.Identity)
+    monkeypatch.setattr(resnet, "second_half", lambda: Scaled(resnet.CLASSES))
+    batch, learned = halves.Batch(6, 2), []
+    for split in (6, 4, 1):
+        one = halves.OneDevice(batch, torch.device("cpu"))
+        one.step(split)
+        learned.append(one.network.state_dict()["1.weight"])
+    torch.testing.assert_close(learned[0], learned[1])
+    torch.testing.assert_close(learned[0], learned[2])
+    assert not torch.equal(learned[0], torch.ones(resnet.CLASSES))
+
+
+@pytest.mark.slow
+def test_two_ranks_measure_both_sweeps(tmp_path: Path) -> None:
+    words = ["--batch", "4", "--splits", "2,4", "--repeats", "1", "--image", "33", "--schedules", "GPipe"]
+    done = CliRunner().invoke(command, ["pipeline", *words, "--micro-batches", "2", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    found = document.read(tmp_path / "bench_pipeline.json")
+    assert [row.labels for row in found.results] == [
+        {"way": "one device", "split_size": 4},
+        {"way": "model parallel", "split_size": 4},
+        {"way": "pipelined", "split_size": 2},
+        {"way": "pipelined", "split_size": 4},
+        found.results[4].labels,
+        {"way": "one device, again", "split_size": 4},
+        {"schedule": "ideal", "micro_batches": 2},
+        {"schedule": "GPipe", "micro_batches": 2},
+    ]
+    assert found.results[4].labels["way"] == "one device, in splits"
+    assert found.results[-1].values["ideal"] == 2 / 3
+    assert "Best split size" in found.notes[0]
+    assert {plot.name for plot in found.plots} == {"splits", "schedules"}
+    assert (tmp_path / "bench_pipeline-splits.png").stat().st_size > 1000

@@ -1,0 +1,71 @@
+"""What starts the ranks of a bench, and what becomes of their words."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.bench import ranks
+from hpc_kit.bench.document import Column, Plot, Row
+from hpc_kit.bench.sheet import Kept, Told
+from hpc_kit.errors import JobFailed, SpecError
+
+
+@pytest.fixture
+def sheet() -> Kept:
+    return Kept("test", title="a test", columns={"seconds": Column(unit="s")}, parameters={}, look=0)
+
+
+def test_the_mpirun_is_told_apart_by_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mpirun"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(SpecError, match="there is no mpirun here"):
+        ranks.mpirun(2)
+    for version, options in (("mpirun (Open MPI) 4.1.4", ["--oversubscribe", "--bind-to", "none"]), ("HYDRA", [])):
+        program.write_text(f"#!/bin/sh\necho '{version}'\n")
+        program.chmod(0o755)
+        assert ranks.mpirun(3) == [str(program), *options, "-n", "3"]
+
+
+def launcher(tmp_path: Path, body: str) -> str:
+    """A launcher that starts nothing and says something."""
+    program = tmp_path / "launcher"
+    program.write_text(f"#!{shutil.which('sh')}\n{body}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: Kept) -> None:
+    lines: list[str] = []
+    told = Told(lines.append)
+    told.expect(2)
+    told.doing("a size")
+    row = told.add({"bytes": 4096}, warmup=1, seconds=[3.0, 1.0, 2.0])
+    told.note("a note")
+    told.plot(Plot(name="time", title="Time", x="bytes", y=("seconds",)))
+    told.version("nccl", "2.27")
+    words = tmp_path / "words"
+    words.write_text("noise\n" + "".join(f"{ranks.SAID}{line}\n" for line in lines))
+    ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"cat {words}"))
+    document = sheet.close()
+    assert document.results == [row]
+    assert row == Row(labels={"bytes": 4096}, values={"seconds": 2.0}, spread=row.spread)
+    assert (row.spread["seconds"].low, row.spread["seconds"].high, row.spread["seconds"].warmup) == (1.5, 2.5, 1)
+    assert (document.notes, document.plots[0].name, document.machine.versions["nccl"]) == (["a note"], "time", "2.27")
+
+
+@pytest.mark.parametrize(
+    ("body", "timeout", "fault"),
+    [
+        ("echo it went wrong; exit 3", 60, "exit code 3\n.*it went wrong"),
+        ("true", 60, "said no results"),
+        ("exec sleep 100", 0.1, "exit code -15"),
+    ],
+)
+def test_ranks_that_do_not_answer(tmp_path: Path, sheet: Kept, body: str, timeout: float, fault: str) -> None:
+    with pytest.raises(JobFailed, match=fault):
+        ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, body), timeout=timeout)

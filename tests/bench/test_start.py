@@ -1,0 +1,103 @@
+"""`hpc-kit bench start`: what is refused, the jobs that are submitted, and what is read of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.bench import start
+from hpc_kit.bench.sheet import Kept
+from hpc_kit.errors import JobFailed, SpecError
+
+FOUND = {"queue": 1.0, "srun": 0.5, "imports": 2.0, "rendezvous": 0.25, "model": 0.5, "data": 0.5, "step": 0.25}
+
+SBATCH = """#!/bin/sh
+[ "$1" = --parsable ] || exit 9
+for word; do script=$word; done
+cp "$script" {folder}/seen
+to=$(sed -n 's/.*--to \\([^ ]*\\).*/\\1/p' "$script" | tr -d "'")
+if [ -e {folder}/refuse ]; then echo "sbatch: error: no such thing" >&2; exit 1; fi
+[ -e {folder}/silent ] || echo '{found}' >"$to"
+echo 7
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> start.Slurm:
+    """A Slurm whose jobs are done at once."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    texts = {"sbatch": SBATCH.format(folder=tmp_path, found=json.dumps(FOUND)), "squeue": "#!/bin/sh\n"}
+    for name, text in {**texts, "scancel": f'#!/bin/sh\necho "$1" >{tmp_path}/ended\n'}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    return start.Slurm(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (start.Question(ways=("srun",)), "unknown way 'srun'"),
+        (start.Question(ranks=(2, 6)), "do not divide over the nodes"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(asked: start.Question, fault: str) -> None:
+    with pytest.raises(SpecError, match=fault):
+        start.refuse(asked)
+
+
+def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: start.Slurm) -> None:
+    sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
+    asked = start.Question(ranks=(2, 8), ways=("plain srun", "plain torchrun"), nodes=2, repeats=2)
+    start.measure(asked, sheet, slurm)
+    assert [(row.labels["ranks"], row.labels["nodes"], row.labels["way"]) for row in sheet.rows] == [
+        (2, 2, "plain srun"),
+        (2, 2, "plain torchrun"),
+        (8, 2, "plain srun"),
+        (8, 2, "plain torchrun"),
+    ]
+    assert sheet.rows[0].values == {**FOUND, "total": 5.0}
+    assert sheet.rows[0].spread["total"].repeats == 2
+    script = (slurm.folder / "seen").read_text()
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n" in script
+    assert "--nnodes=2 --nproc-per-node=4 --node-rank=$SLURM_NODEID" in script
+    assert not list(slurm.folder.glob("start-*"))
+
+
+def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start.Slurm) -> None:
+    (slurm.folder / "refuse").touch()
+    sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
+    start.measure(start.Question(ranks=(2,), ways=("plain srun",), repeats=1), sheet, slurm)
+    assert not sheet.rows
+    (note,) = sheet.close().notes
+    assert note.startswith("2 ranks, plain srun: the job was not taken")
+    assert "sbatch: error: no such thing" in note
+
+
+def test_a_job_that_ends_without_a_step_is_told_with_its_log(
+    slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "QUEUE_PAUSE", 0.0)
+    (slurm.folder / "silent").touch()
+    with pytest.raises(JobFailed, match="job 7 ended without a first step"):
+        start.once("plain srun", 1, 2, slurm, timeout=60)
+    assert (slurm.folder / "ended").read_text() == "7\n"
+
+
+def test_a_squeue_without_an_answer_is_no_end(slurm: start.Slurm) -> None:
+    squeue = slurm.folder / "bin" / "squeue"
+    for said, state in (("Unable to contact slurm controller", "UNKNOWN"), ("Invalid job id specified", "")):
+        squeue.write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {said}' >&2\nexit 1\n")
+        assert start._state("7", slurm) == state
+
+
+def test_the_command_line_of_our_own_ways() -> None:
+    reached = start.Slurm("mine", {}, Path("/a b/first_step.py"), Path("/runs"))
+    argv = start.ours("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
+    assert argv[2:8] == ["hpc_kit", "submit", "ddp_torchrun", "--no-wait", "--cluster", "mine"]
+    assert {"resources.nodes=4", "resources.ntasks_per_node=1", "launch.nproc_per_node=2"} < set(argv)
+    assert 'command=["python", "/a b/first_step.py", "--to", "/x"]' in argv
