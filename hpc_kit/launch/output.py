@@ -1,0 +1,57 @@
+"""What the ranks of a launch say: a log for each, and lines for the terminal with rank and host in front."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, BinaryIO
+
+from hpc_kit.run_files import rank_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+class Output:
+    """Takes pieces of text as they come, and shows whole lines.
+
+    Args:
+        run: The run's folder, for the logs.
+        hosts: Names of the hosts.
+        ranks: Number of ranks.
+        show: Prints one line.
+    """
+
+    def __init__(self, run: Path, hosts: Sequence[str], ranks: int, show: Callable[[str], None]) -> None:
+        self._run, self._show = run, show
+        self._wide = len(str(ranks - 1)), max(map(len, hosts))
+        self._begun: dict[tuple[str, int | None], str] = {}
+        self._logs: dict[str, BinaryIO] = {}
+        self._open = ExitStack()
+        for rank in range(ranks):
+            self._log(rank_log(rank))  # also of one that says nothing
+
+    def take(self, host: str, rank: int | None, text: str) -> None:
+        """A piece of what a rank says, or of what its agent does (None)."""
+        self._log(f"node-{host}.log" if rank is None else rank_log(rank)).write(text.encode("utf-8", "surrogateescape"))
+        *lines, self._begun[host, rank] = (self._begun.get((host, rank), "") + text).split("\n")
+        for line in lines:
+            self._print(host, rank, line)
+
+    def close(self) -> None:
+        """Show what was begun, and close the logs."""
+        for (host, rank), line in self._begun.items():
+            if line:
+                self._print(host, rank, line)
+        self._open.close()
+
+    def _print(self, host: str, rank: int | None, line: str) -> None:
+        # Of a progress bar, what it showed last.
+        shown = line.rstrip("\r").rpartition("\r")[2].encode("utf-8", "surrogateescape").decode(errors="replace")
+        number = "" if rank is None else str(rank)
+        self._show(f"{number:>{self._wide[0]}} {host:<{self._wide[1]}} | {shown}")
+
+    def _log(self, name: str) -> BinaryIO:
+        if name not in self._logs:
+            self._logs[name] = self._open.enter_context((self._run / name).open("ab", buffering=0))
+        return self._logs[name]

@@ -1,0 +1,46 @@
+"""What stands between this machine and a host, in words and with the command to type."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from hpc_kit.errors import HpcKitError, LaunchError
+from hpc_kit.launch import connect
+from hpc_kit.launch.connect import _refused, need_fabric
+
+
+def test_without_fabric_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fabric", None)
+    with pytest.raises(HpcKitError, match="hpc-kit launch needs the library fabric") as missing:
+        need_fabric()
+    assert missing.value.remedy == f"{sys.executable} -m pip install fabric==3.2.3"
+
+
+def test_each_refusal_has_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    key = paramiko.RSAKey.generate(2048)
+    refusals = [
+        (paramiko.BadHostKeyException("n1", key, key), "shows another host key", "where the host was installed anew"),
+        (paramiko.PasswordRequiredException("encrypted"), "the key for n1 is locked", "eval $(ssh-agent) && ssh-add"),
+        (paramiko.SSHException("No authentication methods available"), "there is no ssh key here", "ssh-keygen"),
+        (paramiko.SSHException("Server 'n1' not found in known_hosts"), "is not known here", "ssh n1 "),
+        (TimeoutError("timed out"), "n1 does not answer", "ssh n1 true"),
+        (OSError(-2, "Name or service not known"), "n1 does not answer", "ssh n1 true"),
+    ]
+    for error, what, remedy in refusals:
+        told = _refused("n1", error, 5)
+        assert (what in told.what, remedy in (told.remedy or "")) == (True, True), told
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id_ed25519").touch()
+    told = _refused("n1", paramiko.AuthenticationException("Authentication failed."), 5)
+    assert (told.what, told.remedy) == ("n1 takes none of your keys", "ssh-copy-id n1")
+
+
+def test_a_host_that_does_not_answer_costs_no_more_than_its_time() -> None:
+    with pytest.raises(LaunchError, match="does not answer"):
+        connect.connect("127.0.0.1:9", 1)

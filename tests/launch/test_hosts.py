@@ -1,0 +1,177 @@
+"""Hosts as people write them, and a job laid over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpc_kit.errors import IncompleteEnvironment, SpecError
+from hpc_kit.launch.host import Frame
+from hpc_kit.launch.hosts import Host, read_hosts
+from hpc_kit.launch.output import Output
+from hpc_kit.launch.session import _master
+from hpc_kit.launch.shape import exported, on_hosts
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.addresses import of_this_node
+from hpc_kit.script.over_ssh import agent_scripts
+from hpc_kit.spec import files
+from hpc_kit.spec.job import Component, Job, Launch
+from hpc_kit.spec.resolve import Resolved
+from hpc_kit.spec.resolve import resolve as fit
+from hpc_kit.spec.resources import Resources
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        ("a,b", [Host("a"), Host("b")]),
+        ("a:4, me@b:2 ,", [Host("a", 4), Host("me@b", 2)]),
+        ("n[1-2,7],10.0.0.5", [Host("n1"), Host("n2"), Host("n7"), Host("10.0.0.5")]),
+        ("n[1-2]:8", [Host("n1", 8), Host("n2", 8)]),
+    ],
+)
+def test_hosts_on_a_command_line(words: str, hosts: list[Host]) -> None:
+    assert list(read_hosts(words, None)) == hosts
+
+
+def test_a_host_file_is_read_as_mpirun_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# ours\n\na slots=4 max_slots=8\nb:2   # small\nme@c slots=1\n")
+    assert read_hosts(None, file) == (Host("a", 4), Host("b", 2), Host("me@c", 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("a,b,a", "host a is named twice"),
+        ("n[1-3],n2", "host n2 is named twice"),
+        ("a:0", "'a:0' names no host"),
+        ("a:x", "'a:x' names no host"),
+        ("-oProxyCommand=x", "'-oProxyCommand=x' names no host"),
+        ("n[1-", r"'n\[1-' names no host"),
+        ("a:2,b", "some hosts say how many ranks they take, and others do not"),
+        (" , ", "no host is named"),
+    ],
+)
+def test_what_is_no_host_is_refused(words: str, what: str) -> None:
+    with pytest.raises(SpecError, match=what):
+        read_hosts(words, None)
+
+
+def test_a_host_file_that_says_something_else_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb port=22\n")
+    with pytest.raises(SpecError) as refused:
+        read_hosts(None, file)
+    assert (refused.value.what, refused.value.found) == ("'port=22' says nothing of a host", f"{file}, line 2")
+    with pytest.raises(SpecError, match="cannot read the host file"):
+        read_hosts(None, tmp_path / "gone")
+    with pytest.raises(SpecError, match="a launch needs --hosts or --hostfile"):
+        read_hosts("a", file)
+
+
+def laid(job: Job, *hosts: Host) -> tuple[object, ...]:
+    """Nodes, tasks a node, tasks and CPUs of a task, of a job laid over hosts."""
+    resources = on_hosts(job, hosts).resources
+    return resources.nodes, resources.ntasks_per_node, resources.ntasks, resources.cpus_per_task
+
+
+def test_each_host_is_a_node_and_each_rank_a_task() -> None:
+    by_srun = Job(name="a", resources=Resources(nodes=4, ntasks_per_node=2, cpus_per_task=3, gpus_per_task=1))
+    agents = Job(
+        name="b",
+        launch=Launch(launcher="torchrun", nproc_per_node=4),
+        resources=Resources(ntasks_per_node=1, cpus_per_task=8),
+    )
+    assert laid(by_srun, Host("a"), Host("b")) == (2, 2, None, 3)
+    assert laid(by_srun, Host("a", 5), Host("b", 5)) == (2, 5, None, 3)
+    assert laid(by_srun, Host("a", 1), Host("b", 2)) == (2, None, 3, 3)
+    assert laid(agents, Host("a")) == (1, 4, None, 2)
+    assert on_hosts(by_srun, [Host("a")]).resources.gpus_per_task is None
+
+
+@pytest.mark.parametrize(
+    ("job", "what"),
+    [
+        (Job(name="x", resources=Resources(array="0-3")), "an array is Slurm's own"),
+        (Job(name="x", component=(Component(), Component())), "a heterogeneous job is Slurm's own"),
+        (Job(name="x", launch=Launch(backend="mpi")), "backend = 'mpi' needs ranks that mpirun or srun has started"),
+    ],
+)
+def test_what_only_slurm_can_start_is_refused(job: Job, what: str) -> None:
+    with pytest.raises(SpecError, match=what):
+        on_hosts(job, [Host("a")])
+
+
+def resolved(**resources: object) -> Resolved:
+    """A job of two uneven hosts."""
+    loaded = files.load("ddp_1node", "hosts", set={f"resources.{name}": value for name, value in resources.items()})
+    return fit(structs.replace(loaded, job=on_hosts(loaded.job, [Host("a", 1), Host("b", 3)])), root=ROOT)
+
+
+def test_each_host_runs_one_agent_with_its_own_number_of_ranks() -> None:
+    first, second = agent_scripts(resolved(), (1, 3), ROOT)
+    assert first.splitlines()[:2] == ["set -euo pipefail", f"cd {ROOT}"]
+    assert "-m hpc_kit.runtime.torchrun --nnodes=2 --nproc-per-node=1 \\\n  jobs/train/ddp.py" in first
+    assert first.replace("node=1", "node=3") == second
+
+
+def test_variables_are_taken_along_by_name() -> None:
+    job = resolved(export="ALL,HF_TOKEN,MODE=fast")
+    assert exported(job, {"HF_TOKEN": "x", "OTHER": "y"}) == {"HF_TOKEN": "x", "MODE": "fast"}
+    with pytest.raises(SpecError, match="HF_TOKEN is not set here"):
+        exported(job, {})
+
+
+def test_pieces_become_lines_and_logs(tmp_path: Path) -> None:
+    shown: list[str] = []
+    output = Output(tmp_path, ["n1", "gpu12"], 12, shown.append)
+    for host, rank, text in (
+        ("gpu12", 11, "half "),
+        ("n1", 3, "10%\r20%\r\n"),
+        ("gpu12", 11, "a line\nand "),
+        ("n1", None, "torchrun\n"),
+        ("n1", 3, "\udcff"),
+    ):
+        output.take(host, rank, text)
+    output.close()
+    assert shown == [
+        " 3 n1    | 20%",
+        "11 gpu12 | half a line",
+        "   n1    | torchrun",
+        "11 gpu12 | and ",
+        " 3 n1    | \N{REPLACEMENT CHARACTER}",
+    ]
+    assert (tmp_path / "rank-3.log").read_bytes() == b"10%\r20%\r\n\xff"
+    assert (tmp_path / "node-n1.log").read_text() == "torchrun\n"
+
+
+def test_an_agent_knows_its_launch() -> None:
+    environ = {"HPC_KIT_SSH_NODE": "1", "HPC_KIT_SSH_HOSTS": "a,b,c", "HPC_KIT_SSH_MASTER": "10.0.0.1"}
+    environ["HPC_KIT_SSH_LAUNCH"] = "20261122.ab"
+    world = resolve(environ)
+    assert (world.rank, world.world_size, world.local_world_size, world.launcher) == (1, 3, 1, "ssh")
+    assert (world.master_addr, world.hosts, world.key) == ("10.0.0.1", ("a", "b", "c"), "ssh launch 20261122.ab")
+    assert of_this_node(environ | {"SLURMD_NODENAME": "login"}) == "b"
+    assert resolve(environ | {"MASTER_ADDR": "ib0"}).master_addr == "ib0"
+    with pytest.raises(IncompleteEnvironment, match="the launch over ssh is told in part only"):
+        resolve(environ | {"HPC_KIT_SSH_MASTER": ""})
+
+
+@pytest.mark.parametrize(
+    ("addresses", "master"),
+    [
+        (("10.0.0.1", "10.0.0.2"), "10.0.0.1"),
+        (("127.0.0.1", "10.0.0.2"), "n1"),
+        (("127.0.0.1", "::1"), "127.0.0.1"),
+        (("",), "n1"),
+    ],
+)
+def test_all_hosts_find_the_first_one(addresses: tuple[str, ...], master: str) -> None:
+    hello = {
+        node: Frame(node, "hello", {"host": f"n{node + 1}", "address": each}) for node, each in enumerate(addresses)
+    }
+    assert _master(hello) == master

@@ -1,0 +1,65 @@
+"""The plain shell script of a launch, run as a person runs it: against a real sshd, or on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.launch.conftest import Hosts
+
+pytestmark = pytest.mark.slow
+
+SPEAK = 'echo "rank $RANK of $WORLD_SIZE"; '
+
+
+@pytest.fixture
+def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """The script of a program on two hosts with two ranks each; `ssh` reads the files of the test's own user."""
+    ssh = hosts.home / ".ssh"
+    wrapper = hosts.project / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    own = f"-F '{ssh}/config' -i '{ssh}/id_ed25519' -o UserKnownHostsFile='{ssh}/known_hosts'"
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh {own} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    marks = ("--set", f"env.MARK={hosts.mark}", "--set", f"env.PYTHONPATH={ROOT}")
+
+    def rendered(code: str) -> Path:
+        words = ["render", "--shell", "-j", "2x2", *marks, "--", "bash", "-c", SPEAK + code]
+        done = subprocess.run([sys.executable, "-m", "hpc_kit", *words], capture_output=True, text=True, check=True)
+        file = hosts.project / "job.sh"
+        file.write_text(done.stdout)
+        return file
+
+    return rendered
+
+
+def test_the_status_is_that_of_the_rank_that_failed_first(hosts: Hosts, script: Callable[[str], Path]) -> None:
+    words = ["bash", str(script('[ "$RANK" = 3 ] && exit 7; exec sleep 600')), "n1", "n2"]
+    done = subprocess.run(words, cwd=hosts.project, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (7, ""), done.stdout
+    assert "n2 | hpc-kit: rank 3 ended with exit code 7: rank-3.log tells why\n" in done.stdout
+    (log,) = (hosts.project / "runs" / "bash").glob("*/rank-3.log")
+    assert log.read_text() == "rank 3 of 4\n"
+    assert hosts.await_none() == []
+
+
+def test_ctrl_c_ends_all_hosts(hosts: Hosts, script: Callable[[str], Path]) -> None:
+    process = subprocess.Popen(
+        ["bash", script("exec sleep 600"), "n1", "n2"], cwd=hosts.project, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 240
+    runs = hosts.project / "runs" / "bash"
+    while len([log for log in runs.glob("*/rank-*.log") if log.read_text()]) < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+    assert hosts.await_none() == []
