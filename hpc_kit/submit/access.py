@@ -13,7 +13,10 @@ from hpc_kit.slurm import commands
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpc_kit.slurm.commands import Completed, JobStatus, Runner
+    from hpc_kit.slurm.queries import Survey
+    from hpc_kit.slurm.runner import Completed, Runner
+    from hpc_kit.slurm.status import JobStatus
+    from hpc_kit.slurm.versions import Version
     from hpc_kit.spec.cluster import Cluster
 
 SYSTEM_PAUSE = 10.0
@@ -44,8 +47,16 @@ class Access(NamedTuple):
         return self.runner(argv, timeout=timeout, environ=self.environ)
 
     def query(self, ids: Iterable[str]) -> dict[str, JobStatus]:
-        """The state of jobs by id; see `commands.query`."""
-        return commands.query(self.runner, ids, self.environ)
+        """The state of jobs by id; see `queries.query`."""
+        from hpc_kit.slurm.queries import query
+
+        return query(self.runner, ids, self.environ)
+
+    def survey(self, ids: Iterable[str], *, ended: bool = True) -> Survey:
+        """Everybody's queue, and the state of some jobs by id; see `queries.survey`."""
+        from hpc_kit.slurm.queries import survey
+
+        return survey(self.runner, ids, self.environ, ended=ended)
 
     def require(self, cluster_name: str) -> None:
         """Refuse to go on where there is no sbatch.
@@ -84,6 +95,22 @@ def access_of(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Acc
     return access
 
 
+def version_of(cluster: Cluster | None, environ: Mapping[str, str]) -> Version | None:
+    """The release of a cluster's Slurm: as its file says, else of the Slurm here, asked once; None: not known."""
+    from hpc_kit.slurm.versions import parse_version
+
+    if cluster is not None and cluster.slurm_version is not None:
+        return parse_version(cluster.slurm_version)
+    if cluster is not None and cluster.slurm == "embedded":
+        from hpc_kit.embedded.settings import VERSION
+
+        return parse_version(VERSION)
+    from hpc_kit.slurm.detection import detect_version
+    from hpc_kit.slurm.presence import find_slurm
+
+    return detect_version(environ) if find_slurm(environ) else None
+
+
 def embedded_environ(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which the embedded Slurm's commands are found, set up as the cluster file says."""
     from hpc_kit import embedded
@@ -100,8 +127,19 @@ def embedded_environ(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, 
         partitions=tuple(Partition(name) for name in wanted.partitions),
         max_array_size=wanted.max_array_size,
         kill_wait=wanted.kill_wait,
+        state=_own_state(cluster.name, environ),
     )
     return embedded.environment(settings, environ)
+
+
+def _own_state(name: str, environ: Mapping[str, str]) -> str | None:
+    """Each cluster file is a cluster of its own, with its own queue; None: where the embedded Slurm's own choice is."""
+    from hpc_kit.embedded.settings import STATE_VARIABLE, state_directory
+
+    if environ.get(STATE_VARIABLE) or name in {"", "local"}:
+        return None
+    shared = state_directory(environ)
+    return str(shared.with_name(f"{shared.name}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}"))
 
 
 def _mib(size: str | int | None) -> int | None:

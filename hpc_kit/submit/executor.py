@@ -16,12 +16,14 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmExecutor
 
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
-from hpc_kit.script.render import current_folder, render_resolved
+from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import Choice, default_cluster
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
+from hpc_kit.spec.places import current_folder
 from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.submit import table
 from hpc_kit.submit.access import access_of
 from hpc_kit.submit.job import FunctionJob
 from hpc_kit.submit.logs import make_folder
@@ -182,6 +184,8 @@ class Executor(SlurmExecutor):
             throttle = f"%{share}" if share < len(chunk) else ""
             try:
                 jobs += self._process(chunk, f"0-{len(chunk) - 1}{throttle}")
+                base = JobPaths.get_first_id_independent_folder(self.folder)
+                table.add(base, [job.job_id for job in jobs], submissions, len(chunk))
             except HpcKitError as error:
                 if not jobs:
                     raise

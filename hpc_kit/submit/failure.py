@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import State
+from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 from hpc_kit.submit.tracebacks import NEAR_END, headline, last_traceback
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpc_kit.run_files import FirstFailure
-    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.runs import Run
 
 TAIL_LINES = 20
@@ -46,6 +49,7 @@ _SIGNALS = {
     "Trace/breakpoint trap": "SIGTRAP",
     "Out Of Memory": "SIGKILL",
 }
+_CUT = re.compile(r"^slurmstepd\S*: error: \*\*\* .* CANCELLED AT (?P<time>\S+) DUE TO ")
 _SLURM_SAYS = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error|fatal): .*")
 _SHELL_SAYS = re.compile(r"(?:task|worker|agent): line \d+: +\d+ .*\"\$@\"$")
 _MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
@@ -80,7 +84,7 @@ def find_failure(run: Run, status: JobStatus | None) -> Failure | None:
     state = status.state if status else State.UNKNOWN
     batch = [line for path in run.batch_logs() for line in _tail(path).splitlines()]
     marker = read_first_failure(run.folder)
-    if marker is not None and not _fell_with_the_job(marker, state, status):
+    if marker is not None and not _fell_with_the_job(marker, state, status, batch):
         killed = signal_name(marker.exit_code)
         return _of_rank(run, _TaskEnd(marker.rank, marker.host, marker.exit_code, killed), batch)
     if state in ENDED_FROM_OUTSIDE:
@@ -103,7 +107,7 @@ def signal_name(exit_code: int | None) -> str | None:
         return None
 
 
-def _fell_with_the_job(marker: FirstFailure, state: State, status: JobStatus | None) -> bool:
+def _fell_with_the_job(marker: FirstFailure, state: State, status: JobStatus | None, batch: list[str]) -> bool:
     """Slurm ended the job, and with it this rank: killed by a signal, or by what its peers' end did to it."""
     if state not in ENDED_FROM_OUTSIDE:
         return False
@@ -111,11 +115,16 @@ def _fell_with_the_job(marker: FirstFailure, state: State, status: JobStatus | N
         return True
     # Cut short by the time limit, a rank may still raise while it goes down.
     grace = 60
-    return state is State.TIMEOUT and bool(status and status.end) and marker.time > _epoch(status) - grace
+    end = _cut_short(batch) or (status.end if status else None)
+    return state is State.TIMEOUT and end is not None and marker.time > end.timestamp() - grace
 
 
-def _epoch(status: JobStatus | None) -> float:
-    return status.end.timestamp() if status and status.end else 0.0
+def _cut_short(batch: list[str]) -> dt.datetime | None:
+    """When the nodes say that Slurm ended the job: their clock made the marker, too, and Slurm's may be another."""
+    for match in filter(None, map(_CUT.search, batch)):
+        with suppress(ValueError):
+            return dt.datetime.fromisoformat(match["time"])
+    return None
 
 
 class _TaskEnd(NamedTuple):
@@ -168,11 +177,22 @@ def _of_batch(run: Run, batch: list[str], status: JobStatus | None) -> Failure |
     host = expand(status.nodelist)[0] if status and status.nodelist else None
     log = next((path for path in run.batch_logs() if path.is_file()), None)
     if log is None:
-        return Failure(None, host, code, None, f"its log was never written: {run.batch_log}", "", None)
+        return Failure(None, host, code, None, f"its log was never written: {run.batch_log}", _silence(run), None)
     last = _last_lines("\n".join(batch), TAIL_LINES)
     said = [line for line in last if _SLURM_SAYS.match(line)] or last
     told = said[-1] if said else "the batch script failed without a word"
     return Failure(None, host, code, signal_name(code), told, "\n".join(last), log)
+
+
+def _silence(run: Run) -> str:
+    """What is to be said of a job that left no log, by the release that ran it."""
+    told = run.known.slurm_version if run.known else None
+    if LOGLESS_JOBS_VANISH.holds(parse_version(told) if told else None) is False:
+        return ""
+    return (
+        f"Slurm {LOGLESS_JOBS_VANISH.span} gives no reason where a log cannot be opened:"
+        " see whether its folder is there, and may be written to, on the node"
+    )
 
 
 def _last_lines(text: str, most: int) -> list[str]:

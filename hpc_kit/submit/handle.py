@@ -19,7 +19,7 @@ from hpc_kit.submit.runs import Run, of_folder
 from hpc_kit.submit.watcher import Watcher, watcher_of
 
 if TYPE_CHECKING:
-    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.slurm.status import JobStatus
     from hpc_kit.spec.cluster import Cluster
 
 R_co = TypeVar("R_co", covariant=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import AnswerNo, SlurmUnavailable
+from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.commands import Completed, clean_environ
 
 if TYPE_CHECKING:
@@ -90,14 +89,19 @@ def hand_over(
 
 def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access) -> str:
     """The job of an answer that was lost on its way, or the error."""
+    from hpc_kit.submit.lost import look
     from hpc_kit.submit.refusals import LOST, own_words, refusal
 
     if answer.returncode > 0 and not LOST.search(own_words(answer)):
         raise refusal(resolved, access, answer)
-    job_id = _find(script, access)
-    if job_id is None:
+    try:
+        found = look(script, access)
+    except KeyboardInterrupt:
+        # Whoever does not want to wait leaves behind what finds the job later.
+        found = None
+    if found is None:
         raise _lost(answer, resolved, script)
-    return job_id
+    return found.job_id
 
 
 def _start(argv: list[str], access: Access, cwd: Path) -> subprocess.Popen[str]:
@@ -143,19 +147,6 @@ def _id_of(answer: Completed) -> str | None:
     return next((match[1] for match in matches if match), None)
 
 
-def _find(script: Path, access: Access) -> str | None:
-    """The job that was made of this very file: Slurm keeps the path as the job's command."""
-    try:
-        answer = access.ask(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%o"])
-    except AnswerNo:
-        return None
-    for line in answer.stdout.splitlines():
-        job_id, _, command = line.partition("|")
-        if command.strip() == os.fspath(script):
-            return job_id.strip().partition("_")[0]
-    return None
-
-
 def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
     from hpc_kit.submit.refusals import own_words
 
@@ -165,6 +156,6 @@ def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
     return AnswerLost(
         f"sbatch did not tell whether it took {resolved.job.name}",
         found=words,
-        remedy="before you submit again, see whether it is queued; its command is this file's path:\n"
+        remedy="submit it again later: then it is looked for first, and found by the path of its script. By hand:\n"
         f"squeue --me --states=all --format='%i %T %o' | grep {script.parent.name}",
     )

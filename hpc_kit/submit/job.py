@@ -10,7 +10,6 @@ from submitit.core.utils import JobPaths, pickle_load
 
 from hpc_kit.run_files import SCRIPT, read_first_failure
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.values import parse_array
 from hpc_kit.submit.handle import Handle, R_co, ScriptFailed
 from hpc_kit.submit.outcome import Outcome, end_of
 
@@ -57,7 +56,12 @@ class ScriptJob(Handle[dict[str, object]]):
         folder: The run folder.
         job_id: Slurm's id; `12_3` for an element of an array.
         tasks: submitit's; a script has one.
+
+    Attributes:
+        found_again: It is of an earlier submission of the same script, whose answer was lost.
     """
+
+    found_again = False
 
     def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
         super().__init__(folder, job_id, tasks)
@@ -65,13 +69,10 @@ class ScriptJob(Handle[dict[str, object]]):
 
     def elements(self) -> list[ScriptJob]:
         """The jobs of an array, in the order of their indices; none where it is no array."""
-        known = self.run.known
-        array = known.resolved.job.resources.array if known and "_" not in self.job_id else None
         found = []
-        for index in parse_array(str(array)).indices if array is not None else ():
-            folder = self._run_folder.with_name(f"{self.job_id}_{index}")
-            found.append(type(self)(folder, folder.name))
-            found[-1].attach(folder, self._access, self._cluster)
+        for run in self.run.elements():
+            found.append(type(self)(run.folder, run.job_id))
+            found[-1].attach(run.folder, self._access, self._cluster)
         return found
 
     def done(self, force_check: bool = False) -> bool:

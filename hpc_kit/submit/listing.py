@@ -1,23 +1,29 @@
-"""Listings of jobs, and their end: one query for all jobs, however many."""
+"""Listings of jobs, and their end: one squeue and one sacct for all jobs, however many."""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm import commands
-from hpc_kit.slurm.states import State, explain_reason, explain_state
+from hpc_kit.slurm.outlook import Queue, sentence_of
+from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.slurm.status import base_id
-from hpc_kit.submit.outcome import end_of, recorded_end
-from hpc_kit.submit.runs import RECENT, Runs
+from hpc_kit.slurm.user import user_name
+from hpc_kit.submit.outcome import ends_of, recorded_end
+from hpc_kit.submit.runs import RECENT, Run, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.slurm.queries import Survey
+    from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.access import Access
-    from hpc_kit.submit.runs import Run
+    from hpc_kit.submit.outcome import Outcome
+
+_ID = re.compile(r"\d+(?:_\d+|\+\d+)?")
 
 
 class Line(NamedTuple):
@@ -27,114 +33,214 @@ class Line(NamedTuple):
     name: str
     state: State
     sentence: str
-    """The state in plain words; of a waiting job why, of a failed one which rank failed first, and how."""
+    """The state in plain words: of a waiting job what is before it, of a failed one who failed first and how."""
 
     next_step: str | None
     status: JobStatus | None
     run: Run | None
 
+    @property
+    def reason(self) -> str | None:
+        """Why it waits, in Slurm's word."""
+        return self.status.reason if self.status is not None and self.state is State.PENDING else None
 
-def statuses(ids: Sequence[str] | None, runs: Path, access: Access) -> list[Line]:
-    """The state of jobs, in the order asked for; without ids, of all in the queue and of the latest in `runs`.
+    def __str__(self) -> str:
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.state}{reason}: {self.sentence}"
 
-    One squeue, and for what it no longer knows one sacct, however many jobs.
+
+class Listing(NamedTuple):
+    """Jobs, and why the controller could not be asked, if it could not: the lines are then as good as can be."""
+
+    lines: list[Line]
+    unreachable: SlurmUnavailable | None = None
+
+
+class Wanted(NamedTuple):
+    """Which jobs a listing is about: some by id, some by name, this user's queue, the latest runs.
+
+    `again`: they were looked at before, so that of an array only what is not over counts, and what is gone is no error.
+    """
+
+    ids: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    mine: bool = False
+    latest: bool = False
+    again: bool = False
+
+    @classmethod
+    def of(cls, words: Iterable[str] | None) -> Wanted:
+        """What is meant by words of a command line: numbers are ids, everything else names of jobs."""
+        told = list(dict.fromkeys(words or ()))
+        ids = tuple(word for word in told if _ID.fullmatch(word))
+        names = tuple(word for word in told if not _ID.fullmatch(word))
+        return cls(ids, names, mine=not told, latest=not told)
+
+
+def statuses(
+    words: Sequence[str] | None,
+    runs: Path,
+    access: Access,
+    *,
+    cluster: str | None = None,
+    now: dt.datetime | None = None,
+) -> list[Line]:
+    """As `look`, for who cannot do without the controller.
 
     Raises:
-        UnknownJob: Of an id, neither Slurm nor `runs` knows anything.
-        SlurmUnavailable: Slurm does not answer.
+        SlurmUnavailable: It does not answer.
     """
-    known = Runs(runs)
-    if ids is None:
-        return _all(known, access)
-    told = access.query(ids)
-    lines: list[Line] = []
-    missing: list[str] = []
-    for job_id in dict.fromkeys(ids):
-        own = [status for key, status in told.items() if job_id in {key, base_id(key)}]
-        # While an array is being taken apart, Slurm may name it beside its elements.
-        own = [status for status in own if status.job_id != job_id] or own
-        lines += [_line(status.job_id, status, known) for status in own]
-        if not own and known.find(job_id) is not None:
-            lines.append(_line(job_id, None, known))
-        elif not own:
-            missing.append(job_id)
-    if missing:
-        raise known.unknown(missing)
-    return lines
+    listing = look(Wanted.of(words), Runs(runs), access, cluster=cluster, now=now)
+    if listing.unreachable is not None:
+        raise listing.unreachable
+    return listing.lines
 
 
-def _all(known: Runs, access: Access) -> list[Line]:
-    recent = known.recent(4 * RECENT)
-    queued = {status.job_id: status for status in _queue(access)}
-    bases = {base_id(job_id) for job_id in queued}
-    open_ends = [run.job_id for run in recent if run.job_id not in bases and recorded_end(run) is None]
-    told: Mapping[str, JobStatus] = access.query(open_ends) if open_ends else {}
-    lines = [_line(job_id, status, known) for job_id, status in {**told, **queued}.items()]
-    named = {base_id(line.job_id) for line in lines}
-    lines += [_line(run.job_id, None, known) for run in recent if run.job_id not in named]
-    return sorted(lines, key=lambda line: _order(line.job_id), reverse=True)
+def look(
+    wanted: Wanted, known: Runs, access: Access, *, cluster: str | None = None, now: dt.datetime | None = None
+) -> Listing:
+    """The state of jobs: of those wanted in that order, else this user's queue and the latest runs, the newest first.
+
+    One squeue; for what it does not know one sacct, however many jobs; then what the jobs' own files say.
+
+    Args:
+        wanted: Which jobs.
+        known: The runs of this project.
+        access: The Slurm.
+        cluster: Its name in records: runs of another cluster are not asked for here. None: all are.
+        now: The time here, without a zone.
+
+    Raises:
+        UnknownJob: Of an id or name, neither Slurm nor `runs` knows anything.
+        SlurmUnavailable: Slurm does not answer, and nothing can be told of any job.
+    """
+    return _Look(wanted, known, access, cluster, now or dt.datetime.now()).listing()  # noqa: DTZ005 - as Slurm tells it
 
 
-def _queue(access: Access) -> list[JobStatus]:
-    answer = access.ask(commands.squeue_argv(None))
-    if answer.returncode:
-        raise SlurmUnavailable(
-            "squeue does not tell the state of the jobs", found=answer.stderr.strip(), remedy="scontrol ping"
+class _Look:
+    """One look at some jobs."""
+
+    def __init__(self, wanted: Wanted, known: Runs, access: Access, cluster: str | None, now: dt.datetime) -> None:
+        self.wanted, self.known, self.now = wanted, known, now
+        self.cluster = cluster
+        self.recent = self._recent()
+        self.survey: Survey = access.survey([*wanted.ids, *self._open_ends()], ended=not wanted.again)
+        self.user = user_name()
+        self.queue = Queue(self.survey.queue, self.user)
+        self.by_id = self.survey.found | {each.job_id: each for each in self._mine()}
+        self.by_base: dict[str, list[JobStatus]] = {}
+        for job_id, status in self.by_id.items():
+            # Asked for by its own number, a task of an array stands under both.
+            if job_id == status.job_id:
+                self.by_base.setdefault(base_id(job_id), []).append(status)
+
+    def _recent(self) -> list[Run]:
+        if self.wanted.names:
+            return [run for name in self.wanted.names for run in self.known.named(name)[:RECENT]]
+        return self.known.recent(4 * RECENT) if self.wanted.latest else []
+
+    def _open_ends(self) -> list[str]:
+        """Runs of this cluster of which nobody has noted an end."""
+        return [run.job_id for run in self.recent if self._is_here(run) and recorded_end(run) is None]
+
+    def _is_here(self, run: Run) -> bool:
+        return self.cluster is None or run.known is None or run.known.cluster in {"", self.cluster}
+
+    def _mine(self) -> list[JobStatus]:
+        every, names = self.wanted.mine, self.wanted.names
+        return [each for each in self.survey.queue if each.user == self.user and (every or each.name in names)]
+
+    def listing(self) -> Listing:
+        """The lines of this look."""
+        asked = {base_id(job_id) for job_id in self.wanted.ids}
+        jobs: list[tuple[str, JobStatus | None]] = []
+        missing: list[str] = []
+        for job_id in self.wanted.ids:
+            own = self._told(job_id)
+            jobs += own
+            missing += [job_id] * (not own)
+            jobs += [(job_id, None)] * (self.wanted.again and not own)
+        rest = [self._known(base) for base in self.by_base if base not in asked]
+        rest += [self._told(run.job_id) for run in self.recent if run.job_id not in self.by_base]
+        jobs += sorted((each for own in rest for each in own), key=lambda job: _order(job[0]), reverse=True)
+        missing += [name for name in self.wanted.names if not any(self._is_named(job[0], name) for job in jobs)]
+        # One that cannot be asked might know them.
+        if self.survey.unreachable is not None and (missing or not jobs):
+            raise self.survey.unreachable
+        if missing and not self.wanted.again:
+            raise self.known.unknown(missing)
+        return Listing(self._lines(dict(jobs)), self.survey.unreachable)
+
+    def _is_named(self, job_id: str, name: str) -> bool:
+        run = self.known.find(job_id)
+        return (run is not None and run.name == name) or any(
+            each.name == name for each in self.by_base.get(base_id(job_id), [])
         )
-    return commands.parse_squeue(answer.stdout)
+
+    def _told(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
+        """What Slurm says of a job, or of each element or component; else that it is one of our runs."""
+        own = self._known(job_id)
+        run = self.known.find(job_id)
+        if own or run is None:
+            return own
+        return [(each.job_id, None) for each in run.elements() if each.folder.is_dir()] or [(job_id, None)]
+
+    def _known(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
+        """What Slurm says of a job, or of each element or component."""
+        same = self.by_base.get(job_id, [])
+        # While an array is being taken apart, Slurm may name it beside its elements.
+        own = [status for status in same if status.job_id != job_id] or same
+        if not own and job_id in self.by_id:
+            own = [self.by_id[job_id]]
+        return [(status.job_id, status) for status in own]
+
+    def _lines(self, jobs: dict[str, JobStatus | None]) -> list[Line]:
+        """Each job's line; ends that were not noted before are, each record written once."""
+        runs = {job_id: self.known.find(job_id) for job_id in jobs}
+        fresh = [(run, status) for job_id, status in jobs.items() if (run := runs[job_id]) and _is_news(run, status)]
+        ends = {run.job_id: end for (run, _), end in zip(fresh, ends_of(fresh), strict=True)}
+        return [self._line(job_id, status, runs[job_id], ends.get(job_id)) for job_id, status in jobs.items()]
+
+    def _line(self, job_id: str, status: JobStatus | None, run: Run | None, end: Outcome | None) -> Line:
+        name = run.name if run else status.name if status else ""
+        if status is not None and (run is None or not status.state.finished):
+            sentence, step = sentence_of(status, self.queue, self.now)
+            return Line(job_id, name, status.state, sentence, step, status, run)
+        if end is not None:
+            if status is None and run is not None and not self._is_here(run):
+                return self._elsewhere(run, end)
+            failure = end.failure
+            sentence = _blame(failure.rank, failure.host, failure.headline) if failure else end.sentence
+            return Line(job_id, name, end.state, sentence, None, status, run)
+        recorded = recorded_end(run) if run else None
+        if recorded is None:
+            return Line(job_id, name, State.UNKNOWN, explain_state(State.UNKNOWN), None, status, run)
+        state = State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
+        first = recorded.first_failure
+        sentence = _blame(first.rank, first.host, first.headline) if first else explain_state(state)
+        return Line(job_id, name, state, sentence, None, status, run)
+
+    def _elsewhere(self, run: Run, end: Outcome) -> Line:
+        """A run of another cluster: its own files may tell how it ended."""
+        other = run.known.cluster if run.known else ""
+        sentence = end.sentence if end.state.finished else f"It was submitted to cluster {other}, not asked here."
+        step = None if end.state.finished else f"hpc-kit status {run.job_id} --cluster {other}"
+        return Line(run.job_id, run.name, end.state, sentence, step, None, run)
+
+
+def _is_news(run: Run, status: JobStatus | None) -> bool:
+    """Whether how it ended has to be found out: a requeued job may have ended in the same way before."""
+    recorded = recorded_end(run)
+    if recorded is None or status is None:
+        return recorded is None and (status is None or status.state.finished)
+    ended = status.end.isoformat() if status.end else None
+    return status.state.finished and (str(status.state), ended) != (recorded.state, recorded.end)
 
 
 def _order(job_id: str) -> tuple[int, int]:
-    base, _, index = job_id.partition("_")
+    base, _, index = job_id.replace("+", "_").partition("_")
     return int(base) if base.isdigit() else 0, int(index) if index.isdigit() else 0
-
-
-def _line(job_id: str, status: JobStatus | None, known: Runs) -> Line:
-    run = known.find(job_id)
-    name = run.name if run else status.name if status else ""
-    if status is not None and (run is None or not status.state.finished):
-        if status.state is State.PENDING and status.reason:
-            meaning = explain_reason(status.reason, job_id)
-            return Line(job_id, name, status.state, meaning.sentence, meaning.next_step, status, run)
-        return Line(job_id, name, status.state, explain_state(status.state), None, status, run)
-    if run is None:
-        return Line(job_id, name, State.UNKNOWN, explain_state(State.UNKNOWN), None, status, run)
-    recorded = recorded_end(run)
-    if recorded is not None and recorded.first_failure and (status is None or status.state == recorded.state):
-        failure = recorded.first_failure
-        sentence = _blame(failure.rank, failure.host, failure.headline)
-        return Line(job_id, name, State(recorded.state), sentence, None, status, run)
-    end = end_of(run, status)
-    sentence = end.sentence
-    if end.failure:
-        sentence = _blame(end.failure.rank, end.failure.host, end.failure.headline)
-    return Line(job_id, name, end.state, sentence, None, status, run)
 
 
 def _blame(rank: int | None, host: str | None, headline: str) -> str:
     return headline if rank is None else f"rank {rank} on {host}: {headline}"
-
-
-def cancel(ids: Sequence[str], runs: Path, access: Access) -> list[Line]:
-    """End jobs; returns what each was before. One that has ended already is left as it is.
-
-    Raises:
-        UnknownJob: Of an id, neither Slurm nor `runs` knows anything; then none is cancelled.
-        SlurmUnavailable: Slurm does not answer, or refuses.
-    """
-    before = statuses(ids, runs, access)
-    going = [job_id for job_id in ids if any(_goes_on(line, job_id) for line in before)]
-    if going:
-        answer = access.ask(commands.scancel_argv(going))
-        if answer.returncode and "already completing or completed" not in answer.stderr:
-            raise SlurmUnavailable(
-                f"scancel did not end {', '.join(going)}",
-                found=answer.stderr.strip() or f"exit status {answer.returncode}",
-                remedy="see who owns it: squeue --job=" + ",".join(going),
-            )
-    return before
-
-
-def _goes_on(line: Line, job_id: str) -> bool:
-    same = line.job_id == job_id or base_id(line.job_id) == job_id
-    return same and line.status is not None and not line.status.state.finished

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
 from hpc_kit.script.context import directives, pattern
+from hpc_kit.slurm.user import user_name
 
 if TYPE_CHECKING:
     from hpc_kit.spec.resolve import Resolved
@@ -52,7 +53,7 @@ def expand(text: str, *, name: str, job_id: str | None = None, rank: int | None 
         return text.replace("\\", "")
     array, _, index = (job_id or "").partition("_")
     # An element's own %j is a number that only Slurm knows; its name everywhere else is `12_3`.
-    values = {"%": "%", "A": array, "a": index, "j": "" if index else array, "x": name, "u": _user()}
+    values = {"%": "%", "A": array, "a": index, "j": "" if index else array, "x": name, "u": user_name()}
     values["t"] = "" if rank is None else str(rank)
 
     def value(match: re.Match[str]) -> str:
@@ -60,15 +61,6 @@ def expand(text: str, *, name: str, job_id: str | None = None, rank: int | None 
         return known.zfill(int(match[1] or 0)) if known else match[0]
 
     return _PATTERN.sub(value, text)
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False) -> list[Path]:

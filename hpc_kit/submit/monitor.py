@@ -7,14 +7,16 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.outlook import IN_LINE, reason_name
 from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state
+from hpc_kit.slurm.status import whole
 from hpc_kit.submit.outcome import Outcome, end_of, end_state
 from hpc_kit.submit.tail import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.access import Access
     from hpc_kit.submit.runs import Run
 
@@ -32,8 +34,6 @@ _KILLED = re.compile(
 
 _PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
 """States too short or too vague for a line of their own."""
-
-_ORDINARY = frozenset({"Priority", "Resources", "None", ""})
 
 
 class StateChanged(NamedTuple):
@@ -81,9 +81,9 @@ Event = StateChanged | Waiting | RankLine | Unreachable | Ended
 class _Watched:
     """One job being followed."""
 
-    def __init__(self, run: Run, rank: int, lines: int | None, now: float) -> None:
-        self.run, self.rank = run, rank
-        self.tail = Tail(run.rank_log(rank), lines)
+    def __init__(self, run: Run, ranks: Sequence[int] | None, lines: int | None, now: float) -> None:
+        self.run = run
+        self.tails = {rank: Tail(run.rank_log(rank), lines) for rank in (run.ranks() if ranks is None else ranks)}
         self.state: State | None = None
         self.reason: str | None = None
         self.since = now
@@ -91,7 +91,9 @@ class _Watched:
         self.files = self._files()
 
     def _files(self) -> tuple[bool, bool]:
-        return self.run.folder.is_dir() and self.tail.path.exists(), self.run.end() is not None
+        first = next(iter(self.tails.values()), None)
+        begun = self.run.folder.is_dir() and (first is None or first.path.exists())
+        return begun, self.run.end() is not None
 
     def files_changed(self) -> bool:
         """The job has begun to write, or its script has reached its end: Slurm will have news."""
@@ -99,10 +101,11 @@ class _Watched:
         return before != self.files
 
     def lines(self, *, end: bool = False) -> Iterator[RankLine]:
-        for text in self.tail.read(end=end):
-            if _KILLED.match(text):
-                continue
-            yield RankLine(self.run.job_id, self.rank, text)
+        for rank, tail in self.tails.items():
+            for text in tail.read(end=end):
+                if _KILLED.match(text):
+                    continue
+                yield RankLine(self.run.job_id, rank, text)
 
     def changes(self, status: JobStatus | None, now: float) -> Iterator[StateChanged | Waiting]:
         """What a status brings that was not known."""
@@ -112,7 +115,7 @@ class _Watched:
             yield StateChanged(self.run.job_id, self.state, state, now - self.since, explain_state(state))
             self.state, self.since, self.reason = state, now, None
         reason = status.reason if status and state is State.PENDING else None
-        if reason is not None and reason != self.reason and reason.strip("()") not in _ORDINARY:
+        if status and reason is not None and reason != self.reason and reason_name(status) not in IN_LINE:
             self.reason = reason
             yield Waiting(self.run.job_id, reason, explain_reason(reason, self.run.job_id))
 
@@ -126,24 +129,26 @@ def follow(
     jobs: Sequence[Run],
     access: Access,
     *,
-    rank: int = 0,
+    ranks: Sequence[int] | None = (0,),
     lines: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Event]:
-    """Follow jobs to their ends: each change of state once, one rank's lines as they come, how each ended.
+    """Follow jobs to their ends: each change of state once, the ranks' lines as they come, how each ended.
 
     Stopping it (a `KeyboardInterrupt` comes through) does nothing to the jobs.
 
     Args:
         jobs: Their runs; of an array, its elements.
         access: The Slurm.
-        rank: Whose lines.
+        ranks: Whose lines; None for all.
         lines: How many of the lines already written come first; None for all.
         sleep: Waits that many seconds.
         clock: Seconds that never go back.
     """
-    watched = [_Watched(run, rank, lines, clock()) for run in jobs]
+    watched = [_Watched(run, ranks, lines, clock()) for run in jobs]
+    # Each look at the files of many costs the file system something, after all.
+    look = FILE_PAUSE * max(1.0, sum(len(job.tails) or 1 for job in watched) / 20)
     asked, reachable, stirred = float("-inf"), True, False
     while watched:
         for job in watched:
@@ -152,7 +157,7 @@ def follow(
         stirred = sum(job.files_changed() for job in watched) > 0 or stirred
         pause = access.pause if stirred or not access.embedded else _embedded_pause(access, watched, clock())
         if clock() - asked < pause:
-            sleep(min(FILE_PAUSE, pause))
+            sleep(min(look, pause))
             continue
         asked, stirred = clock(), False
         try:
@@ -164,11 +169,14 @@ def follow(
             continue
         reachable = True
         for job in list(watched):
-            status = told.get(job.run.job_id)
-            yield from job.changes(status, clock())
-            if job.over(status):
+            status = whole(told, job.run.job_id)
+            news = list(job.changes(status, clock()))
+            over = job.over(status)
+            # What it wrote last it wrote before it ended.
+            yield from job.lines(end=True) if over else ()
+            yield from news
+            if over:
                 watched.remove(job)
-                yield from job.lines(end=True)
                 yield Ended(job.run.job_id, end_of(job.run, status))
 
 

@@ -14,9 +14,10 @@ from hpc_kit.submit.record import RecordEnd, RecordFailure
 from hpc_kit.submit.runs import of_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.runs import Run
 
 
@@ -82,13 +83,23 @@ def end_of(run: Run, status: JobStatus | None) -> Outcome:
 
     Of a job that Slurm still takes for running it is how far it has come, and nothing is written.
     """
-    run = of_folder(run.folder)
-    end = outcome(run, status)
-    if end.state.finished and (status is not None or recorded_end(run) is None):
-        _, _, element = run.job_id.partition("_")
+    return ends_of([(of_folder(run.folder), status)])[0]
+
+
+def ends_of(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcome]:
+    """As `end_of` for many; each record is written once, however many elements of its array have ended."""
+    found: list[Outcome] = []
+    news: dict[Path, dict[str | None, RecordEnd]] = {}
+    for run, status in jobs:
+        end = outcome(run, status)
+        found.append(end)
+        if end.state.finished and (status is not None or recorded_end(run) is None):
+            _, _, element = run.job_id.partition("_")
+            news.setdefault(run.array_folder, {})[element or None] = _told(end, status)
+    for folder, ends in news.items():
         with suppress(RecordError):
-            record.finish(run.array_folder, _told(end, status), element or None)
-    return end
+            record.finish(folder, ends)
+    return found
 
 
 def _told(end: Outcome, status: JobStatus | None) -> RecordEnd:

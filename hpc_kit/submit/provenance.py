@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_PATCH = 10_000_000
 """Bytes of a patch that are kept; more than that is data, not an edit."""
 
+MAX_NAMES = 100_000
+"""Bytes of names of files that git does not know."""
+
 GIT_SECONDS = 5.0
 
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.noprefix=false", "-c", "diff.relative=false")
@@ -40,6 +43,9 @@ class GitState(NamedTuple):
     branch: str | None = None
     dirty: bool | None = None
     patch: bytes = b""
+    untracked: tuple[str, ...] = ()
+    """Files and folders below the project that git neither tracks nor ignores: no patch has them."""
+
     note: str | None = None
 
 
@@ -48,11 +54,15 @@ class Git:
 
     Args:
         folder: A folder of the work tree.
+        runs: The folder of the runs in it, which is none of the code.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, runs: str) -> None:
         self._head = self._start(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
         self._diff = self._start(folder, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD")
+        # --directory: a folder of data, new as a whole, is one name and is not gone through.
+        listing = ("--others", "--directory", "--no-empty-directory", "--exclude-standard", f"--exclude=/{runs}", "-z")
+        self._others = self._start(folder, "ls-files", *listing)
 
     @staticmethod
     def _start(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
@@ -75,11 +85,15 @@ class Git:
         deadline = time.monotonic() + GIT_SECONDS
         head = _read(self._head, 100_000, deadline)
         diff = _read(self._diff, MAX_PATCH, deadline)
+        others = _read(self._others, MAX_NAMES, deadline)
         lines = (head or b"").decode(errors="replace").splitlines()
         if len(lines) != 3:
             return GitState(note="no git" if self._head is None else "no commit here, or git did not answer")
         root, commit, branch = lines
-        state = GitState(root=root, commit=commit, branch=None if branch == "HEAD" else branch)
+        names = (others or b"").decode(errors="replace").split("\0")
+        untracked = tuple(name for name in names if name)
+        branch_name = None if branch == "HEAD" else branch
+        state = GitState(root=root, commit=commit, branch=branch_name, untracked=untracked)
         if diff is None:
             note = f"git diff failed, took longer than {GIT_SECONDS:g} s, or differs by more than {MAX_PATCH} bytes"
             return state._replace(note=note)
@@ -87,7 +101,7 @@ class Git:
 
     def stop(self) -> None:
         """End it unread."""
-        for process in (self._head, self._diff):
+        for process in (self._head, self._diff, self._others):
             if process is not None:
                 _end(process)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from hpc_kit.errors import RecordError
-from hpc_kit.run_files import RECORD
+from hpc_kit.run_files import RECORD, write_whole
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Mapping
 
 FORMAT = 1
 
@@ -29,13 +28,14 @@ class RecordLogs(Struct, frozen=True, kw_only=True):
 
 
 class RecordGit(Struct, frozen=True, kw_only=True):
-    """The code; `patch` names the file that holds what differs from the commit."""
+    """The code; `patch` names the file that holds what differs from the commit, `untracked` what git does not know."""
 
     root: str | None = None
     commit: str | None = None
     branch: str | None = None
     dirty: bool | None = None
     patch: str | None = None
+    untracked: tuple[str, ...] = ()
     note: str | None = None
 
 
@@ -68,6 +68,7 @@ class Record(Struct, frozen=True, kw_only=True):
     submitted: str
     cluster: str
     slurm: str
+    slurm_version: str | None = None
     host: str
     user: str
     cwd: str
@@ -77,6 +78,9 @@ class Record(Struct, frozen=True, kw_only=True):
     python_version: str
     logs: RecordLogs
     resolved: Resolved
+    hosts: dict[str, int] = {}
+    """Of a launch over ssh: each host with its ranks."""
+
     git: RecordGit = RecordGit()
     packages: dict[str, str]
     environment: dict[str, str]
@@ -119,6 +123,7 @@ class Known(Struct, frozen=True, kw_only=True):
     logs: RecordLogs
     cluster: str = ""
     slurm: str = "system"
+    slurm_version: str | None = None
     resolved: KnownResolved = KnownResolved()
     end: RecordEnd | None = None
     elements: dict[str, RecordEnd] = {}
@@ -129,21 +134,6 @@ def encode(record: Record) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, readable by its owner alone."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
 def read(run: Path) -> Known | None:
     """What is known of a run; None where it has no record that can be read."""
     try:
@@ -152,13 +142,12 @@ def read(run: Path) -> Known | None:
         return None
 
 
-def finish(run: Path, end: RecordEnd, element: str | None = None) -> None:
+def finish(run: Path, ends: Mapping[str | None, RecordEnd]) -> None:
     """Add to a record how its job ended; of a job that was requeued, the last end holds.
 
     Args:
         run: The run folder of the job, or of the whole array.
-        end: How it ended.
-        element: Which element of an array.
+        ends: How it ended, by element of an array; None: the job itself.
 
     Raises:
         RecordError: The record is there but cannot be written.
@@ -170,13 +159,14 @@ def finish(run: Path, end: RecordEnd, element: str | None = None) -> None:
         return
     if not isinstance(data, dict):
         return
-    told = msgspec.to_builtins(end)
-    place, key = (data, "end") if element is None else (data.setdefault("elements", {}), element)
-    if place.get(key) == told:
+    before = msgspec.json.encode(data)
+    for element, end in ends.items():
+        place, key = (data, "end") if element is None else (data.setdefault("elements", {}), element)
+        place[key] = msgspec.to_builtins(end)
+    if msgspec.json.encode(data) == before:
         return
-    place[key] = told
     try:
-        write(path, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
+        write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
     except OSError as error:
         raise RecordError(f"cannot write {path}", found=reason(error), remedy="free some space there") from error
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import AnswerNo, SlurmUnavailable, SubmitRefused
+from hpc_kit.script.quoting import pasted
+from hpc_kit.slurm.commands import remedy_of
 
 if TYPE_CHECKING:
     from hpc_kit.slurm.commands import Completed
@@ -42,12 +44,8 @@ def refusal(resolved: Resolved, access: Access, answer: Completed) -> AnswerNo:
     """
     words = own_words(answer)
     if _UNREACHABLE.search(words):
-        remedy = "try again in a while; `scontrol ping` tells whether the controller is up"
-        if re.search("configuration source", words, re.IGNORECASE):
-            remedy = "run this on a login node of the cluster, or add --cluster local for the embedded Slurm"
-        elif re.search("munge|authentication", words, re.IGNORECASE):
-            remedy = "tell the administrators: munge, which vouches for users, does not run on this host"
-        return SlurmUnavailable("Slurm does not answer, and the job was not submitted", found=words, remedy=remedy)
+        what = "Slurm does not answer, and the job was not submitted"
+        return SlurmUnavailable(what, found=words, remedy=remedy_of(words))
     return SubmitRefused(f"sbatch refused {resolved.job.name}", found=words, remedy=_remedy(words, resolved, access))
 
 
@@ -65,8 +63,7 @@ def _remedy(words: str, resolved: Resolved, access: Access) -> str:
     for said, remedy in _REMEDIES:
         if re.search(said, words, re.IGNORECASE):
             return remedy if isinstance(remedy, str) else remedy(access)
-    again = " ".join(resolved.again[2:3])
-    return f"mend what it names; the script: hpc-kit render {again}".rstrip() if again else "mend what it names"
+    return f"mend what it names; the script: {pasted(resolved.again)}" if resolved.again else "mend what it names"
 
 
 def _sinfo(access: Access, field: str) -> list[str]:
@@ -115,7 +112,10 @@ def _time(access: Access) -> str:
 
 def _nodes(resolved: Resolved, access: Access) -> str:
     known = _sinfo(access, "%R: %D nodes of %c CPUs, %m MiB, gres %G")
-    asked = f"asked for: {resolved.nodes} nodes, {resolved.ntasks} tasks x {resolved.job.resources.cpus_per_task} CPUs"
+    resources = resolved.job.resources
+    asked = f"asked for: {resolved.nodes} nodes, {resolved.ntasks} tasks x {resources.cpus_per_task} CPUs"
+    memory = [f"{name} {value}" for name, value in resources.given().items() if name.startswith("mem")]
+    asked = ", ".join([asked, *memory])
     return "\n".join([asked, *known[:8]]) if known else f"{asked}; there are: sinfo --format='%R %D %c %m %G'"
 
 

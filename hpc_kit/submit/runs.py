@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_kit.errors import UnknownJob
-from hpc_kit.run_files import END, RECORD, SUMMARY
+from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
+from hpc_kit.slurm.values import parse_array
 from hpc_kit.submit import record
 from hpc_kit.submit.logs import Logs, expand
 from hpc_kit.submit.record import Known, RecordLogs
@@ -86,16 +87,26 @@ class Run(NamedTuple):
         """Where the record is: of an element, the folder of its array."""
         return self.folder.with_name(self.folder.name.partition("_")[0])
 
+    def ranks(self) -> list[int]:
+        """The ranks that it has, or, without a record, those that have written a log."""
+        if self.known is not None:
+            return list(range(self.known.resolved.world_size))
+        found = (path.stem.rpartition("-")[2] for path in self.folder.glob(rank_log("*")))
+        return sorted(int(rank) for rank in found if rank.isdigit())
+
     def elements(self) -> list[Run]:
-        """The elements of an array that have started."""
-        names = [path.name for path in self.folder.parent.glob(f"{self.job_id}_*") if _ID.fullmatch(path.name)]
-        return [of_folder(self.folder.with_name(name)) for name in sorted(names, key=_order)]
+        """The elements of an array in order, those too that have not started; none where it is no array."""
+        array = self.known.resolved.job.resources.array if self.known and "_" not in self.job_id else None
+        indices = () if array is None else parse_array(str(array)).indices
+        return [_element(self, f"{self.job_id}_{index}") for index in indices]
 
 
 def of_folder(folder: Path) -> Run:
     """The run of a run folder; without a record, the names that a script has by default are taken."""
-    own = folder.with_name(folder.name.partition("_")[0])
-    known = record.read(own)
+    return _run(folder, record.read(folder.with_name(folder.name.partition("_")[0])))
+
+
+def _run(folder: Path, known: Known | None) -> Run:
     place = str(folder.parent).replace("%", "%%")
     name = known.job_name if known else folder.parent.name
     if known:
@@ -104,6 +115,12 @@ def of_folder(folder: Path) -> Run:
         patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if "_" in folder.name else ("%j.log", "%j/rank-%t.log")
         logs = RecordLogs(batch=patterns[0], ranks=patterns[1])
     return Run(folder.name, name, folder, _absolute(logs, place), known)
+
+
+def _element(array: Run, job_id: str) -> Run:
+    """An element of an array, of which the array's record tells."""
+    folder = array.folder.with_name(job_id)
+    return _run(folder, None) if array.known is None else array._replace(job_id=job_id, folder=folder)
 
 
 def _absolute(logs: RecordLogs, place: str) -> Logs:
@@ -128,6 +145,7 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._folders: dict[str, list[Path]] = {}
+        self._runs: dict[Path, Run] = {}
         for job in _scan(root):
             for entry in _scan(Path(job.path)):
                 if _ID.fullmatch(entry.name):
@@ -135,15 +153,29 @@ class Runs:
 
     def find(self, job_id: str) -> Run | None:
         """The run of a job, or of an element of an array; of several with that id, the latest."""
-        whole = self._folders.get(job_id.partition("_")[0], ())
+        # A component of a heterogeneous job has no files of its own.
+        job_id = job_id.partition("+")[0]
+        whole = [self._run(folder) for folder in self._folders.get(job_id.partition("_")[0], ())]
+        if whole:
+            latest = max(whole, key=_submitted) if len(whole) > 1 else whole[0]
+            return latest if job_id == latest.job_id else _element(latest, job_id)
         # Submitted by hand, an array has folders of its elements only.
-        folders = [folder.with_name(job_id) for folder in whole] or self._folders.get(job_id, [])
-        return max(map(of_folder, folders), key=_submitted, default=None)
+        return max(map(self._run, self._folders.get(job_id, [])), key=_submitted, default=None)
+
+    def _run(self, folder: Path) -> Run:
+        """As `of_folder`; a record is read once."""
+        if folder not in self._runs:
+            self._runs[folder] = of_folder(folder)
+        return self._runs[folder]
 
     def recent(self, most: int | None = None) -> list[Run]:
         """Those that have a record, the latest first."""
         folders = [folder for same in self._folders.values() for folder in same if (folder / RECORD).is_file()]
-        return sorted(map(of_folder, folders), key=_submitted, reverse=True)[:most]
+        return sorted(map(self._run, folders), key=_submitted, reverse=True)[:most]
+
+    def named(self, name: str) -> list[Run]:
+        """Those of one job that have a record, the latest first."""
+        return [run for run in self.recent() if run.name == name]
 
     def need(self, job_id: str) -> Run:
         """As `find`.

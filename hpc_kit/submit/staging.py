@@ -3,7 +3,8 @@
 Before sbatch runs, everything that is known is written to `runs/<job_name>/.submitting-<token>/`: a full disk or a
 folder that cannot be written to is met while there is no job yet. sbatch is given the script in that folder, so its
 path, which Slurm shows as the job's command, belongs to this submission alone and finds the job again even where
-sbatch's answer was lost. Then the files move to `runs/<job_name>/<job_id>/`.
+sbatch's answer was lost. Then the files move to `runs/<job_name>/<job_id>/`. Where no answer came at all they stay,
+with a mark, until a later submission has found out what became of them (`hpc_kit.submit.lost`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import structs
 
 from hpc_kit.errors import RecordError
-from hpc_kit.run_files import PATCH, RECORD, SCRIPT
+from hpc_kit.run_files import PATCH, RECORD, SCRIPT, write_whole
 from hpc_kit.submit.logs import make_folder
-from hpc_kit.submit.record import Record, RecordGit, encode, reason, write
+from hpc_kit.submit.record import Record, RecordGit, encode, reason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,24 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 STAGING = ".submitting-"
+
+MARK = "answer-lost"
+"""In the folder of a submission whose answer was lost."""
+
+IN_FLIGHT_SECONDS = 600.0
+"""A submission without an answer for that long was cut off; a younger one may be another process's, still at work."""
+
+REMEMBERED_SECONDS = 300.0
+"""So long Slurm remembers every job (MinJobAge): one that it does not know by then was never taken."""
+
+
+def unwritable(folder: Path, error: OSError) -> RecordError:
+    """What is said where no run can be recorded."""
+    return RecordError(
+        f"cannot write to {folder}",
+        found=reason(error),
+        remedy="free some space there, or another folder: --set cluster.runs=/path",
+    )
 
 
 class Staging:
@@ -48,22 +68,15 @@ class Staging:
         self._started = time.time()
         try:
             self.own.mkdir(0o700)
-            write(self.script, script.encode())
-            write(self.own / RECORD, encode(record))
+            write_whole(self.script, script.encode())
+            write_whole(self.own / RECORD, encode(record))
         except OSError as error:
             self.drop()
-            raise RecordError(
-                f"cannot write to {folder}",
-                found=reason(error),
-                remedy="free some space there, or another folder: --set cluster.runs=/path",
-            ) from error
+            raise unwritable(folder, error) from error
 
     def drop(self) -> None:
         """Take everything back."""
-        for name in (SCRIPT, RECORD):
-            (self.own / name).unlink(missing_ok=True)
-        if self.own.is_dir():
-            self.own.rmdir()
+        _remove(self.own)
 
     def keep(self, job_id: str, git: GitState) -> Path:
         """Make it the record of a job; returns the run folder.
@@ -71,43 +84,113 @@ class Staging:
         Raises:
             RecordError: It cannot be written. The job is in the queue all the same, and the error says so.
         """
-        run = self.folder / job_id
         try:
-            self._set_aside(run)
-            make_folder(run, mode=0o700)
-            run.chmod(0o700)
-            self.script.rename(run / SCRIPT)
-            if git.patch:
-                write(run / PATCH, git.patch)
-            kept = RecordGit(
-                root=git.root,
-                commit=git.commit,
-                branch=git.branch,
-                dirty=git.dirty,
-                patch=PATCH if git.patch else None,
-                note=git.note,
-            )
-            write(run / RECORD, encode(structs.replace(self._record, job_id=job_id, git=kept)))
-            point(self.folder / LATEST, job_id)
-            self.drop()
+            return _move(self.own, job_id, self._started, encode(self._complete(git, job_id)))
         except (OSError, RecordError) as error:
             raise RecordError(
                 f"job {job_id} is submitted, but its record could not be written",
                 found=reason(error) if isinstance(error, OSError) else error.found,
                 remedy=f"the job goes on; to end it: scancel {job_id}\nwhat there is of its record: {self.own}",
             ) from error
-        return run
 
-    def _set_aside(self, run: Path) -> None:
-        """An earlier job of the same id (a queue that was reset, a second cluster): its files are not this one's."""
-        if not (run / RECORD).exists():
-            return
-        old = [*run.iterdir(), self.folder / f"{run.name}.log"]
-        aside = self.folder / f"{run.name}.before-{int(self._started)}"
-        aside.mkdir(0o700, exist_ok=True)
-        for path in old:
-            if path.exists() and path.stat().st_mtime < self._started:
-                path.rename(aside / path.name)
+    def lose(self, git: GitState) -> None:
+        """Keep it where it is, marked: whether Slurm has taken the job is not known."""
+        try:
+            (self.own / MARK).touch(0o600)
+            write_whole(self.own / RECORD, encode(self._complete(git)))
+        except OSError:
+            return  # what is there by now finds the job, too, once the submission is known to be cut off
+
+    def _complete(self, git: GitState, job_id: str = "") -> Record:
+        return structs.replace(with_code(self._record, git, self.own), job_id=job_id)
+
+
+def with_code(record: Record, git: GitState, folder: Path) -> Record:
+    """The record with the state of the code, whose patch is written into the folder."""
+    if git.patch:
+        write_whole(folder / PATCH, git.patch)
+    kept = RecordGit(
+        root=git.root,
+        commit=git.commit,
+        branch=git.branch,
+        dirty=git.dirty,
+        patch=PATCH if git.patch else None,
+        untracked=git.untracked,
+        note=git.note,
+    )
+    return structs.replace(record, git=kept)
+
+
+def is_lost(own: Path) -> bool:
+    """Whether the folder is of a submission whose answer will not come any more."""
+    try:
+        return (own / MARK).exists() or time.time() - own.stat().st_mtime > IN_FLIGHT_SECONDS
+    except OSError:
+        return False  # gone meanwhile
+
+
+def adopt(own: Path, job_id: str) -> Path:
+    """Make the files of a lost submission the record of the job that was found; returns the run folder.
+
+    Raises:
+        RecordError: They cannot be moved.
+    """
+    try:
+        found = msgspec.json.decode((own / RECORD).read_bytes(), type=dict[str, object])
+        data = msgspec.json.format(msgspec.json.encode({**found, "job_id": job_id}), indent=2) + b"\n"
+        return _move(own, job_id, own.stat().st_mtime, data)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RecordError(
+            f"job {job_id} is found again, but its record could not be written",
+            found=reason(error) if isinstance(error, OSError) else f"{own / RECORD}: {error}",
+            remedy=f"the job goes on; what there is of its record: {own}",
+        ) from error
+
+
+def forget(own: Path) -> None:
+    """Take back a submission that Slurm does not know; one so old that Slurm may have forgotten it is kept aside."""
+    try:
+        young = time.time() - own.stat().st_mtime < REMEMBERED_SECONDS
+        if young:
+            _remove(own)
+        else:
+            own.rename(own.with_name(own.name.replace(STAGING, "lost-", 1)))
+    except OSError:
+        return  # another submission was quicker
+
+
+def _move(own: Path, job_id: str, started: float, record: bytes) -> Path:
+    """Its files become those of a job."""
+    run = own.with_name(job_id)
+    _set_aside(run, started)
+    make_folder(run, mode=0o700)
+    run.chmod(0o700)
+    (own / SCRIPT).rename(run / SCRIPT)
+    if (own / PATCH).exists():
+        (own / PATCH).rename(run / PATCH)
+    write_whole(run / RECORD, record)
+    point(run.with_name(LATEST), job_id)
+    _remove(own)
+    return run
+
+
+def _remove(own: Path) -> None:
+    for name in (SCRIPT, RECORD, PATCH, MARK):
+        (own / name).unlink(missing_ok=True)
+    if own.is_dir():
+        own.rmdir()
+
+
+def _set_aside(run: Path, started: float) -> None:
+    """An earlier job of the same id (a queue that was reset, a second cluster): its files are not this one's."""
+    if not (run / RECORD).exists():
+        return
+    old = [*run.iterdir(), run.with_name(f"{run.name}.log")]
+    aside = run.with_name(f"{run.name}.before-{int(started)}")
+    aside.mkdir(0o700, exist_ok=True)
+    for path in old:
+        if path.exists() and path.stat().st_mtime < started:
+            path.rename(aside / path.name)
 
 
 def point(link: Path, target: str) -> None:

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit import __version__
 from hpc_kit.script.render import command_line as render_command
-from hpc_kit.script.render import current_folder, render_resolved
+from hpc_kit.script.render import render_resolved
+from hpc_kit.slurm.user import user_name
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.places import current_folder
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.submit import handover
-from hpc_kit.submit.access import Access, access_of
+from hpc_kit.submit.access import Access, access_of, version_of
 from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
 from hpc_kit.submit.provenance import Git, kept_environment, kept_words, packages
 from hpc_kit.submit.record import Record, RecordLogs
-from hpc_kit.submit.staging import Staging
+from hpc_kit.submit.staging import STAGING, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,6 +99,7 @@ def submit_resolved(
 
     job = ScriptJob(done.run, done.job_id)
     job.attach(done.run, done.access, resolved.cluster)
+    job.found_again = done.found_again
     return job
 
 
@@ -108,6 +111,8 @@ class Submission(NamedTuple):
     """Its run folder; that of an array holds the record, and each element has its own beside it."""
 
     access: Access
+    found_again: bool = False
+    """It was taken already, by a submission whose answer was lost; nothing was submitted now."""
 
 
 def send(
@@ -135,6 +140,7 @@ def send(
 
     Raises:
         SlurmUnavailable: There is no Slurm, or it does not answer.
+        AnswerLost: It is not known whether Slurm has the job; the next submission finds out first.
         SubmitRefused: Sbatch took no job; nothing is left behind.
         RecordError: The record cannot be written; the error says whether the job is in the queue.
         SubmitInterrupted: Ctrl-C came while sbatch was at work; the job is in the queue, with its record.
@@ -145,9 +151,13 @@ def send(
     access = access_of(resolved.cluster, environ)
     made = make_log_folders(resolved, root, allow_ids=allow_ids)
     folder = base_folder(resolved, root) / resolved.log_folder
-    git = Git(root)
+    if job_id := _settled(folder, text, access, repeat=not allow_ids):
+        return Submission(job_id, folder / job_id, access, found_again=True)
+    git = Git(root, resolved.cluster.runs)
     try:
-        staging = Staging(folder, text, _draft(resolved, root, access, command_line))
+        version = str(version_of(resolved.cluster, access.environ) or "") or None
+        record = draft(resolved, root, command_line, access.environ, version=version)
+        staging = Staging(folder, text, record)
     except Exception:
         git.stop()
         remove_folders(made)
@@ -156,7 +166,7 @@ def send(
         job_id, interrupted = handover.hand_over(resolved, staging.script, access, root, meanwhile)
     except handover.AnswerLost:
         # The job may be there: its record stays where it is until that is known.
-        git.stop()
+        staging.lose(git.state())
         raise
     except BaseException:
         git.stop()
@@ -169,14 +179,42 @@ def send(
     return Submission(job_id, run, access)
 
 
-def _draft(resolved: Resolved, root: Path, access: Access, command_line: Sequence[str]) -> Record:
+def _settled(folder: Path, text: str, access: Access, *, repeat: bool) -> str | None:
+    """The job that this script has become already, where an answer was lost; see `lost.settle`."""
+    if not any(folder.glob(f"{STAGING}*")):
+        return None
+    from hpc_kit.submit.lost import settle
+
+    return settle(folder, text, access, repeat=repeat)
+
+
+def draft(
+    resolved: Resolved,
+    root: Path,
+    command_line: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    slurm: str | None = None,
+    version: str | None = None,
+) -> Record:
+    """What is known of a run before it has an id.
+
+    Args:
+        resolved: The job.
+        root: The user's project.
+        command_line: What the user typed.
+        environ: The environment that it is started from.
+        slurm: What runs it (default: the cluster's Slurm).
+        version: The release of that Slurm.
+    """
     return Record(
         job_name=resolved.job.name,
         submitted=dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
         cluster=resolved.cluster.name,
-        slurm=resolved.cluster.slurm,
+        slurm=slurm or resolved.cluster.slurm,
+        slurm_version=version,
         host=os.uname().nodename,
-        user=_user(),
+        user=user_name(),
         cwd=str(current_folder()),
         root=str(root),
         command_line=kept_words(command_line),
@@ -185,7 +223,7 @@ def _draft(resolved: Resolved, root: Path, access: Access, command_line: Sequenc
         logs=_relative(logs_of(resolved, root), base_folder(resolved, root) / resolved.log_folder),
         resolved=resolved,
         packages=packages(resolved.python, root),
-        environment=kept_environment(access.environ),
+        environment=kept_environment(environ),
     )
 
 
@@ -196,12 +234,3 @@ def _relative(logs: Logs, folder: Path) -> RecordLogs:
     inside = pattern(str(folder)) + "/"
     names = {name: value and value.removeprefix(inside) for name, value in logs._asdict().items()}
     return RecordLogs(**names)
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -9,13 +9,11 @@ from submitit.slurm.slurm import SlurmInfoWatcher
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import base_id
+from hpc_kit.slurm.status import base_id, combined
 from hpc_kit.submit.monitor import LOST_LOOKS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpc_kit.slurm.commands import JobStatus
+    from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.access import Access
 
 
@@ -80,15 +78,6 @@ class Watcher(SlurmInfoWatcher):
         """Whether it is over, or forgotten by Slurm."""
         state = self.get_state(job_id, mode=mode)
         return State(state).finished or self._misses.get(job_id, 0) >= LOST_LOOKS
-
-
-def combined(own: Sequence[JobStatus]) -> JobStatus:
-    """The state of a job, or of an array as a whole: that of the element that is least far, or failed first."""
-    by_state = {status.state: status for status in reversed(own)}
-    going = [state for state in by_state if not state.finished]
-    failed = [state for state in by_state if state.failed]
-    order = [State.RUNNING, *going, *failed, *by_state]
-    return next(by_state[state] for state in order if state in by_state)
 
 
 _WATCHERS: dict[tuple[str | None, ...], Watcher] = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpc_kit.slurm.status import SQUEUE_FIELDS
+from hpc_kit.slurm.status import QUEUE_FIELDS, SQUEUE_FIELDS
+from hpc_kit.slurm.user import user_name
 from hpc_kit.submit.access import Access
 
 SBATCH = """#!/bin/bash
@@ -26,7 +27,10 @@ SQUEUE = """#!/bin/bash
 printf '%s\\n' "$*" >>"$FAKE/squeue.calls"
 [ -f "$FAKE/squeue.error" ] && { cat "$FAKE/squeue.error" >&2; exit 1; }
 case "$*" in
-  *%o*) for path in "$FAKE"/*.path; do id=${path##*/}; echo "${id%.path}|$(cat "$path")"; done ;;
+  *%o*)
+    state=$(cat "$FAKE/state" 2>/dev/null || echo PENDING)
+    for path in "$FAKE"/*.path; do id=${path##*/}; echo "${id%.path}|$state|$(cat "$path")"; done ;;
+  *%Q*) cat "$FAKE/squeue.queue" 2>/dev/null; true ;;
   *) cat "$FAKE/squeue.rows" 2>/dev/null; true ;;
 esac
 """
@@ -87,6 +91,7 @@ class FakeSlurm:
     def queue(self, *rows: str) -> None:
         """Rows `id state [reason]` for squeue."""
         self.says("squeue.rows", "".join(row_of(*row.split()) for row in rows))
+        self.says("squeue.queue", "".join(row_of(*row.split(), everybody=True) for row in rows))
 
     def job(self, job_id: str, state: str, exit_code: str = "0:0", nodes: str = "n[1-2]") -> None:
         """What scontrol shows of one job."""
@@ -99,9 +104,10 @@ class FakeSlurm:
         self.says("scontrol.out", text)
 
 
-def row_of(job_id: str, state: str, reason: str = "None") -> str:
+def row_of(job_id: str, state: str, reason: str = "None", *, everybody: bool = False, **fields: str) -> str:
     moment = "2026-01-01T12:00:{:02}".format
-    values = {"job_id": job_id, "raw_id": job_id.partition("_")[0], "state": state, "user": "ada", "partition": "main"}
+    values = {"job_id": job_id, "raw_id": job_id.partition("_")[0], "state": state, "partition": "main"}
     values |= {"submit": moment(0), "start": moment(1), "end": moment(11), "time_limit": "10:00", "elapsed": "0:10"}
-    values |= {"nodelist": "n[1-2]", "reason": reason, "name": "job"}
-    return "|".join(values.get(field, "") for field in SQUEUE_FIELDS) + "\n"
+    values |= {"nodelist": "n[1-2]", "reason": reason, "name": "job", "user": user_name(), "priority": "100"}
+    values |= fields
+    return "|".join(values.get(field, "") for field in (QUEUE_FIELDS if everybody else SQUEUE_FIELDS)) + "\n"

@@ -17,6 +17,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 import hpc_kit
 from hpc_kit.errors import JobFailed, SpecError, SubmitRefused
+from hpc_kit.submit import table
 from hpc_kit.submit.access import Access, access_of
 from hpc_kit.submit.executor import Executor, PartlySubmitted
 from hpc_kit.submit.job import FunctionJob, ScriptJob
@@ -116,7 +117,7 @@ def test_a_refused_submission_leaves_no_pickle(executor: Executor, slurm: FakeSl
     assert not (project / "runs").exists()
 
 
-def test_arrays_stay_below_the_greatest_index(executor: Executor, slurm: FakeSlurm) -> None:
+def test_arrays_stay_below_the_greatest_index(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
     slurm.says("max_array_size", "3")
     jobs = executor.map_array(functions.add, range(7), range(7))
     assert [job.job_id for job in jobs] == ["12_0", "12_1", "12_2", "13_0", "13_1", "13_2", "14_0"]
@@ -124,6 +125,23 @@ def test_arrays_stay_below_the_greatest_index(executor: Executor, slurm: FakeSlu
     assert all(job.paths.submitted_pickle.is_file() for job in jobs)
     assert [job.submission().args for job in jobs] == [(number, number) for number in range(7)]
     assert directives(slurm.told("12.script"))["output"].endswith("/%A_%a_0_log.out")
+    # One table for the three arrays.
+    [path] = (project / "pickles").glob("*_table.jsonl")
+    assert path.name == "12_table.jsonl"
+    rows = table.read(path)
+    assert [(row.number, row.job_id, row.args) for row in rows] == [
+        (index, job.job_id, (str(index), str(index))) for index, job in enumerate(jobs)
+    ]
+    assert {row.function for row in rows} == {"add"}
+
+
+def test_a_table_that_cannot_be_written_does_not_stop_the_jobs(
+    executor: Executor, slurm: FakeSlurm, project: Path
+) -> None:
+    (project / "pickles" / "12_table.jsonl").mkdir(parents=True)
+    with pytest.warns(UserWarning, match="no table of this map: .*12_table.jsonl: Is a directory"):
+        jobs = executor.map_array(functions.add, range(2), range(2))
+    assert [job.job_id for job in jobs] == ["12_0", "12_1"]
 
 
 def test_the_parallelism_is_shared_among_the_arrays(executor: Executor, slurm: FakeSlurm) -> None:
@@ -212,7 +230,6 @@ def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         time.sleep(0.1)
 
 
-@pytest.mark.slow
 def test_a_function_gives_one_result_a_rank(embedded: Access, project: Path) -> None:
     executor = hpc_kit.Executor(job="job", folder="my pickles (größe)", cluster="here")
     job = executor.submit(functions.add, 2, 3)
@@ -226,7 +243,6 @@ def test_a_function_gives_one_result_a_rank(embedded: Access, project: Path) -> 
     assert copy.results() == [(0, 5), (1, 5)]
 
 
-@pytest.mark.slow
 def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: Access, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.ntasks_per_node": 2})
     started = time.monotonic()
@@ -241,7 +257,6 @@ def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: Access, pr
     assert job.task(0).exception() is not None
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_killed_is_told_by_its_signal(embedded: Access, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
     error = executor.submit(functions.kill_itself).exception()
@@ -249,7 +264,6 @@ def test_a_rank_that_is_killed_is_told_by_its_signal(embedded: Access, project: 
     assert "rank 0 on 127.0.0.1: killed by SIGKILL" in str(error)
 
 
-@pytest.mark.slow
 def test_elements_of_an_array_run_through_our_script(embedded: Access, project: Path) -> None:
     executor = Executor(job="job", folder="pickles/%j", cluster="here", set={"resources.nodes": 1})
     jobs = executor.map_array(lambda index: (index, functions.where()), range(3))
@@ -261,7 +275,6 @@ def test_elements_of_an_array_run_through_our_script(embedded: Access, project: 
     assert {where["SUBMITIT_EXECUTOR"] for _, where in found} == {"slurm"}
 
 
-@pytest.mark.slow
 def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(embedded: Access, project: Path, tmp_path: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
     job: FunctionJob[int] = cast("FunctionJob[int]", executor.submit(functions.Counter(tmp_path)))
@@ -274,7 +287,6 @@ def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(embedded: Access, 
     assert (tmp_path / "attempt-2").exists()
 
 
-@pytest.mark.slow
 def test_a_program_is_a_submitit_job_too(embedded: Access, project: Path) -> None:
     program = (
         'echo "rank $SLURM_PROCID"; [ $SLURM_PROCID = 0 ] && echo \'{"loss": 2.5}\' >"$HPC_KIT_RUN/summary.json"; true'
@@ -293,7 +305,6 @@ def test_a_program_is_a_submitit_job_too(embedded: Access, project: Path) -> Non
     assert os.environ["PATH"].encode() not in secret
 
 
-@pytest.mark.slow
 def test_a_failing_program_names_rank_host_and_its_own_words(embedded: Access, project: Path) -> None:
     (project / "train.py").write_text(
         "import os, time\nif os.environ['SLURM_PROCID'] == '1':\n    raise ValueError('bad sample')\ntime.sleep(60)\n"
@@ -309,7 +320,6 @@ def test_a_failing_program_names_rank_host_and_its_own_words(embedded: Access, p
         pickle.loads(pickle.dumps(job)).result()
 
 
-@pytest.mark.slow
 def test_a_cancelled_program_ends_as_such(embedded: Access, project: Path) -> None:
     job = hpc_kit.submit("job", "here", set={"command": ["sleep", "60"]})
     assert job.state in {"PENDING", "RUNNING"}
@@ -320,7 +330,6 @@ def test_a_cancelled_program_ends_as_such(embedded: Access, project: Path) -> No
     assert error.what == f"job {job.job_id} job CANCELLED: It was cancelled by its user or an administrator."
 
 
-@pytest.mark.slow
 def test_an_array_of_programs_gives_a_result_for_each(embedded: Access, project: Path) -> None:
     program = 'echo "{\\"index\\": $SLURM_ARRAY_TASK_ID}" >"$HPC_KIT_RUN/summary.json"'
     changes = {"command": ["bash", "-c", program], "resources.array": "0-1", "resources.nodes": 1}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.slurm.commands import JobStatus
 from hpc_kit.slurm.states import State
+from hpc_kit.slurm.status import JobStatus
 from hpc_kit.submit.failure import find_failure, signal_name
 from hpc_kit.submit.runs import Run, of_folder
 from tests.submit.test_tracebacks import TRACEBACK
@@ -133,6 +133,17 @@ def test_what_a_rank_raises_while_the_time_limit_ends_it_is_no_failure(run: Run)
     fill(run, mark=f"3 n2 1 {ended.end.timestamp() - 5}", r3=TRACEBACK)
     assert find_failure(run, ended) is None
     fill(run, mark=f"3 n2 1 {ended.end.timestamp() - 300}", r3=TRACEBACK)
+    assert find_failure(run, ended) is not None
+
+
+def test_the_nodes_clock_may_be_minutes_from_slurms(run: Run) -> None:
+    ended = status(State.TIMEOUT, 0, 15)
+    assert ended.end is not None
+    there = ended.end - dt.timedelta(minutes=7)
+    said = f"slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT {there:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"
+    fill(run, mark=f"3 n2 1 {there.timestamp() + 1}", batch=said, r3=TRACEBACK)
+    assert find_failure(run, ended) is None
+    fill(run, mark=f"3 n2 1 {there.timestamp() - 300}", batch=said, r3=TRACEBACK)
     assert find_failure(run, ended) is not None
 
 

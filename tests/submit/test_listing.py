@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from hpc_kit.cli.table import rows
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
+from hpc_kit.run_files import write_whole
+from hpc_kit.slurm.runner import Completed
+from hpc_kit.slurm.states import State
+from hpc_kit.submit import record
 from hpc_kit.submit.access import Access
-from hpc_kit.submit.listing import Line, cancel, statuses
+from hpc_kit.submit.cancelling import cancel
+from hpc_kit.submit.listing import Line, Wanted, look, statuses
 from hpc_kit.submit.runs import Runs, known_runs
 from hpc_kit.submit.submission import submit
-from tests.submit.fake import FakeSlurm
+from tests.submit.fake import FakeSlurm, row_of
 
 
 @pytest.fixture
@@ -35,9 +43,9 @@ def test_the_queue_and_the_latest_runs_are_listed(slurm: FakeSlurm, runs: Path, 
     (runs / "job/12/end").write_text("0 1700000000\n")
     slurm.queue("13 RUNNING", "14 PENDING Dependency", "99 RUNNING")
     assert short(statuses(None, runs, access)) == [
-        ("99", "RUNNING", "It is running."),
+        ("99", "RUNNING", "9 min 50 s left of 10 min on n[1-2]"),
         ("14", "PENDING", "It waits for other jobs."),
-        ("13", "RUNNING", "It is running."),
+        ("13", "RUNNING", "9 min 50 s left of 10 min on n[1-2]"),
         (
             "12",
             "COMPLETED",
@@ -84,7 +92,7 @@ def test_an_arrays_elements_are_listed_each(slurm: FakeSlurm, runs: Path, access
         ("12_0", "COMPLETED"), ("12_1", "RUNNING"), ("12_2", "PENDING"), ("12_3", "PENDING"),
     ]  # fmt: skip
     assert [line.name for line in found] == ["job"] * 4
-    assert short(statuses(["12_1"], runs, access)) == [("12_1", "RUNNING", "It is running.")]
+    assert short(statuses(["12_1"], runs, access)) == [("12_1", "RUNNING", "9 min 50 s left of 10 min on n[1-2]")]
 
 
 def test_many_jobs_are_asked_for_once(slurm: FakeSlurm, runs: Path, access: Access) -> None:
@@ -145,3 +153,131 @@ def test_a_record_that_cannot_be_read_is_none(slurm: FakeSlurm, runs: Path) -> N
     (run.folder / "record.json").write_text("{")
     found = Runs(runs).need("12")
     assert (found.known, found.name, found.rank_log(0)) == (None, "job", run.rank_log(0))
+
+
+class Counting:
+    """Answers from text, and counts."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def __call__(
+        self, argv: Sequence[str], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
+    ) -> Completed:
+        self.asked.append(argv[0])
+        if argv[0] not in self.answers:
+            raise SlurmUnavailable(f"{argv[0]} does not answer")
+        return Completed(tuple(argv), 0, self.answers[argv[0]], "")
+
+
+def many(number: int, **fields: str) -> str:
+    return "".join(row_of(str(1000 + i), "PENDING", "Priority", everybody=True, **fields) for i in range(number))
+
+
+def test_ten_thousand_queued_jobs_are_one_squeue_and_one_sacct_in_under_two_seconds(
+    slurm: FakeSlurm, project: Path
+) -> None:
+    array = submit("job", "fake", set={"resources.array": "0-9999"}).run.job_id
+    queue = row_of(f"{array}_[0-9999]", "PENDING", "Priority", everybody=True, priority="900") + many(1000)
+    ended = "".join(f"{4000000 + i}|{i}|COMPLETED|0:0|ada|main|||||||None|job\n" for i in range(1000))
+    runner = Counting(squeue=queue, sacct=ended)
+    access = Access({}, embedded=False, runner=runner)
+    started = time.process_time()
+    lines = statuses(None, project / "runs", access)
+    assert time.process_time() - started < 2, "seconds"
+    assert (len(lines), runner.asked) == (11_000, ["squeue", "sacct"])
+    assert {line.sentence for line in lines if line.job_id == "1999"} == {"10999 of your own jobs ahead"}
+    assert [row.job_id for row in rows(lines) if row.job_id.startswith(f"{array}_")] == [f"{array}_[0-9999]"]
+    runner.asked.clear()
+    started = time.process_time()
+    ids = [str(number) for number in (*range(1000, 2000), *range(4000000, 4001000))]
+    assert len(statuses(ids, project / "runs", access)) == 2000
+    assert time.process_time() - started < 2, "seconds"
+    assert runner.asked == ["squeue", "sacct"]
+
+
+def test_elements_are_asked_for_one_by_one_in_no_time_either(slurm: FakeSlurm, project: Path) -> None:
+    runner = Counting(squeue=row_of("12_[0-9999]", "PENDING", "Priority", everybody=True))
+    lines = statuses([f"12_{i}" for i in range(10_000)], project / "runs", Access({}, embedded=False, runner=runner))
+    assert (len(lines), runner.asked) == (10_000, ["squeue"])
+
+
+def test_of_many_ended_elements_the_record_is_written_once(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = submit("job", "fake", set={"resources.array": "0-1999"}).run.job_id
+    rows = "".join(row_of(f"{array}_{i}", "COMPLETED", everybody=True) for i in range(2000))
+    written: list[Path] = []
+
+    def noting(path: Path, data: bytes) -> None:
+        written.append(path)
+        write_whole(path, data)
+
+    monkeypatch.setattr(record, "write_whole", noting)
+    access = Access({}, embedded=False, runner=Counting(squeue=rows, sacct=""))
+    for _ in range(2):
+        assert {line.state for line in statuses([array], project / "runs", access)} == {State.COMPLETED}
+    assert written == [project / "runs/job" / array / "record.json"]
+
+
+def test_jobs_are_found_by_name(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+    submit("job", "fake")
+    slurm.queue("12 RUNNING", "40 PENDING Priority")
+    assert [line.job_id for line in statuses(["job"], runs, access)] == ["40", "12"]
+    with pytest.raises(UnknownJob, match="no job other"):
+        statuses(["other", "12"], runs, access)
+    cancel(["job"], runs, access)
+    assert slurm.told("scancel.calls") == "40 12\n"
+
+
+def test_of_other_peoples_jobs_only_those_asked_for_are_shown(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+    rows = row_of("7", "RUNNING", everybody=True, user="somebody") + row_of("8", "RUNNING", everybody=True)
+    slurm.says("squeue.queue", rows)
+    assert [line.job_id for line in statuses(None, runs, access)] == ["8"]
+    assert [line.job_id for line in statuses(["7"], runs, access)] == ["7"]
+
+
+def test_a_run_whose_end_is_noted_is_not_asked_for_and_not_called_forgotten(
+    slurm: FakeSlurm, runs: Path, access: Access
+) -> None:
+    submit("job", "fake")
+    slurm.queue("12 COMPLETED")
+    statuses(["12"], runs, access)
+    slurm.queue()
+    assert short(statuses(None, runs, access)) == [("12", "COMPLETED", "It ended, and its script returned 0.")]
+    assert not (slurm.folder / "sacct.calls").exists()
+
+
+def test_runs_of_another_cluster_are_not_asked_for_here(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+    submit("job", "fake")
+    slurm.queue()
+    listing = look(Wanted.of(None), Runs(runs), access, cluster="another")
+    assert [(str(line), line.next_step) for line in listing.lines] == [
+        ("UNKNOWN: It was submitted to cluster fake, not asked here.", "hpc-kit status 12 --cluster fake")
+    ]
+    assert not (slurm.folder / "sacct.calls").exists()
+
+
+def test_without_a_controller_the_accounting_and_the_jobs_own_files_tell(slurm: FakeSlurm, project: Path) -> None:
+    for _ in range(3):
+        submit("job", "fake")
+    (project / "runs/job/13/end").write_text("0 1700000000\n")
+    ended = "12|12|FAILED|3:0|ada|main|||||||None|job\n"
+    access = Access({}, embedded=False, runner=Counting(sacct=ended))
+    listing = look(Wanted.of(None), Runs(project / "runs"), access)
+    assert listing.unreachable is not None
+    assert [(line.job_id, str(line.state)) for line in listing.lines] == [
+        ("14", "UNKNOWN"), ("13", "COMPLETED"), ("12", "FAILED"),
+    ]  # fmt: skip
+
+
+def test_a_heterogeneous_job_is_its_components(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+    submit("job", "fake")
+    rows = row_of("12+0", "RUNNING", everybody=True, raw_id="12") + row_of(
+        "12+1", "RUNNING", everybody=True, raw_id="13"
+    )
+    slurm.says("squeue.queue", rows)
+    found = statuses(["12"], runs, access)
+    assert [(line.job_id, line.run and line.run.job_id) for line in found] == [("12+0", "12"), ("12+1", "12")]
+    assert [line.job_id for line in statuses(["13"], runs, access)] == ["12+1"]

@@ -97,8 +97,8 @@ def test_a_life_from_the_queue_to_the_end(slurm: FakeSlurm, run: Run, access: Ac
         "PENDING -> RUNNING",
         "0: step 1",
         "0: step 2",
-        "RUNNING -> COMPLETED",
         "0: done",
+        "RUNNING -> COMPLETED",
         "ended 0",
     ]
     last = found[-1]

@@ -110,3 +110,14 @@ def test_a_silent_failure_tells_the_exit_status(slurm: FakeSlurm, resolved: Reso
 def test_what_leaves_it_open_whether_the_job_is_there(words: str) -> None:
     assert LOST.search(FAILED.format(words))
     assert not LOST.search(FAILED.format("Invalid partition name specified"))
+
+
+def test_memory_that_no_node_has_is_said_beside_what_they_have(slurm: FakeSlurm, project: Path) -> None:
+    loaded = files.load("job", "fake", set={"resources.mem": "900G"}, root=project)
+    words = "Memory specification can not be satisfied\nRequested node configuration is not available"
+    slurm.says("sinfo.out", "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)\n")
+    error = refusal(resolve(loaded, root=project), slurm.access(os.environ), answer(words))
+    assert (error.remedy or "").splitlines() == [
+        "asked for: 2 nodes, 4 tasks x 1 CPUs, mem 900G",
+        "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)",
+    ]

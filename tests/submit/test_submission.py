@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
 from hpc_kit.script.render import render
-from hpc_kit.submit import handover, submission
+from hpc_kit.submit import handover, lost, submission
+from hpc_kit.submit.access import Access
 from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
 from hpc_kit.submit.submission import submit
 from tests.submit.fake import FakeSlurm
@@ -150,6 +152,7 @@ def test_the_commit_and_what_differs_from_it_are_kept(slurm: FakeSlurm, project:
         "branch": "main",
         "dirty": False,
         "patch": None,
+        "untracked": ["env/", "jobs/"],
         "note": None,
     }
     (project / "train.py").write_bytes(b"a = 2\n\0\xfe")
@@ -159,6 +162,20 @@ def test_the_commit_and_what_differs_from_it_are_kept(slurm: FakeSlurm, project:
     git(project, "checkout", "-q", "train.py")
     git(project, "apply", str(dirty.run.folder / "git.patch"))
     assert (project / "train.py").read_bytes() == b"a = 2\n\0\xfe"
+
+
+@pytest.mark.oracle("git")
+def test_files_that_git_does_not_know_are_named_and_runs_are_not(slurm: FakeSlurm, project: Path) -> None:
+    (project / ".gitignore").write_text("*.pt\n")
+    (project / "notes").mkdir()
+    for name in ("new.py", "model.pt", "notes/a b.txt"):
+        (project / name).touch()
+    git(project, "init", "-q")
+    git(project, "add", "env", "jobs", ".gitignore")
+    git(project, "commit", "-qm", "first")
+    submit("job", "fake")
+    kept = record_of(submit("job", "fake").run.folder)["git"]
+    assert (kept["dirty"], kept["untracked"]) == (False, ["new.py", "notes/"])
 
 
 @pytest.mark.oracle("git")
@@ -201,7 +218,7 @@ REFUSED = "sbatch: error: Batch job submission failed: {}\n"
         (
             "sbatch: error: site plugin: no weekend jobs\n",
             "site plugin: no weekend jobs",
-            "mend what it names; the script: hpc-kit render job",
+            "mend what it names; the script: hpc-kit render job --cluster fake --set resources.partition=mian",
         ),
     ],
 )
@@ -236,6 +253,12 @@ def test_a_controller_that_is_away_is_not_a_refusal(slurm: FakeSlurm, project: P
     assert not (project / "runs").exists()
 
 
+@pytest.fixture(autouse=True)
+def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_SECONDS", "AWAY_SECONDS", "LOOK_PAUSE"):
+        monkeypatch.setattr(lost, name, 0)
+
+
 LOST = REFUSED.format("Socket timed out on send/recv operation")
 
 
@@ -247,14 +270,93 @@ def test_a_job_whose_answer_was_lost_is_found_again(slurm: FakeSlurm, project: P
     assert record_of(project / "runs/job/40")["job_id"] == "40"
 
 
-def test_a_lost_answer_without_a_job_keeps_what_would_find_it(slurm: FakeSlurm, project: Path) -> None:
+def lose(slurm: FakeSlurm, project: Path) -> Path:
+    """Submit, and lose the answer; the folder in which the submission waits."""
     slurm.says("sbatch.error", LOST)
-    with pytest.raises(AnswerLost) as lost:
+    with pytest.raises(AnswerLost) as error:
         submit("job", "fake")
-    (staged,) = (project / "runs/job").iterdir()
-    assert sorted(path.name for path in staged.iterdir()) == ["record.json", "script.sbatch"]
-    assert staged.name in str(lost.value.remedy)
-    assert lost.value.found == "Batch job submission failed: Socket timed out on send/recv operation"
+    (slurm.folder / "sbatch.error").unlink()
+    (staged,) = (project / "runs/job").glob(".submitting-*")
+    assert sorted(path.name for path in staged.iterdir()) == ["answer-lost", "record.json", "script.sbatch"]
+    assert staged.name in str(error.value.remedy)
+    assert error.value.found == "Batch job submission failed: Socket timed out on send/recv operation"
+    return staged
+
+
+def test_a_job_that_slurm_takes_late_is_waited_for(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pause(_: float) -> None:
+        if (slurm.folder / "late").exists():
+            (slurm.folder / "late").rename(slurm.folder / "41.path")
+
+    slurm.says("sbatch.error", LOST)
+    slurm.says("sbatch.hook", 'echo "${!#}" >"$FAKE/late"')
+    monkeypatch.setattr(lost, "LOOK_SECONDS", 60)
+    monkeypatch.setattr(lost, "AWAY_SECONDS", 60)
+    monkeypatch.setattr(time, "sleep", pause)
+    assert submit("job", "fake").job_id == "41"
+
+
+def test_ctrl_c_while_it_is_looked_for_keeps_what_would_find_it(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(script: Path, access: Access) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lost, "look", interrupted)
+    assert lose(slurm, project).is_dir()
+
+
+def test_repeated_after_a_lost_answer_it_is_the_same_job(slurm: FakeSlurm, project: Path) -> None:
+    staged = lose(slurm, project)
+    slurm.says("40.path", f"{staged}/script.sbatch")
+    again = submit("job", "fake")
+    assert (again.job_id, again.found_again) == ("40", True)
+    assert record_of(project / "runs/job/40")["job_id"] == "40"
+    assert (project / "runs/job/latest").resolve().name == "40"
+    assert not staged.exists()
+    third = submit("job", "fake")
+    assert (third.job_id, third.found_again) == ("12", False)
+
+
+@pytest.mark.parametrize("changed", [{"state": "FAILED"}, {"nodes": 1}])
+def test_another_script_or_a_failed_job_is_submitted_and_the_lost_one_recorded(
+    slurm: FakeSlurm, project: Path, changed: dict[str, object]
+) -> None:
+    staged = lose(slurm, project)
+    slurm.says("40.path", f"{staged}/script.sbatch")
+    slurm.says("state", str(changed.get("state", "RUNNING")))
+    again = submit("job", "fake", set={"resources.nodes": changed.get("nodes", 2)})
+    assert (again.job_id, again.found_again) == ("12", False)
+    assert record_of(project / "runs/job/40")["job_id"] == "40"
+
+
+def test_what_slurm_has_never_taken_is_dropped_and_what_it_may_have_forgotten_kept(
+    slurm: FakeSlurm, project: Path
+) -> None:
+    staged = lose(slurm, project)
+    assert submit("job", "fake").job_id == "12"
+    assert not staged.exists()
+    staged = lose(slurm, project)
+    os.utime(staged, (0, 0))
+    assert submit("job", "fake").job_id == "13"
+    assert (project / "runs/job" / staged.name.replace(".submitting", "lost") / "record.json").is_file()
+
+
+def test_while_slurm_does_not_tell_nothing_is_submitted_again(slurm: FakeSlurm, project: Path) -> None:
+    staged = lose(slurm, project)
+    slurm.says("squeue.error", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    with pytest.raises(SlurmUnavailable, match="does not tell yet what became of it"):
+        submit("job", "fake")
+    assert staged.is_dir()
+    assert "last" not in {path.name for path in slurm.folder.iterdir()}
+
+
+def test_a_submission_of_another_process_is_left_alone(slurm: FakeSlurm, project: Path) -> None:
+    other = project / "runs/job/.submitting-abc"
+    other.mkdir(parents=True)
+    slurm.says("41.path", f"{other}/script.sbatch")
+    assert submit("job", "fake").job_id == "12"
+    assert other.is_dir()
 
 
 def test_an_answer_in_a_sites_own_words_is_understood(slurm: FakeSlurm) -> None:

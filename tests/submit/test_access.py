@@ -1,0 +1,40 @@
+"""Which Slurm a cluster file means: one queue each for the embedded one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import AnswerNo
+from hpc_kit.spec.cluster import Cluster, Node
+from hpc_kit.submit.access import embedded_environ
+
+LOCAL = Cluster(name="local", slurm="embedded")
+
+
+def state(cluster: Cluster, **environ: str) -> str:
+    return embedded_environ(cluster, {"PATH": "/usr/bin:/bin", **environ})["HPC_KIT_SLURM_STATE"]
+
+
+def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
+    home = {"XDG_STATE_HOME": str(tmp_path)}
+    other = Cluster(name="my laptop/2", slurm="embedded", node=Node(cpus=2))
+    assert state(LOCAL, **home) == f"{tmp_path}/hpc_kit/slurm"
+    assert state(other, **home) == f"{tmp_path}/hpc_kit/slurm-my_laptop_2"
+    assert state(other, HPC_KIT_SLURM_STATE=str(tmp_path / "named")) == str(tmp_path / "named")
+
+
+def test_settings_do_not_change_under_jobs_that_are_not_over(tmp_path: Path) -> None:
+    home = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path)}
+    environ = embedded_environ(LOCAL, home)
+    changed = Cluster(name="local", slurm="embedded", node=Node(cpus=2))
+    subprocess.run(["sbatch", "--hold", "--wrap=true"], env=environ, cwd=tmp_path, check=True, capture_output=True)
+    with pytest.raises(AnswerNo, match="has other settings, and jobs that are not over") as error:
+        embedded_environ(changed, home)
+    assert f"end them: {tmp_path}/hpc_kit/slurm/bin/scancel --me" in str(error.value)
+    assert embedded_environ(LOCAL, home) == environ
+    subprocess.run([f"{tmp_path}/hpc_kit/slurm/bin/scancel", "--me"], check=True)
+    embedded_environ(changed, home)
+    assert '"cpus": 2' in (tmp_path / "hpc_kit/slurm/slurm.json").read_text()

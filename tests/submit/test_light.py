@@ -1,0 +1,33 @@
+"""What a command need not know it does not import: the prompt comes back at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.submit.fake import FakeSlurm
+
+
+def imported(*words: str) -> set[str]:
+    """The modules that a command of hpc-kit imports."""
+    argv = [sys.executable, "-X", "importtime", "-m", "hpc_kit", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_a_script_is_rendered_without_what_asks_slurm(project: Path) -> None:
+    names = imported("render", "ddp_4node", "--cluster", "local")
+    assert "jinja2" in names
+    assert not {"submitit", "torch", "hpc_kit.slurm.status", "hpc_kit.slurm.nodelist", "subprocess"} & names
+
+
+def test_a_job_is_submitted_without_submitits_half_and_without_the_rules_of_check(
+    slurm: FakeSlurm, project: Path
+) -> None:
+    (project / "train.py").touch()
+    python = f"cluster.python={sys.executable}"
+    names = imported("submit", "job", "--cluster", "fake", "--set", python, "--no-wait")
+    assert slurm.told("sbatch.argv")
+    assert not {"submitit", "torch", "hpc_kit.script.rules", "hpc_kit.submit.monitor"} & names

@@ -1,0 +1,65 @@
+"""`sbatch --test-only`: what it says, and what is made of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SlurmUnavailable, SubmitRefused
+from hpc_kit.spec import files
+from hpc_kit.spec.resolve import resolve
+from hpc_kit.submit.trial import Start, parse, would_start
+from tests.submit.fake import FakeSlurm
+
+TOMORROW = dt.datetime.fromisoformat("2026-11-23T14:20:05")
+
+MAIN = "sbatch: Job 2 to start at 2026-11-23T14:20:05 using 4 processors on nodes n[1-4] in partition main\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "start"),
+    [
+        (MAIN.replace("main", "high") + "sbatch:   Preempts: 4,5\n", Start(TOMORROW, "n[1-4]", 4, "high", ("4", "5"))),
+        (MAIN, Start(TOMORROW, "n[1-4]", 4, "main", ())),
+        ("sbatch: Job 9 to start at 2026-11-23T14:20:05 using 2 processors on n[1-2]\n",
+         Start(TOMORROW, "n[1-2]", 2, None, ())),
+        ("lua: welcome\n" + MAIN.replace("using", "a using"), Start(TOMORROW, "n[1-4]", 4, "main", ())),
+        (MAIN.replace("2026-11-23T14:20:05", "soon"), None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_what_sbatch_says_is_read(said: str, start: Start | None) -> None:
+    assert parse(said) == start
+
+
+SAYS = """echo "${!#}" >"$FAKE/asked"; cp "${!#}" "$FAKE/script"; cat "$FAKE/says" >&2; exit "$(cat "$FAKE/exit")"\n"""
+
+
+def ask(slurm: FakeSlurm, project: Path, says: str, status: int = 0) -> Start:
+    slurm.says("sbatch.hook", SAYS)
+    slurm.says("says", says)
+    slurm.says("exit", str(status))
+    return would_start(resolve(files.load("job", "fake", root=project), root=project), root=project)
+
+
+def test_the_scheduler_is_asked_with_the_very_script_and_nothing_is_left(slurm: FakeSlurm, project: Path) -> None:
+    assert ask(slurm, project, MAIN).nodes == "n[1-4]"
+    assert slurm.told("sbatch.argv").split()[0] == "--test-only"
+    assert "#SBATCH --nodes=2" in slurm.told("script")
+    assert not Path(slurm.told("asked").strip()).exists()
+    assert not (project / "runs").exists()
+
+
+def test_a_refusal_is_one_of_submit(slurm: FakeSlurm, project: Path) -> None:
+    with pytest.raises(SubmitRefused, match="sbatch refused job") as refused:
+        ask(slurm, project, "allocation failure: Requested node configuration is not available\n", 1)
+    assert refused.value.found == "allocation failure: Requested node configuration is not available"
+    assert "asked for: 2 nodes" in str(refused.value.remedy)
+
+
+def test_an_answer_without_a_time_is_no_answer(slurm: FakeSlurm, project: Path) -> None:
+    with pytest.raises(SlurmUnavailable, match="does not say when") as unclear:
+        ask(slurm, project, "sbatch: all fine\n")
+    assert unclear.value.found == "all fine"

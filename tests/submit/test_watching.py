@@ -1,0 +1,116 @@
+"""Watching: what is new at each look, how often Slurm is asked, what a controller that restarts does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import UnknownJob
+from hpc_kit.submit.access import Access
+from hpc_kit.submit.submission import submit
+from hpc_kit.submit.watching import Look, watch
+from tests.submit.fake import FakeSlurm
+
+Step = Callable[[], object]
+
+
+@pytest.fixture
+def access(slurm: FakeSlurm) -> Access:
+    return slurm.access(os.environ)
+
+
+def looks(access: Access, project: Path, *steps: Step, words: tuple[str, ...] = ()) -> list[Look]:
+    """A look, a step, a look, ... to the end."""
+    left = list(steps)
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 10
+        left.pop(0)()
+
+    return list(watch(words, project / "runs", access, interval=10, sleep=sleep))
+
+
+def changes(found: list[Look]) -> list[list[str]]:
+    return [[f"{each.line.job_id} {each.old} {each.line.state}" for each in look.changes] for look in found]
+
+
+def test_the_queue_is_watched_to_its_end(slurm: FakeSlurm, project: Path, access: Access) -> None:
+    for _ in range(2):
+        submit("job", "fake")
+    slurm.queue("11 COMPLETED", "12 PENDING Priority", "13 RUNNING")
+    found = looks(
+        access,
+        project,
+        lambda: slurm.queue("12 PENDING Resources", "13 COMPLETING", "14 PENDING Dependency"),
+        lambda: slurm.queue("12 RUNNING", "13 COMPLETED", "14 PENDING DependencyNeverSatisfied"),
+        lambda: slurm.queue("12 COMPLETED", "14 CANCELLED"),
+    )
+    assert changes(found) == [
+        ["13 None RUNNING", "12 None PENDING"],
+        ["14 None PENDING"],
+        ["13 RUNNING COMPLETED", "12 PENDING RUNNING", "14 PENDING PENDING"],
+        ["12 RUNNING COMPLETED", "14 PENDING CANCELLED"],
+    ]
+    assert [(look.over, look.well) for look in found] == [(False, False)] * 3 + [(True, False)]
+    assert len(slurm.told("squeue.calls").splitlines()) == 4
+
+
+def test_an_empty_queue_is_over_at_once(slurm: FakeSlurm, project: Path, access: Access) -> None:
+    (found,) = looks(access, project)
+    assert (found.lines, found.over, found.well) == ([], True, True)
+
+
+def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Path, access: Access) -> None:
+    submit("job", "fake")
+    slurm.queue("12 RUNNING")
+
+    def back() -> None:
+        (slurm.folder / "squeue.error").unlink()
+        slurm.queue("12 COMPLETED")
+
+    found = looks(
+        access,
+        project,
+        lambda: slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n"),
+        lambda: None,
+        back,
+        words=("job",),
+    )
+    assert [look.unreachable is not None for look in found] == [False, True, True, False]
+    assert [str(look.lines[0].state) for look in found] == ["RUNNING"] * 3 + ["COMPLETED"]
+    assert (found[-1].over, found[-1].well) == (True, True)
+
+
+def test_a_controller_that_is_away_at_first_is_waited_for(slurm: FakeSlurm, project: Path, access: Access) -> None:
+    slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")
+
+    def back() -> None:
+        (slurm.folder / "squeue.error").unlink()
+        slurm.queue("12 FAILED")
+
+    assert changes(looks(access, project, back, words=("12",))) == [[], ["12 None FAILED"]]
+
+
+def test_a_job_that_slurm_forgets_is_over_after_some_looks(slurm: FakeSlurm, project: Path, access: Access) -> None:
+    slurm.queue("12 RUNNING")
+    found = looks(access, project, slurm.queue, lambda: None, lambda: None, words=("12",))
+    assert changes(found) == [["12 None RUNNING"], [], [], ["12 RUNNING UNKNOWN"]]
+
+
+def test_a_job_that_ended_unseen_ends_by_its_own_mark(slurm: FakeSlurm, project: Path, access: Access) -> None:
+    run = submit("job", "fake").run
+    slurm.queue("12 RUNNING")
+
+    def gone() -> None:
+        slurm.queue()
+        (run.folder / "end").write_text("0 1700000000\n")
+
+    assert changes(looks(access, project, gone, words=("12",))) == [["12 None RUNNING"], ["12 RUNNING COMPLETED"]]
+
+
+def test_what_nobody_knows_is_refused(slurm: FakeSlurm, project: Path, access: Access) -> None:
+    with pytest.raises(UnknownJob):
+        looks(access, project, words=("77",))
