@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Executor",
+    "Group",
     "HpcKitError",
     "ScriptJob",
     "World",
@@ -23,6 +24,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from hpc_kit.errors import HpcKitError as HpcKitError
+    from hpc_kit.runtime import Group as Group
     from hpc_kit.runtime import World as World
     from hpc_kit.runtime import distributed as distributed
     from hpc_kit.runtime import resolve as resolve
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Executor": "hpc_kit.submit.executor",
+    "Group": "hpc_kit.runtime",
     "HpcKitError": "hpc_kit.errors",
     "ScriptJob": "hpc_kit.submit.job",
     "World": "hpc_kit.runtime",

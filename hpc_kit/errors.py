@@ -17,6 +17,7 @@
         ├── SubmitRefused            sbatch refused the script
         ├── UnknownJob               neither Slurm nor runs/ knows this job
         ├── RendezvousError          the ranks did not find one another in time
+        ├── LaunchError              a host of a launch over ssh cannot be used
         └── JobFailed                the job ended badly
 """
 
@@ -99,6 +100,8 @@ class ContradictoryEnvironment(LauncherError):
 class RecordError(HpcKitError):
     """A run's folder cannot be written or read."""
 
+    exit_status: ClassVar[int] = 1
+
 
 class AnswerNo(HpcKitError):
     """The question was right; the answer is no."""
@@ -120,6 +123,10 @@ class UnknownJob(AnswerNo):
 
 class RendezvousError(AnswerNo):
     """The ranks did not find one another in time."""
+
+
+class LaunchError(AnswerNo):
+    """A host of a launch over ssh cannot be reached, or not be used."""
 
 
 class JobFailed(AnswerNo):

@@ -1,74 +1,55 @@
 """The command line: one file a command; the only place that prints and the only one that ends the process.
 
 Exit status: 0 fine; 1 the answer is no (findings, a failed job, Slurm not there); 2 wrong use. `submit` and `logs`
-that follow a job to its end return the job's own status.
+that follow a job to its end return the job's own status; Ctrl-C is 130.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
+from hpc_kit.cli.lazy import LazyGroup
 from hpc_kit.errors import HpcKitError
 
 COMMANDS = {
+    "init": "copy jobs, programs, templates and a Makefile into a project of your own",
     "list": "jobs, clusters and templates that can be named",
     "render": "print the sbatch script of a job",
     "check": "look for faults in a job or a script before it is queued",
+    "plan": "find the layout to submit: time and memory of every legal one",
     "submit": "submit a job, or any program: submit -j 4x2 -- python train.py",
+    "launch": "start a job over ssh, without a scheduler: launch JOB --hosts a,b,c",
     "status": "states of jobs, in plain words",
+    "watch": "the same again and again, until all are over",
     "logs": "a job's output; its first failure where it failed",
     "cancel": "end jobs",
+    "report": "runs and benches as one page of HTML, readable offline",
     "env": "who this process is, and how that is known",
+    "doctor": "in a step: where each rank runs, and what differs between the nodes",
     "nodelist": "expand a Slurm host list, a host a line",
+    "bench": "measure this machine, and compare: comm for collectives of gloo, mpi, nccl",
     "schema": "the JSON Schema of job and cluster files",
     "embedded": "the Slurm that comes along: run a command on it",
 }
 """Every command with its line in the help; the module of the same name is imported when it is used."""
 
 
-class Commands(click.Group):
-    """Finds a command's module only when it is called, so that the help comes at once."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Names in the order of a job's life."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """The command of that name, imported now."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"hpc_kit.cli.{cmd_name}")
-        command: click.Command = module.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        """The table of commands, without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with near matches for a name that does not exist."""
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, COMMANDS, n=2)
-            raise HpcKitError(
-                f"no command '{name}'", remedy=" or ".join(f"hpc-kit {word}" for word in near) or "hpc-kit --help"
-            )
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup,
+    modules={name: f"hpc_kit.cli.{name}" for name in COMMANDS},
+    lines=COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="hpc_kit", message="hpc-kit %(version)s")
-def root() -> None:
+@click.pass_context
+def root(ctx: click.Context) -> None:
     """Slurm job templates, submission and launcher bootstrap for PyTorch training."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main() -> NoReturn:
@@ -92,4 +73,10 @@ def main() -> NoReturn:
         # The reader (head, less) has what it wanted; Python must not complain about it while it ends.
         sys.stdout = None
         sys.exit(0)
+    except OSError as error:
+        # What reads and writes files has errors of its own; this is the output, behind a `>` to a full disk.
+        what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
+        remedy = "see that you may read and write it" if error.filename else "free some space, or write elsewhere"
+        click.echo(f"hpc-kit: {HpcKitError(what, found=error.strerror, remedy=remedy)}", err=True)
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -2,56 +2,138 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.cli.session import line
+from hpc_kit.run_files import RECORD
 
 if TYPE_CHECKING:
     from hpc_kit.submit.access import Access
     from hpc_kit.submit.failure import Failure
+    from hpc_kit.submit.monitor import Event
     from hpc_kit.submit.outcome import Outcome
     from hpc_kit.submit.runs import Run
 
 INTERRUPTED = 130
 
 
-def follow(run: Run, access: Access, *, rank: int = 0, lines: int | None = None) -> int:
-    """Print what happens to a job until it ends; returns the status to end with.
+def follow(
+    run: Run,
+    access: Access,
+    *,
+    ranks: Sequence[int] | None = (0,),
+    lines: int | None = None,
+    as_json: bool = False,
+) -> int:
+    """Print what happens to a job, or to all elements of an array, until the end; returns the status to end with.
 
     Ctrl-C stops the following only: the job goes on, and the way to end it is printed.
     """
+    elements = run.elements()
+    outcomes: list[Outcome] = []
+    try:
+        from hpc_kit.submit import monitor
+
+        for event in monitor.follow(elements or [run], access, ranks=ranks, lines=lines):
+            if isinstance(event, monitor.Ended):
+                outcomes.append(event.outcome)
+            if as_json:
+                click.echo(json.dumps(_entry(event)))
+            else:
+                _tell(event, of_several=bool(elements), one_rank=ranks is not None and len(ranks) == 1)
+    except KeyboardInterrupt:
+        click.echo(err=as_json)
+        if as_json:
+            click.echo(f"job {run.job_id} goes on", err=True)
+        else:
+            line("", f"job {run.job_id} goes on")
+            next_steps(run.job_id, going=True)
+        return INTERRUPTED
+    if as_json:
+        return next((each.exit_status for each in _in_order(outcomes) if each.exit_status), 0)
+    return conclude_array(run, outcomes) if elements else conclude(outcomes[0])
+
+
+def _in_order(outcomes: list[Outcome]) -> list[Outcome]:
+    return sorted(outcomes, key=lambda each: int(each.job_id.partition("_")[2] or 0))
+
+
+def _tell(event: Event, *, of_several: bool, one_rank: bool) -> None:
+    """One event for a person; of several jobs, each is named. Their ends are told together."""
     from hpc_kit.submit import monitor
 
-    try:
-        for event in monitor.follow([run], access, rank=rank, lines=lines):
-            match event:
-                case monitor.StateChanged(_, old, new, elapsed, _):
-                    line("", f"{old} -> {new}" if old else f"{new}", right=f"{elapsed:.1f} s" if old else "")
-                case monitor.Waiting(_, reason, meaning):
-                    line("", f"{reason}: {meaning.sentence}")
-                case monitor.RankLine(_, number, text):
-                    line(f"rank {number}", text)
-                case monitor.Unreachable(error):
-                    line("slurm", f"{error.what}; the job goes on, and so does the asking")
-                case monitor.Ended(_, outcome):
-                    conclude(outcome)
-                    return outcome.exit_status
-    except KeyboardInterrupt:
-        click.echo()
-        line("", f"job {run.job_id} goes on")
-        next_steps(run.job_id, going=True)
-        return INTERRUPTED
-    return 0
+    match event:
+        case monitor.StateChanged(job_id, old, new, elapsed, _):
+            right = f"{elapsed:.1f} s" if old else ""
+            line(job_id if of_several else "", f"{old} -> {new}" if old else f"{new}", right=right)
+        case monitor.Waiting(job_id, reason, meaning):
+            line(job_id if of_several else "", f"{reason}: {meaning.sentence}")
+        case monitor.RankLine(job_id, number, text):
+            who = [job_id] * of_several + [f"rank {number}"] * (not of_several or not one_rank)
+            line(" ".join(who), text)
+        case monitor.Unreachable(error):
+            line("slurm", f"{error.what}; the job goes on, and so does the asking")
+        case monitor.Ended():
+            pass
 
 
-def conclude(outcome: Outcome) -> None:
-    """How a job ended: its summary or its first failure, where its files are, what to type next."""
+def _entry(event: Event) -> dict[str, object]:
+    """One event for a program."""
+    from hpc_kit.submit import monitor
+
+    match event:
+        case monitor.StateChanged(job_id, old, new, elapsed, _):
+            told = {"old": str(old) if old else None, "state": str(new), "elapsed": round(elapsed, 3)}
+            return {"event": "state", "job_id": job_id, **told}
+        case monitor.Waiting(job_id, reason, meaning):
+            return {"event": "waiting", "job_id": job_id, "reason": reason, "sentence": meaning.sentence}
+        case monitor.RankLine(job_id, number, text):
+            return {"event": "line", "job_id": job_id, "rank": number, "text": text}
+        case monitor.Unreachable(error):
+            return {"event": "unreachable", "error": error.what, "found": error.found}
+        case monitor.Ended(job_id, outcome):
+            return {"event": "ended", "job_id": job_id, **outcome_entry(outcome)}
+
+
+def outcome_entry(outcome: Outcome) -> dict[str, object]:
+    """How a job ended, for a program."""
+    failure = outcome.failure
+    first = failure and {**failure._asdict(), "log": str(failure.log) if failure.log else None}
+    return {
+        "state": str(outcome.state),
+        "sentence": outcome.sentence,
+        "exit_status": outcome.exit_status,
+        "first_failure": first,
+        "summary": outcome.summary,
+        "run": str(outcome.run),
+    }
+
+
+def conclude_array(run: Run, outcomes: list[Outcome]) -> int:
+    """How the elements of an array ended: each that failed, and where their files are; the status is the first's."""
+    failed = [each for each in _in_order(outcomes) if each.exit_status]
+    for outcome in failed:
+        if outcome.failure:
+            show_failure(outcome.failure, f"{outcome.job_id}, ")
+        else:
+            line("ended", f"{outcome.job_id} {outcome.state}: {outcome.sentence}")
+    line("ended" if failed else "done", f"{len(outcomes) - len(failed)} of {len(outcomes)} elements completed")
+    line("logs", f"{shown(run.folder)}_*/rank-*.log, {shown(run.batch_log).replace('%a', '*')}")
+    if run.known:
+        line("record", shown(run.folder / RECORD))
+    next_steps(run.job_id, going=False)
+    return failed[0].exit_status if failed else 0
+
+
+def conclude(outcome: Outcome) -> int:
+    """How a job ended: its summary or its first failure, where its files are, what to type next; its status."""
     if outcome.failure:
         show_failure(outcome.failure)
     elif outcome.exit_status:
@@ -62,15 +144,16 @@ def conclude(outcome: Outcome) -> None:
     if outcome.record:
         line("record", shown(outcome.record))
     next_steps(outcome.job_id, going=False, rank=outcome.failure.rank if outcome.failure else None)
+    return outcome.exit_status
 
 
-def show_failure(failure: Failure) -> None:
-    """The rank that failed first, and its own words alone."""
+def show_failure(failure: Failure, of: str = "") -> None:
+    """The rank that failed first, `of` which element of an array, and its own words alone."""
     who = "the batch script" if failure.rank is None else f"rank {failure.rank}"
     where = f" on {failure.host}" if failure.host else ""
     how = failure.signal or (f"exit code {failure.exit_code}" if failure.exit_code is not None else "")
     told = failure.headline if not how or how in failure.headline else f"{failure.headline} ({how})"
-    line("failed", f"{who}{where}: {told}")
+    line("failed", f"{of}{who}{where}: {told}")
     for text in failure.text.splitlines():
         line("", text)
 

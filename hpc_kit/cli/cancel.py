@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import click
 
-from hpc_kit.cli.session import CLUSTER, here
+from hpc_kit.cli.session import CLUSTER, JSON, here
+from hpc_kit.cli.table import rows
 
 
 @click.command("cancel")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("words", nargs=-1, required=True, metavar="JOB|ID...")
 @CLUSTER
-def command(ids: tuple[str, ...], cluster: str | None) -> None:
-    """End jobs, or elements of an array (12_3); says what each was before."""
-    from hpc_kit.submit.listing import cancel
+@JSON
+def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
+    """End jobs by id, elements of an array (12_3), or all of a name; says what each was before.
+
+    Exit status: 0 they are ended, or had ended already; 1 a job is not known (then none is ended), or scancel refuses.
+    """
+    from hpc_kit.submit.cancelling import cancel
 
     place = here(cluster)
-    for each in cancel(list(ids), place.runs, place.access):
-        told = "had ended already" if each.state.finished else "cancelled"
-        click.echo(f"{each.job_id:>8}  {each.name}  {told}: was {each.state}")
+    before = cancel(list(words), place.runs, place.access)
+    if as_json:
+        import json
+
+        told = [{"job_id": each.job_id, "name": each.name, "was": str(each.state)} for each in before]
+        click.echo(json.dumps(told, indent=2))
+        return
+    going = {each.job_id for each in before if each.status is not None and not each.state.finished}
+    for chosen, text in ((True, "cancelled: was"), (False, "had ended already:")):
+        for row in rows([each for each in before if (each.job_id in going) is chosen]):
+            click.echo(f"{row.job_id:>8}  {row.name}  {text} {row.text.partition(': ')[0]}")

@@ -11,9 +11,11 @@ import click
 
 from hpc_kit.cli.request import JobCommand, Request, job_arguments, job_of, request_of
 from hpc_kit.errors import SpecError
+from hpc_kit.spec import places
 
 if TYPE_CHECKING:
     from hpc_kit.script.rules import Finding
+    from hpc_kit.spec.cluster import Cluster
 
 SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
 _WIDTH = 150
@@ -81,36 +83,38 @@ def _check_file(request: Request, name: str) -> Report:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise SpecError(f"cannot read {name}", found=error.strerror, remedy="the path of a batch script") from error
-    embedded = False
+    cluster = None
     if request.cluster is not None:
         from hpc_kit.spec.files import load_cluster
 
-        embedded = load_cluster(request.cluster, root=Path.cwd()).slurm == "embedded"
-    return _report(data.decode("utf-8", errors="replace"), shown, job=False, embedded=embedded)
+        cluster = load_cluster(request.cluster, root=places.current_folder())
+    return _report(data.decode("utf-8", errors="replace"), shown, job=False, cluster=cluster)
 
 
 def _check_job(request: Request, *, standalone: bool) -> Report:
     from hpc_kit.script import checkers, preflight
     from hpc_kit.script.render import render_resolved
 
-    root = Path.cwd()
+    root = places.current_folder()
     resolved = job_of(request, root)
     text = render_resolved(resolved, standalone=standalone, root=root)
-    report = _report(text, resolved.job.name, job=True, embedded=resolved.cluster.slurm == "embedded")
+    report = _report(text, resolved.job.name, job=True, cluster=resolved.cluster)
     missing = preflight.findings(resolved, root, elsewhere=checkers.NO_SLURM in report.not_checked.values())
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
 
 
-def _report(text: str, name: str, *, job: bool, embedded: bool) -> Report:
+def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Report:
     from hpc_kit.script import checkers
     from hpc_kit.script.reader import read_script
     from hpc_kit.script.rules import RULES, Subject, check
     from hpc_kit.slurm.commands import run
+    from hpc_kit.submit.access import version_of
 
-    script = read_script(text, name)
+    script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
+    version = version_of(cluster, os.environ)
     # A job's log folder is made by submit; that it can be made is looked at apart.
-    found = check(Subject(script, None if job else os.path.isdir))
-    checked, not_checked = [f"{len(RULES)} rules"], {}
+    found = check(Subject(script, None if job else os.path.isdir, version))
+    checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread:
         subject, _, reason = script.unread.partition(": ")
         not_checked[subject] = reason

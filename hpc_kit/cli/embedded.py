@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import click
 
 from hpc_kit.errors import SpecError
+from hpc_kit.spec import places
 from hpc_kit.spec.files import load_cluster
 
 CLUSTER = click.option("--cluster", default="local", show_default=True, help="Cluster file with slurm = 'embedded'.")
@@ -41,7 +41,7 @@ def path(cluster: str) -> None:
 
 
 def _environ(name: str) -> dict[str, str]:
-    cluster = load_cluster(name, root=Path.cwd())
+    cluster = load_cluster(name, root=places.current_folder())
     if cluster.slurm != "embedded":
         raise SpecError(
             f"cluster {name} is not the embedded one", found=f"slurm = '{cluster.slurm}'", remedy="--cluster local"

@@ -20,7 +20,7 @@ KINDS: tuple[tuple[places.Kind, str, str], ...] = (
 @click.option("--json", "as_json", is_flag=True, help="A JSON object.")
 def command(as_json: bool) -> None:
     """Jobs, clusters and templates that can be named: the project's own first, then those that are shipped."""
-    root = Path.cwd()
+    root = places.current_folder()
     found = {title: _entries(kind, suffix, root) for kind, title, suffix in KINDS}
     if as_json:
         import json

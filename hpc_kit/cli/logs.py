@@ -2,61 +2,100 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.cli import account
-from hpc_kit.cli.session import CLUSTER, here
-from hpc_kit.errors import UnknownJob
+from hpc_kit.cli.session import CLUSTER, here, line
+from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 
 if TYPE_CHECKING:
+    from hpc_kit.slurm.status import JobStatus
+    from hpc_kit.submit.access import Access
     from hpc_kit.submit.runs import Run
 
 
 @click.command("logs")
-@click.argument("job_id", required=False, metavar="[ID]")
+@click.argument("word", required=False, metavar="[JOB|ID]")
 @click.option("-f", "--follow", is_flag=True, help="Follow the job to its end; the exit status is the job's own.")
 @click.option("--rank", type=click.IntRange(min=0), default=None, metavar="N", help="Which rank [default: 0].")
 @click.option("--all", "every", is_flag=True, help="All ranks, each line with its rank in front.")
 @click.option("--batch", is_flag=True, help="What the batch script itself and srun said.")
 @CLUSTER
-def command(job_id: str | None, follow: bool, rank: int | None, every: bool, batch: bool, cluster: str | None) -> int:
+@click.option("--json", "as_json", is_flag=True, help="A JSON document; with -f a JSON object a line.")
+def command(
+    word: str | None, follow: bool, rank: int | None, every: bool, batch: bool, cluster: str | None, as_json: bool
+) -> int:
     """A job's output, and how it ended; of a failed job the rank that failed first, with its own traceback alone.
 
-    Without ID, the latest run.
-    """
-    from hpc_kit.submit.outcome import end_of
+    JOB: the latest run of that name. Without any, the latest run.
 
+    Exit status: 0 shown; with -f the job's own; 1 there is no such job or log; 2 wrong use; 130 Ctrl-C while following.
+    """
     place = here(cluster)
-    run = _run(place.runs, job_id)
+    run = run_of(place.runs, word)
+    _check(run, rank, every=every, batch=batch)
     if follow:
-        return account.follow(run, place.access, rank=rank or 0)
-    if every:
-        _print_all(run)
-    else:
-        _print(run.batch_log if batch else run.rank_log(rank or 0))
-    status = place.access.query([run.job_id]).get(run.job_id)
-    if status is not None and not status.state.finished:
-        account.next_steps(run.job_id, going=True)
+        return account.follow(run, place.access, ranks=None if every else (rank or 0,), as_json=as_json)
+    elements = run.elements()
+    ranks = [] if batch else run.ranks() if every else [rank or 0]
+    if as_json:
+        statuses = _statuses(elements or [run], place.access)
+        told = [_entry(job, ranks, status) for job, status in zip(elements or [run], statuses, strict=True)]
+        click.echo(json.dumps(told if elements else told[0], indent=2))
         return 0
-    outcome = end_of(run, status)
-    click.echo()
-    account.conclude(outcome)
+    for each in elements or [run]:
+        log = each.batch_log if batch else each.rank_log(rank or 0)
+        if elements:
+            line(each.job_id, account.shown(each.folder))
+        if every:
+            _print_all(each)
+        elif log.exists() or not elements:
+            _print(log)
+    _print_end(run, elements, place.access)
     return 0
 
 
-def _run(runs: Path, job_id: str | None) -> Run:
+def run_of(runs: Path, word: str | None) -> Run:
+    """The latest run of a name, or the run of an id; without a word the latest of all.
+
+    Raises:
+        UnknownJob: There is none.
+    """
+    from hpc_kit.submit.listing import Wanted
     from hpc_kit.submit.runs import Runs
 
     known = Runs(runs)
-    if job_id is not None:
-        return known.need(job_id)
+    if word is not None:
+        named = known.named(word) if Wanted.of([word]).names else []
+        return named[0] if named else known.need(word)
     recent = known.recent(1)
     if not recent:
         raise UnknownJob(f"no runs in {account.shown(runs)}", remedy="hpc-kit submit ddp_4node")
     return recent[0]
+
+
+def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
+    if sum((rank is not None, every, batch)) > 1:
+        raise SpecError("--rank, --all and --batch exclude one another", remedy="keep one of them")
+    if rank is not None and run.known is not None and rank >= run.known.resolved.world_size:
+        last = run.known.resolved.world_size - 1
+        raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
+
+
+def _statuses(jobs: list[Run], access: Access) -> list[JobStatus | None]:
+    """What Slurm says of them; without a controller, their own files have to do."""
+    from hpc_kit.slurm.status import whole
+
+    try:
+        told = access.query(job.job_id for job in jobs)
+    except SlurmUnavailable as error:
+        click.echo(f"hpc-kit: {error.what}: what follows comes from the job's own files", err=True)
+        told = {}
+    return [whole(told, job.job_id) for job in jobs]
 
 
 def _print(log: Path) -> None:
@@ -73,7 +112,44 @@ def _print(log: Path) -> None:
 
 def _print_all(run: Run) -> None:
     """Rank by rank: the ranks' own logs keep no common clock to sort by."""
-    for log in sorted(run.folder.glob("rank-*.log"), key=lambda path: int(path.stem.rpartition("-")[2])):
-        rank = log.stem.rpartition("-")[2]
-        for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            click.echo(f"{rank:>4}: {text}")
+    for rank in run.ranks():
+        log = run.rank_log(rank)
+        if log.is_file():
+            for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
+                click.echo(f"{rank:>4}: {text}")
+
+
+def _print_end(run: Run, elements: list[Run], access: Access) -> None:
+    """How the job ended, or how to go on with one that has not."""
+    from hpc_kit.submit.outcome import ends_of
+
+    jobs = elements or [run]
+    statuses = _statuses(jobs, access)
+    if any(status is not None and not status.state.finished for status in statuses):
+        account.next_steps(run.job_id, going=True)
+        return
+    outcomes = ends_of(zip(jobs, statuses, strict=True))
+    click.echo()
+    if elements:
+        account.conclude_array(run, outcomes)
+    else:
+        account.conclude(outcomes[0])
+
+
+def _entry(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:
+    """How it stands or ended, and where each log is with what is in it."""
+    from hpc_kit.submit.outcome import end_of
+
+    told: dict[str, object] = {"job_id": run.job_id, "name": run.name, "state": str(status.state) if status else None}
+    if status is None or status.state.finished:
+        told |= account.outcome_entry(end_of(run, status))
+    logs = {str(rank): _log_entry(run.rank_log(rank)) for rank in ranks}
+    return {**told, "batch": _log_entry(run.batch_log), "ranks": logs}
+
+
+def _log_entry(log: Path) -> dict[str, object]:
+    try:
+        lines: list[str] | None = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = None
+    return {"path": str(log), "lines": lines}

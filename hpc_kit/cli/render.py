@@ -7,33 +7,53 @@ from pathlib import Path
 
 import click
 
+from hpc_kit.cli.over_ssh import HOSTFILE, HOSTS, shell_script
 from hpc_kit.cli.request import JobCommand, job_arguments, job_of, request_of
+from hpc_kit.errors import SpecError
+from hpc_kit.spec import places
 
 
 @click.command("render", cls=JobCommand)
 @job_arguments
 @click.option("--standalone", is_flag=True, help="A script that needs no hpc_kit on the nodes.")
+@click.option("--shell", is_flag=True, help="A plain shell script instead: no scheduler, ssh to several hosts.")
+@HOSTS
+@HOSTFILE
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Keep the job as a job file, too.")
-def command(standalone: bool, save: Path | None, **_: object) -> None:
-    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch. Its log folder is made, too.
+def command(
+    standalone: bool, shell: bool, hosts: str | None, hostfile: Path | None, save: Path | None, **_: object
+) -> None:
+    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch. Its log folders are made, too.
 
     JOB is a job file's name or path. Without one, the program stands behind --:
     hpc-kit render -j 4x2 --time 2:00:00 -- python train.py --steps 100
 
     Every long sbatch option is an option here, too.
     """
+    from hpc_kit.script.context import log_folders
     from hpc_kit.script.render import render_resolved
 
-    root = Path.cwd()
-    resolved = job_of(request_of(), root)
-    text = render_resolved(resolved, standalone=standalone, root=root)
+    root = places.current_folder()
+    named = hosts is not None or hostfile is not None
+    if named and not shell:
+        raise SpecError("--hosts without --shell", found="sbatch gets its nodes of Slurm", remedy="render --shell")
+    if shell:
+        from hpc_kit.launch.hosts import read_hosts
+
+        resolved, text = shell_script(
+            request_of(), read_hosts(hosts, hostfile) if named else (), root, standalone=standalone
+        )
+    else:
+        resolved = job_of(request_of(), root)
+        text = render_resolved(resolved, standalone=standalone, root=root)
     if save is not None:
         from hpc_kit.spec.write import save_job
 
         save_job(resolved.asked, save)
     for note in resolved.notes:
         click.echo(f"hpc-kit: {note}", err=True)
-    # sbatch makes no folders: without this one, the script that is printed here would vanish without a word.
-    with suppress(OSError):
-        (root / (resolved.job.resources.chdir or "") / resolved.log_folder).mkdir(parents=True, exist_ok=True)
+    # sbatch makes no folders: without these, the script that is printed here would vanish without a word.
+    for folder in log_folders(resolved):
+        with suppress(OSError):
+            (root / folder).mkdir(parents=True, exist_ok=True)
     click.echo(text, nl=False)

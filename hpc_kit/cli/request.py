@@ -16,6 +16,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.slurm.options import parse_options
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import Choice, default_cluster
+from hpc_kit.spec.files import Loaded
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
@@ -68,8 +69,10 @@ def _split(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str]
         if option is None:
             others.append(word)
             continue
-        mine.append(word)
-        alone = option.is_flag or equals or (short == "-j" and len(word) > 2)
+        # As with sbatch's own, a value that may be left out is written behind an equals sign.
+        may = bool(option.metavar and option.metavar.startswith("[="))
+        mine.append(f"{name}={option.flag_value}" if may and not equals else word)
+        alone = may or option.is_flag or equals or (short == "-j" and len(word) > 2)
         mine.extend([] if alone else [value for value in [next(words, None)] if value is not None])
     return mine, others
 
@@ -101,8 +104,12 @@ def sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
 
 def job_arguments(function: F) -> F:
     """The arguments of a command that makes a job: its name or `-j`, `--set`, `--cluster`."""
+    return click.argument("job", required=False)(job_options(function))
+
+
+def job_options(function: F) -> F:
+    """As `job_arguments`, without the job's name."""
     decorators = (
-        click.argument("job", required=False),
         click.option("-j", "shape", metavar="NODESxRANKS", help="Nodes x ranks a node, such as 4x2."),
         click.option(
             "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override anything: resources.nodes=2."
@@ -116,10 +123,31 @@ def job_arguments(function: F) -> F:
 
 def request_of() -> Request:
     """The request that the arguments of `job_arguments` make."""
+    return _request(click.get_current_context().params["job"])
+
+
+def requests_of(jobs: tuple[str, ...]) -> list[Request]:
+    """The requests that `job_options` make of several jobs, or of a program without any.
+
+    Raises:
+        SpecError: A program stands behind several jobs.
+    """
+    if len(jobs) > 1 and click.get_current_context().meta["program"]:
+        raise SpecError(
+            "words behind -- belong to one job",
+            found=f"{len(jobs)} jobs: {', '.join(jobs)}",
+            remedy="one job; or the words in the `command` of its file",
+        )
+    return [_request(job) for job in jobs] or [_request(None)]
+
+
+def _request(job: str | None) -> Request:
     ctx = click.get_current_context()
     given = ctx.params
     program, options = ctx.meta["program"], ctx.meta["sbatch"]
-    return Request(given["job"], program, given["shape"], given["settings"], given["cluster"], options)
+    # click takes the sign along: -j=4x2
+    shape = given["shape"] and given["shape"].removeprefix("=")
+    return Request(job, program, shape, given["settings"], given["cluster"], options)
 
 
 def job_of(request: Request, root: Path) -> Resolved:
@@ -129,13 +157,21 @@ def job_of(request: Request, root: Path) -> Resolved:
         SpecError: The request, or a file that it names, says something that cannot be.
     """
     choice = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ)
+    return resolve(loaded(request, root, choice), root=root, again=again(request, choice))
+
+
+def loaded(request: Request, root: Path, choice: Choice) -> Loaded:
+    """The job of a request and its cluster, as files and command line say.
+
+    Raises:
+        SpecError: A file is missing, or something says what cannot be.
+    """
     settings = {**choice.settings, **_settings(request)}
     job = request.job if request.job is not None else adhoc(request.program)
     if request.job is not None and request.program:
         base = files.load_job(request.job, root=root)
         settings["command"] = [*base.command, *request.program]
-    loaded = files.load(job, choice.name, set=settings, root=root)
-    return resolve(loaded, root=root, again=_again(request, choice))
+    return files.load(job, choice.name, set=settings, root=root)
 
 
 def adhoc(program: tuple[str, ...]) -> Job:
@@ -151,10 +187,20 @@ def adhoc(program: tuple[str, ...]) -> Job:
         )
     if program[0].endswith(".py"):
         program = ("python", *program)
-    words = [word for word in program if not word.startswith("-")]
-    subject = words[1] if len(words) > 1 and Path(words[0]).name.startswith("python") else words[0]
-    stem = re.sub(r"[^\w.+-]+", "_", Path(subject).name.removesuffix(".py")) or "job"
+    stem = re.sub(r"[^\w.+-]+", "_", Path(_subject(program)).name.removesuffix(".py")) or "job"
     return Job(name=stem, description=shlex.join(program), command=program, launch=Launch(bootstrap=True))
+
+
+def _subject(program: tuple[str, ...]) -> str:
+    """What a command line is about: the file or module at its end, whatever starts it with whatever options."""
+    from hpc_kit.script.launch import read_launch
+    from hpc_kit.script.shell.values import Text
+    from hpc_kit.script.shell.words import WHOLE_FILE
+
+    stages = read_launch([Text(word, WHOLE_FILE) for word in program]).stages
+    last = next((stage for stage in reversed(stages) if stage.kind != "wrapper"), stages[0])
+    named = last.option("file", "module")
+    return named.text if named else last.words[0].text
 
 
 def _settings(request: Request) -> dict[str, object]:
@@ -174,9 +220,15 @@ def _settings(request: Request) -> dict[str, object]:
     return settings
 
 
-def _again(request: Request, choice: Choice) -> tuple[str, ...]:
-    """The command line that makes the same script on any machine."""
-    words = ["hpc-kit", "render"]
+def again(request: Request, choice: Choice, *options: str) -> tuple[str, ...]:
+    """The command line that makes the same script on any machine.
+
+    Args:
+        request: The job.
+        choice: Its cluster.
+        options: Words before those of the job.
+    """
+    words = ["hpc-kit", "render", *options]
     if request.job is not None:
         words.append(request.job)
     if request.shape is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from hpc_kit.spec import places
 from hpc_kit.spec.choose import default_cluster
 from hpc_kit.spec.files import load_cluster
 
@@ -36,12 +37,12 @@ def here(name: str | None) -> Here:
     """
     from hpc_kit.submit.access import access_of
 
-    root = Path.cwd()
+    root = places.current_folder()
     cluster = load_cluster(name or default_cluster(root, os.environ).name, root=root)
     return Here(cluster, access_of(cluster), root / cluster.runs)
 
 
 def line(label: str, text: str, *, right: str = "") -> None:
     """One line of a command's running account: what it is about, what happened, and at the right when or where."""
-    body = f"{label:<8}{text}"
+    body = f"{label:<7} {text}"
     click.echo(f"{body:<76}  {right}" if right else body)

@@ -3,55 +3,164 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from hpc_kit.cli import account
-from hpc_kit.cli.request import JobCommand, job_arguments, job_of, request_of
+from hpc_kit.cli.request import JobCommand, Request, job_of, job_options, requests_of
 from hpc_kit.cli.session import line
+from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.spec import places
+from hpc_kit.submit.chain import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hpc_kit.spec.resolve import Resolved
+    from hpc_kit.submit.submission import Submission
 
 
 @click.command("submit", cls=JobCommand)
-@job_arguments
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@job_options
+@click.option(
+    "--chain",
+    type=click.Choice(KINDS),
+    default=None,
+    is_flag=False,
+    flag_value="afterok",
+    metavar="[=KIND]",
+    help="Each job starts after the one before it: afterok [default], afterany, afternotok, after, aftercorr.",
+)
 @click.option("--wait/--no-wait", default=None, help="Follow the job to its end [default: on the embedded Slurm only].")
 @click.option("--standalone", is_flag=True, help="Submit the script that needs no hpc_kit on the nodes.")
+@click.option("--test-only", is_flag=True, help="Ask the scheduler when the job would start; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --test-only: a JSON document.")
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Keep the job as a job file, too.")
-def command(wait: bool | None, standalone: bool, save: Path | None, **_: object) -> int:
-    """Submit a job, or any program.
+def command(
+    jobs: tuple[str, ...],
+    chain: str | None,
+    wait: bool | None,
+    standalone: bool,
+    test_only: bool,
+    as_json: bool,
+    save: Path | None,
+    **_: object,
+) -> int:
+    """Submit a job, several, or any program.
 
     hpc-kit submit -j 4x2 --time 2:00:00 -- python train.py --steps 100
 
     JOB is a job file's name or path. Words behind -- are added to its command. Every long sbatch option is an
-    option here, too.
+    option here, too. Of several jobs all are looked at before the first is submitted.
 
     Followed to its end, the exit status is the job's own; Ctrl-C stops the following, not the job.
     """
     from hpc_kit.script.preflight import check_program
-    from hpc_kit.submit import submission
+    from hpc_kit.submit.runs import of_folder
 
-    root = Path.cwd()
-    resolved = job_of(request_of(), root)
-    check_program(resolved, root)
-    embedded = resolved.cluster.slurm == "embedded"
+    root = places.current_folder()
+    requests = requests_of(jobs)
+    _check_together(requests, chain, alone=test_only or save is not None)
+    resolved = [job_of(request, root) for request in requests]
+    for each in resolved:
+        check_program(each, root)
+    if test_only:
+        return _tell_start(resolved[0], root, standalone=standalone, as_json=as_json)
+    if as_json:
+        raise SpecError("--json without --test-only", remedy="hpc-kit status --json tells of submitted jobs")
+    embedded = resolved[0].cluster.slurm == "embedded"
     if embedded:
-        line("slurm", f"the embedded one: nodes {resolved.cluster.embedded.nodes} on this machine")
-    job = submission.submit_resolved(resolved, root=root, standalone=standalone, command_line=sys.argv)
-    if save is not None:
-        from hpc_kit.spec.write import save_job
+        line("slurm", f"the embedded one: nodes {resolved[0].cluster.embedded.nodes} on this machine")
+    with _saved(resolved[0], save):
+        done = _send(requests, resolved, root, chain, standalone=standalone)
+    if not (embedded if wait is None else wait):
+        for sent in done:
+            account.next_steps(sent.job_id, going=True)
+        return 0
+    statuses = [account.follow(of_folder(each.run), each.access) for each in done]
+    return next((status for status in statuses if status), 0)
 
-        save_job(resolved.asked, save)
+
+def _check_together(requests: list[Request], chain: str | None, *, alone: bool) -> None:
+    if len(requests) > 1 and alone:
+        raise SpecError("--test-only and --save are for one job", remedy="name one job")
+    if chain is not None and len(requests) == 1:
+        raise SpecError(
+            "a chain of one job", found=f"--chain={chain}", remedy="several jobs; or --dependency=afterok:ID of another"
+        )
+
+
+def _send(
+    requests: list[Request], resolved: list[Resolved], root: Path, chain: str | None, *, standalone: bool
+) -> list[Submission]:
+    """Submit the jobs in order; where one is refused, those before it are named."""
+    from hpc_kit.submit import submission
+    from hpc_kit.submit.chain import dependency
+
+    done: list[Submission] = []
+    for request, job in zip(requests, resolved, strict=True):
+        if chain is not None and done:
+            options = {**request.options, **dependency(chain, done[-1].job_id, job.job.resources.given())}
+            job = job_of(structs.replace(request, options=options), root)  # noqa: PLW2901 - the same, with what it waits for
+        try:
+            done.append(submission.send(job, root=root, standalone=standalone, command_line=sys.argv))
+        except HpcKitError:
+            for earlier in done:
+                line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
+            raise
+        for note in job.notes:
+            line("note", note)
+        if done[-1].found_again:
+            line("note", f"job {done[-1].job_id} was taken when its answer was lost: it is not submitted a second time")
+        after = f", {job.job.resources.dependency}" if chain is not None and len(done) > 1 else ""
+        line("job", f"{done[-1].job_id} {describe(job)}{after}", right=account.shown(done[-1].run))
+    return done
+
+
+@contextmanager
+def _saved(resolved: Resolved, file: Path | None) -> Iterator[None]:
+    """The job as a job file, before it is submitted: one that cannot be written submits nothing, and vice versa."""
+    if file is None:
+        yield
+        return
+    from hpc_kit.spec.write import save_job
+
+    save_job(resolved.asked, file)
+    try:
+        yield
+    except HpcKitError:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bool) -> int:
+    """When the job would start, as a sentence or as JSON."""
+    import datetime as dt
+
+    from hpc_kit.slurm.outlook import clock
+    from hpc_kit.submit.trial import would_start
+
+    found = would_start(resolved, root=root, standalone=standalone)
+    if as_json:
+        import json
+
+        click.echo(json.dumps({**found._asdict(), "start": found.start.isoformat()}, indent=2))
+        return 0
     for note in resolved.notes:
         line("note", note)
-    line("job", f"{job.job_id} {describe(resolved)}", right=account.shown(job.run.folder))
-    if not (embedded if wait is None else wait):
-        account.next_steps(job.job_id, going=True)
-        return 0
-    return account.follow(job.run, job.access)
+    line("job", describe(resolved))
+    partition = f", partition {found.partition}" if found.partition else ""
+    now = dt.datetime.now()  # noqa: DTZ005 - Slurm's times have no zone either
+    line("start", f"about {clock(found.start, now)}, on {found.nodes}{partition}: {found.cpus} CPUs")
+    if found.preempts:
+        line("", f"it would preempt job {', '.join(found.preempts)}")
+    line("", "nothing was submitted")
+    return 0
 
 
 def describe(resolved: Resolved) -> str:

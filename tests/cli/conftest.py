@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.submit.conftest import slurm
+
+__all__ = ["slurm"]
+
 Kit = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -20,7 +24,7 @@ def kit(project: Path) -> Kit:
     def run(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "hpc_kit", *words]
         return subprocess.run(
-            argv, cwd=cwd or project, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
+            argv, cwd=cwd or project, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
         )
 
     return run

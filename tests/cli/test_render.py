@@ -43,7 +43,7 @@ def test_the_command_in_the_header_prints_the_same_script_again(kit: Kit) -> Non
 
 
 def test_a_program_without_a_job_file_is_an_ordinary_job(kit: Kit) -> None:
-    done = kit("render", "-j", "4x2", "--cluster", "slurm", "--", "python", "train.py", "--steps", "100")
+    done = kit("render", "-j=4x2", "--cluster", "slurm", "--", "python", "train.py", "--steps", "100")
     lines = done.stdout.splitlines()
     assert {"#SBATCH --nodes=4", "#SBATCH --ntasks=8", "#SBATCH --ntasks-per-node=2", "#SBATCH --job-name=train"} <= {
         *lines
@@ -106,6 +106,9 @@ def _without_header(text: str) -> list[str]:
         (["render", "single", "--set", "nonsense"], "--set nonsense sets nothing"),
         (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is no shape"),
         (["render"], "neither a job nor a program"),
+        (["render", "-j", "2x2", "t.py"], "do     a program stands behind --:  hpc-kit submit -j 4x2 -- python t.py"),
+        (["render", "./t.py"], "'./t.py' is a program, and no job file"),
+        (["render", "bash"], "'bash' is a program, and no job file"),
         (["render", "single", "--cluster", "locl"], "no cluster file 'locl'"),
         (["nodelist", "n[1-"], "n[1-"),
         (["env", "--environ", "missing.json"], "cannot read missing.json"),
@@ -136,6 +139,8 @@ def test_nodelist_prints_a_host_a_line_and_folds_back(kit: Kit) -> None:
     assert kit("nodelist", "n[1-3,7]").stdout == "n1\nn2\nn3\nn7\n"
     assert json.loads(kit("nodelist", "--json", "n[1-2]").stdout) == ["n1", "n2"]
     assert kit("nodelist", "--fold", "n1,n2 n3").stdout == "n[1-3]\n"
+    assert kit("nodelist", "--fold", "n[1-2,5], n6").stdout == "n[1-2,5-6]\n"
+    assert kit("nodelist", "").stdout == ""
 
 
 def test_list_shows_jobs_clusters_and_templates(kit: Kit, project: Path) -> None:
@@ -154,6 +159,21 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
         ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, cwd=project, timeout=60
     )
     assert (done.stdout, done.stderr) == ("n1\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_cannot_be_written_is_an_error_without_a_traceback(project: Path) -> None:
+    line = f"{sys.executable} -m hpc_kit render ddp_4node --cluster local >/dev/full"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=project, timeout=60)
+    assert done.returncode == 1
+    assert "hpc-kit: cannot write the output\n  found  No space left on device\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_command_at_all_is_a_question_for_help(kit: Kit) -> None:
+    done = kit()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == kit("--help").stdout
 
 
 def test_schema_is_the_shipped_one(kit: Kit) -> None:

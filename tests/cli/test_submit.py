@@ -60,6 +60,23 @@ def test_the_first_rank_to_fail_is_shown_and_gives_the_status(kit: Kit, project:
     assert "ValueError: bad batch" in kit("logs", "1").stdout
 
 
+def test_an_array_is_followed_to_the_end_of_its_last_element(kit: Kit, project: Path) -> None:
+    program = "echo I am $SLURM_ARRAY_TASK_ID; exit $((SLURM_ARRAY_TASK_ID / 2 * 5))"
+    done = kit("submit", "--array", "0-2", "--", "bash", "-c", program)
+    assert done.returncode == 5, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert {f"1_{index}     I am {index}" for index in range(3)} <= {*lines}
+    assert "failed  1_2, rank 0 on 127.0.0.1: exit code 5" in lines
+    assert "ended   2 of 3 elements completed" in lines
+    assert "logs    runs/bash/1_*/rank-*.log, runs/bash/1_*.log" in lines
+    told = kit("logs", "1").stdout.splitlines()
+    assert [line for line in told if line.startswith("I am")] == ["I am 0", "I am 1", "I am 2"]
+    assert "   0: I am 1" in kit("logs", "1", "--all").stdout.splitlines()
+    assert kit("logs", "1", "-f").returncode == 5
+    ends = json.loads((project / "runs/bash/1/record.json").read_text())["elements"]
+    assert {index: end["exit_status"] for index, end in ends.items()} == {"0": 0, "1": 0, "2": 5}
+
+
 def test_a_job_that_is_not_followed_can_be_seen_and_cancelled(kit: Kit) -> None:
     start = kit("submit", "-j", "1x1", "--no-wait", "--", "bash", "-c", "sleep 600")
     assert start.returncode == 0, start.stderr
@@ -70,6 +87,16 @@ def test_a_job_that_is_not_followed_can_be_seen_and_cancelled(kit: Kit) -> None:
     assert ended.returncode != 0
     assert "CANCELLED" in ended.stdout
     assert "had ended already" in kit("cancel", "1").stdout
+
+
+def test_a_job_is_saved_and_submitted_or_neither(kit: Kit, project: Path) -> None:
+    words = ["--hold", "--no-wait", "--save", "jobs/mine.toml", "--", "bash", "-c", "true"]
+    assert kit("submit", "--gres", "none:1", *words).returncode == 1
+    assert not (project / "jobs/mine.toml").exists()
+    assert kit("submit", *words).returncode == 0
+    again = kit("submit", *words)
+    assert (again.returncode, "jobs/mine.toml exists" in again.stderr) == (2, True)
+    assert len(json.loads(kit("status", "--json").stdout)) == 1
 
 
 def test_ctrl_c_leaves_the_job_and_says_how_to_end_it(project: Path) -> None:
@@ -127,3 +154,12 @@ def test_nothing_to_show_says_so(kit: Kit) -> None:
 def test_the_commands_of_the_embedded_slurm_can_be_put_on_path(kit: Kit) -> None:
     folder = Path(kit("embedded", "path").stdout.strip())
     assert {path.name for path in folder.iterdir()} >= {"sbatch", "srun", "squeue"}
+
+
+def test_when_a_job_would_start_is_asked_without_submitting_it(kit: Kit) -> None:
+    asked = kit("submit", "--test-only", "-j", "2x1", "--", "true")
+    assert asked.stdout.splitlines()[-1].strip() == "nothing was submitted", asked.stderr
+    assert ", on 127.0.0.[1-2], partition local: 2 CPUs" in asked.stdout
+    start = json.loads(kit("submit", "--test-only", "--json", "-j", "2x1", "--", "true").stdout)
+    assert (start["nodes"], start["cpus"], start["preempts"]) == ("127.0.0.[1-2]", 2, [])
+    assert kit("submit", "--json", "-j", "2x1", "--", "true").returncode == 2

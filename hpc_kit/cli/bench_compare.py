@@ -1,0 +1,61 @@
+"""`hpc-kit bench compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hpc_kit.bench.compare import Comparison, Ratio
+    from hpc_kit.bench.document import Document
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("compare")
+@click.argument("first", type=_FILE, metavar="A.json")
+@click.argument("second", type=_FILE, metavar="B.json")
+@click.option("--despite", default="", metavar="load,machine", help="What may differ between the two.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON document.")
+def command(first: Path, second: Path, despite: str, as_json: bool) -> None:
+    """B over A, a ratio for each quantity of each row that is in both, with one standard error.
+
+    Exit status 1 where they were taken under different load or on different machines, 2 where a file is no result.
+    """
+    from hpc_kit.bench import document
+    from hpc_kit.bench.compare import compare
+
+    one, other = document.read(first), document.read(second)
+    found = compare(one, other, tuple(filter(None, despite.split(","))))
+    if as_json:
+        ratios = [{**each._asdict(), "labels": each.labels} for each in found.ratios]
+        click.echo(json.dumps({**found._asdict(), "ratios": ratios}, indent=1))
+    else:
+        click.echo("\n".join(_text(found, one)))
+
+
+def _text(found: Comparison, one: Document) -> list[str]:
+    from hpc_kit.bench import markdown
+    from hpc_kit.bench.quantity import shown
+
+    labels = list(dict.fromkeys(name for each in found.ratios for name in each.labels))
+    rows = [[*(shown(each.labels.get(name), name) for name in labels), *_cells(each, one)] for each in found.ratios]
+    lines = markdown.table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
+    alone = [
+        f"only in {name}: {number} rows"
+        for name, number in (("A", found.only_first), ("B", found.only_second))
+        if number
+    ]
+    return [*lines, *(text for note in (*found.notes, *alone) for text in ("", note))]
+
+
+def _cells(each: Ratio, one: Document) -> list[str]:
+    from hpc_kit.bench.quantity import plain, quantity
+
+    unit = one.columns[each.column].unit
+    error = "" if each.uncertainty is None else f" +- {plain(each.uncertainty, 2)}"
+    values = [quantity(each.first, unit), quantity(each.second, unit)]
+    return [each.column, *values, f"{each.ratio:.3f}{error}", each.verdict]

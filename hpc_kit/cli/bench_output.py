@@ -1,0 +1,179 @@
+"""What every bench shares on the command line: its options, its progress, its files, and its end by Ctrl-C."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpc_kit.cli.account import INTERRUPTED, shown
+from hpc_kit.errors import JobFailed, RecordError, SpecError
+from hpc_kit.run_files import RUN_VARIABLE, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hpc_kit.bench.document import Column, Document
+    from hpc_kit.bench.sheet import Sheet
+
+_Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
+
+
+def names(_context: object, _parameter: object, text: str) -> tuple[str, ...]:
+    """The value of an option that takes names with commas between.
+
+    Raises:
+        click.BadParameter: There is none.
+    """
+    found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    if not found:
+        raise click.BadParameter("no name is given")
+    return found
+
+
+def numbers(_context: object, _parameter: object, text: str) -> tuple[int, ...]:
+    """The value of an option that takes numbers from 1 with commas between.
+
+    Raises:
+        click.BadParameter: One is none.
+    """
+    words = names(_context, _parameter, text)
+    if wrong := [word for word in words if not (word.isascii() and word.isdigit() and int(word))]:
+        raise click.BadParameter(f"{wrong[0]!r} is no number from 1 up, such as 1,3,5")
+    return tuple(map(int, words))
+
+
+def bench_options(function: _Decorated) -> _Decorated:
+    """Add `--out` and `--json`."""
+    out = click.option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Where the files go [default: in a job its run folder, else runs/bench_NAME/TIME].",
+    )
+    as_json = click.option(
+        "--json", "as_json", is_flag=True, help="The document with its results, on stdout; files only with --out."
+    )
+    return out(as_json(function))
+
+
+def carry_out(
+    bench: str,
+    title: str,
+    columns: Mapping[str, Column],
+    parameters: Mapping[str, object],
+    measure: Callable[[Sheet], None],
+    *,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure, tell how far it is on stderr, and leave what was found; in a step of several ranks, rank 0 does.
+
+    Args:
+        bench: The bench's name.
+        title: What it measures, in a line.
+        columns: The quantities of its rows.
+        parameters: What was asked for.
+        measure: Fills in the sheet. After Ctrl-C, or where a rank fails, what it holds by then is shown and kept.
+        out: The folder of the files; None: where `--help` says.
+        as_json: Whether stdout gets the document instead of the table.
+
+    Returns:
+        The exit status: 0, or 130 after Ctrl-C.
+
+    Raises:
+        RecordError: The folder cannot be written.
+        JobFailed: A rank failed.
+    """
+    from hpc_kit.bench.sheet import Kept
+    from hpc_kit.runtime.launchers import resolve
+
+    speaks = resolve(os.environ).is_main
+    folder = _folder(bench, out, as_json=as_json) if speaks else None
+    sheet = Kept(
+        bench,
+        title=title,
+        columns=columns,
+        parameters=parameters,
+        command=["hpc-kit", *sys.argv[1:]],
+        keep=lambda document: _keep(document, folder),
+        tell=(lambda text: click.echo(f"bench   {text}", err=True)) if speaks else lambda _: None,
+    )
+    interrupted = False
+    try:
+        measure(sheet)
+    except KeyboardInterrupt:
+        interrupted = True
+    except JobFailed:
+        if speaks and sheet.rows:
+            _show(sheet.close(interrupted=True), folder, as_json=as_json)
+        raise
+    if speaks:
+        _show(sheet.close(interrupted=interrupted), folder, as_json=as_json)
+    return INTERRUPTED if interrupted else 0
+
+
+def _folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
+    if out is None and RUN_VARIABLE in os.environ:
+        out = Path(os.environ[RUN_VARIABLE])
+    if out is None and as_json:
+        return None
+    if out is None:
+        from hpc_kit.spec.choose import default_cluster
+        from hpc_kit.spec.files import load_cluster
+
+        runs = load_cluster(default_cluster(Path.cwd(), os.environ).name, root=Path.cwd()).runs
+        out = Path(runs, f"bench_{bench}", f"{dt.datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - the reader's own clock
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"cannot make {out}", found=error.strerror, remedy="--out FOLDER that you may write"
+        ) from error
+    return out
+
+
+def _file(folder: Path, bench: str, kind: str = "json") -> Path:
+    return folder / f"bench_{bench}.{kind}"
+
+
+def _keep(document: Document, folder: Path | None) -> None:
+    from hpc_kit.bench.document import encode
+
+    if folder is not None:
+        _write(_file(folder, document.bench), encode(document))
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_whole(path, data, 0o644)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}", found=error.strerror, remedy="free some space there") from error
+
+
+def _show(document: Document, folder: Path | None, *, as_json: bool) -> None:
+    from hpc_kit.bench import markdown
+    from hpc_kit.bench.document import encode
+
+    pictures = draw(document, folder) if folder is not None else []
+    if folder is not None:
+        text = markdown.page(document, [path.name for path in pictures if path.suffix == ".png"])
+        _write(_file(folder, document.bench, "md"), text.encode())
+        files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
+        click.echo(f"bench   {shown(folder)}/{files}", err=True)
+    click.echo(encode(document).decode() if as_json else markdown.page(document), nl=False)
+
+
+def draw(document: Document, folder: Path) -> list[Path]:
+    """The plots as files; without matplotlib a line on stderr says how to get it."""
+    from hpc_kit.bench import draw as drawing
+
+    try:
+        return drawing.files(document, folder)
+    except SpecError as error:
+        click.echo(f"bench   no plots: {error.what}: {error.found}; {error.remedy}", err=True)
+        return []

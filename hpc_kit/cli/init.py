@@ -1,0 +1,130 @@
+"""`hpc-kit init`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from hpc_kit.cli.session import line
+from hpc_kit.errors import SpecError
+from hpc_kit.spec import documents, places
+
+MAKEFILE = """\
+# Submit, look at and follow the jobs of this project. `make help` lists the targets.
+.DEFAULT_GOAL := help
+HPC_KIT ?= hpc-kit
+JOB ?=
+ID ?=
+ARGS ?=
+
+.PHONY: help list submit render check status logs cancel
+
+help:
+\t@echo 'make submit|render|check JOB=ddp_4node [ARGS="--set resources.nodes=2"]'
+\t@echo 'make status|logs|cancel [ID=12] [ARGS=...]     make list'
+
+list:
+\t@$(HPC_KIT) list $(ARGS)
+
+submit render check:
+\t@$(HPC_KIT) $@ $(JOB) $(ARGS)
+
+status logs cancel:
+\t@$(HPC_KIT) $@ $(ID) $(ARGS)
+"""
+
+
+@click.command("init")
+@click.argument("folder", type=click.Path(path_type=Path), default=Path())
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job, with all that it needs; repeatable.")
+def command(folder: Path, jobs: tuple[str, ...]) -> None:
+    """Copy jobs, programs, templates, clusters and a Makefile into FOLDER [the current one], to read and change.
+
+    From then on the project's own files come before the shipped ones. A file that is there is left as it is.
+    """
+    shipped = places.shipped("jobs").parent
+    wanted = [path.relative_to(shipped) for path in (_some(jobs) if jobs else _all())]
+    texts = {path: (shipped / path).read_bytes() for path in [*wanted, *_clusters()]} | {
+        Path("Makefile"): MAKEFILE.encode()
+    }
+    for path, content in texts.items():
+        _write(folder / path, content)
+    name = jobs[0] if jobs else "ddp_4node"
+    inside = "" if folder.resolve() == places.current_folder() else f"cd {folder} && "
+    line("next", f"{inside}make submit JOB={name}")
+
+
+def _all() -> Iterator[Path]:
+    jobs, templates = places.shipped("jobs"), places.shipped("templates")
+    for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "*.j2")):
+        yield from sorted(folder.glob(pattern))
+
+
+def _clusters() -> list[Path]:
+    """Cluster files, and the schemas by which an editor knows both kinds of files."""
+    jobs, env = places.shipped("jobs"), places.shipped("env")
+    found = [*jobs.glob("*.schema.json"), *sorted(env.glob("*.schema.json")), *sorted(env.glob("*.toml"))]
+    return [path.relative_to(path.parents[1]) for path in found]
+
+
+def _some(jobs: tuple[str, ...]) -> Iterator[Path]:
+    """The files of these jobs: what they extend, their templates, their programs and what those import."""
+    seen: set[Path] = set()
+    for job in jobs:
+        for path in _files_of(job):
+            if path not in seen:
+                seen.add(path)
+                yield path
+
+
+def _files_of(job: str) -> Iterator[Path]:
+    shipped = places.shipped("jobs")
+    name, data = job, dict[str, object]()
+    while name:
+        path = shipped / f"{name}.toml"
+        if not path.is_file():
+            raise SpecError(
+                f"no shipped job '{name}'",
+                found=", ".join(sorted(each.stem for each in shipped.glob("*.toml"))),
+                remedy="one of these names",
+            )
+        yield path
+        own = documents.read(path, path.name).data
+        name, data = str(own.get("extends", "")), {**own, **data}
+    templates = places.shipped("templates")
+    yield from (
+        templates / each for each in ("base.sbatch.j2", "_macros.j2", f"{data.get('template', 'ddp')}.sbatch.j2")
+    )
+    words = data.get("command", [])
+    for word in words if isinstance(words, list) else []:
+        if (program := shipped.parent / str(word)).suffix == ".py":
+            yield from _imported(program, set())
+
+
+def _imported(program: Path, seen: set[Path]) -> Iterator[Path]:
+    """A program, and the modules beside it that it imports."""
+    if program in seen or not program.is_file():
+        return
+    seen.add(program)
+    yield program
+    for node in ast.walk(ast.parse(program.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        for name in names:
+            yield from _imported(program.with_name(f"{name}.py"), seen)
+
+
+def _write(path: Path, content: bytes) -> None:
+    if path.exists():
+        if not path.is_file() or path.read_bytes() != content:
+            line("kept", f"{path}: yours")
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be written", found=str(error), remedy="another folder") from error
+    line("written", str(path))

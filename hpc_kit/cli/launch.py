@@ -1,0 +1,108 @@
+"""`hpc-kit launch`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_kit.cli import account
+from hpc_kit.cli.over_ssh import HOSTFILE, HOSTS, job_on
+from hpc_kit.cli.request import JobCommand, job_arguments, request_of
+from hpc_kit.cli.session import line
+from hpc_kit.spec import places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpc_kit.launch.hosts import Host
+    from hpc_kit.launch.session import Ending, Session
+    from hpc_kit.spec.resolve import Resolved
+
+
+@click.command("launch", cls=JobCommand)
+@job_arguments
+@HOSTS
+@HOSTFILE
+@click.option(
+    "--connect-timeout", type=float, default=15.0, show_default=True, metavar="SECONDS", help="For each host."
+)
+def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **_: object) -> int:
+    """Start a job without a scheduler: over ssh, one torchrun agent a host, all ended together.
+
+    hpc-kit launch ddp_4node --hosts a,b,c,d
+    hpc-kit launch -j 2x4 --hosts a,b -- python train.py --steps 100
+
+    JOB is a job file's name or path; each host is a node. Every line of a rank comes with its rank and host in front.
+    Values that no script may hold are taken along by name: --export=HF_TOKEN,WANDB_API_KEY.
+
+    The exit status is that of the rank which failed first; Ctrl-C asks all ranks to end, a second one kills them (130).
+    """
+    from hpc_kit.launch.connect import need_fabric
+    from hpc_kit.launch.hosts import read_hosts
+    from hpc_kit.launch.session import Session
+    from hpc_kit.launch.shape import interpreter
+    from hpc_kit.script.preflight import check_program
+
+    root = places.current_folder().absolute()
+    named = read_hosts(hosts, hostfile)
+    resolved = job_on(named, request_of(), root)
+    check_program(resolved, root)
+    need_fabric()
+    session = Session(named, interpreter(resolved, root), connect_timeout)
+    try:
+        session.connect()
+        return _run(session, resolved, root, named)
+    finally:
+        session.close()
+
+
+def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]) -> int:
+    from hpc_kit.launch import record
+    from hpc_kit.launch.output import Output
+    from hpc_kit.launch.session import Work
+    from hpc_kit.launch.shape import exported, ranks_on
+    from hpc_kit.script.over_ssh import agent_scripts
+
+    names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
+    scripts = agent_scripts(resolved, ranks, root)
+    run = record.begin(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
+    for note in resolved.notes:
+        line("note", note)
+    laid = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
+    line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.shown(run))
+    output = Output(run, names, sum(ranks), click.echo)
+    began = time.time()
+    work = Work(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, exported(resolved, os.environ), ranks)
+    try:
+        ending = session.run(work, output.take)
+    finally:
+        output.close()
+    record.end(run, ending, began, names)
+    _conclude(run, ending)
+    return ending.status
+
+
+def _conclude(run: Path, ending: Ending) -> None:
+    """How it ended, and where its files are."""
+    from hpc_kit.run_files import RECORD
+    from hpc_kit.submit.failure import find_failure
+    from hpc_kit.submit.runs import of_folder
+
+    known = of_folder(run)
+    failure = find_failure(known, None) if ending.failure else None
+    if failure:
+        account.show_failure(failure)
+    elif ending.problem:
+        first, *more = ending.problem.splitlines()
+        line("failed", first)
+        for text in more:
+            line("", text)
+    elif ending.status == 0:
+        line("done", account.summary(known.summary()) or "all ranks ended well")
+    line("logs", f"{account.shown(run)}/rank-*.log")
+    line("record", account.shown(run / RECORD))

@@ -1,0 +1,62 @@
+"""`hpc-kit plan calibrate`: a job on the user's cluster measures what the planner reckons with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from hpc_kit.errors import SpecError
+
+
+def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) -> int:
+    """Submit the job that measures a GPU; with `comm`, take in links that were measured already.
+
+    Raises:
+        SpecError: No such cluster, or results that cannot be read.
+    """
+    from hpc_kit.planner import measured
+    from hpc_kit.planner.target import measured_file
+    from hpc_kit.spec import files
+    from hpc_kit.spec.choose import default_cluster
+
+    root = Path.cwd()
+    name = cluster or default_cluster(root, os.environ).name
+    profile = files.load_cluster(name, root=root)
+    path = measurement or measured_file(name, root)
+    if comm is not None:
+        gpus = profile.node.gpus or profile.node.cpus or 8
+        found = measured.read_comm(comm, gpus)
+        if found == measured.Measured():
+            raise SpecError(
+                f"{comm} says nothing of links", found="no all-reduce of two sizes", remedy="hpc-kit bench comm --json"
+            )
+        measured.write(path, measured.merge(measured.read(path), found) if path.exists() else found)
+        click.echo(f"links of {name}: {path}")
+        return 0
+    return _submit(name, path, root)
+
+
+def _submit(cluster: str, path: Path, root: Path) -> int:
+    from hpc_kit.cli import account
+    from hpc_kit.spec import files
+    from hpc_kit.spec.job import Job
+    from hpc_kit.spec.resolve import resolve
+    from hpc_kit.spec.resources import Resources
+    from hpc_kit.submit import submission
+
+    job = Job(
+        name="plan_calibrate",
+        description="the rate of a matrix product and of the memory of one GPU",
+        command=("python", "-m", "hpc_kit.planner.measure", str(path)),
+        resources=Resources(nodes=1, ntasks_per_node=1, gpus_per_task="1", time="00:10:00"),
+    )
+    resolved = resolve(files.load(job, cluster, root=root), root=root)
+    submitted = submission.submit_resolved(resolved, root=root, command_line=sys.argv)
+    click.echo(f"job     {submitted.job_id} measures one GPU; its numbers go to {path}")
+    if resolved.cluster.slurm != "embedded":
+        account.next_steps(submitted.job_id, going=True)
+        return 0
+    return account.follow(submitted.run, submitted.access)

@@ -1,0 +1,161 @@
+"""What `hpc-kit plan` prints: the ranked layouts, their memory, the rejected ones, the usual table's advice."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpc_kit.planner import report
+from hpc_kit.planner.explain import explain
+from hpc_kit.planner.machine import GIB
+from hpc_kit.planner.search import Answer, Plan, Task, distinct, shown
+from hpc_kit.planner.sureness import memory_error, time_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpc_kit.planner.advice import Advice
+    from hpc_kit.planner.target import Target
+
+DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "batch", "recompute")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as their widest cell; numbers to the right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        click.echo("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def show(task: Task, target: Target, answer: Answer, advice: Advice, tokens: float, given: dict[str, Any]) -> None:
+    """Everything, as text."""
+    model, machine = task.model, task.machine
+    click.echo(
+        f"{model.name}: {model.parameters:,} parameters, {task.seq_len} tokens a sequence, "
+        f"global batch {task.global_batch}"
+    )
+    click.echo(
+        f"{task.gpus} x {machine.gpu.name}, {machine.gpus_per_node} a node, {machine.network * 8 / 1e9:g} Gb/s "
+        f"{machine.fabric} a GPU"
+    )
+    for note in target.notes:
+        click.echo(f"note    {note}")
+    top = distinct(answer.plans)[: given["top"]]
+    click.echo(f"\nlayouts, the fastest of each set of degrees ({answer.seen} looked at, {len(answer.plans)} fit)")
+    table(
+        (*DEGREES, "step s", "tok/s/GPU", "MFU", "sure", "GiB", "bubble", "communication s"),
+        [_time_row(plan) for plan in top],
+    )
+    click.echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error():.0%}")
+    table(
+        ("dp", "tp", "pp", "cp", *report.PARTS, "in all", "free"),
+        [_memory_row(plan, machine.gpu.memory) for plan in top],
+    )
+    _show_rejected(answer)
+    _show_advice(advice)
+    _show_training(answer.plans[0], tokens, given["storage"])
+    if given["explain"]:
+        click.echo(f"\n{shown(answer.plans[0].run)}")
+        for name, value, text in explain(answer.plans[0], target.rates):
+            click.echo(f"  {name:<12}{value:>12}  {text}")
+
+
+def _degrees(plan: Plan) -> tuple[str, ...]:
+    run = plan.run
+    numbers = (run.dp, run.tp, run.pp, run.cp, run.virtual_stages, run.zero_stage, run.micro_batch)
+    return (*map(str, numbers), run.recompute)
+
+
+def _time_row(plan: Plan) -> tuple[str, ...]:
+    error, _ = time_error(plan.run)
+    parts = report.traffic(plan.run, plan.time)
+    said = ", ".join(f"{name} {part['seconds']:.2g} ({part['link']})" for name, part in parts.items())
+    return (
+        *_degrees(plan),
+        f"{plan.time.total:.4g}",
+        f"{plan.tokens_per_second:,.0f}",
+        f"{plan.utilisation:.1%}",
+        f"+-{error:.0%}",
+        f"{plan.memory.gib:.1f}",
+        f"{plan.time.bubble / plan.time.total:.1%}",
+        said or "none",
+    )
+
+
+def _memory_row(plan: Plan, memory: float) -> tuple[str, ...]:
+    run = plan.run
+    parts = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in report.PARTS]
+    free = (memory - plan.memory.total) / GIB
+    return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *parts, f"{plan.memory.gib:.1f}", f"{free:.1f}")
+
+
+def _show_rejected(answer: Answer, most: int = 6) -> None:
+    if not answer.rejected:
+        return
+    click.echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
+    seen: dict[str, int] = {}
+    for one in answer.rejected:
+        reason = one.reason
+        seen[reason] = seen.get(reason, 0) + 1
+    shown_reasons: set[str] = set()
+    for one in answer.rejected:
+        if one.reason in shown_reasons or len(shown_reasons) == most:
+            continue
+        shown_reasons.add(one.reason)
+        click.echo(
+            f"  {shown(one.run)}: {one.reason}" + (f" ({seen[one.reason]} sets)" if seen[one.reason] > 1 else "")
+        )
+
+
+def _show_advice(advice: Advice) -> None:
+    click.echo(f"\nthe usual table   {advice.situation}: {', then '.join(advice.said)}")
+    for way, plan in advice.best.items():
+        click.echo(f"  best {way:<13}{plan.time.total:>10.4g} s   {shown(plan.run)}")
+    click.echo(f"  {advice.text}")
+
+
+def _show_training(plan: Plan, tokens: float, storage: float) -> None:
+    found = report.training(plan, tokens, storage * 1e9)
+    _, reasons = time_error(plan.run)
+    click.echo(
+        f"\n{tokens:.3g} tokens: {found['steps']:,.0f} steps, {found['days']:.3g} days, "
+        f"{found['gpu_hours']:,.0f} GPU-hours; "
+        f"a checkpoint {found['checkpoint_bytes'] / 1e9:,.1f} GB, {found['checkpoint_seconds']:.3g} s"
+        f" at {storage:g} GB/s"
+    )
+    if reasons:
+        click.echo(f"less sure: {'; '.join(reasons)}")
+
+
+def as_json(task: Task, target: Target, answer: Answer, advice: Advice, tokens: float, given: dict[str, Any]) -> None:
+    """Everything, as one JSON object."""
+    first = answer.plans[0]
+    error, reasons = time_error(first.run)
+    value = {
+        "model": {"name": task.model.name, "parameters": task.model.parameters, "seq_len": task.seq_len},
+        "gpus": task.gpus,
+        "gpu": task.machine.gpu.name,
+        "global_batch": task.global_batch,
+        "notes": list(target.notes),
+        "looked_at": answer.seen,
+        "plans": [report.values(plan) for plan in distinct(answer.plans)[: given["top"]]],
+        "rejected": [{"layout": shown(one.run), "reason": one.reason} for one in answer.rejected],
+        "advice": {
+            "situation": advice.situation,
+            "table": list(advice.said),
+            "best": {way: report.values(plan)["step_time_s"] for way, plan in advice.best.items()},
+            "agrees": advice.agrees,
+            "text": advice.text,
+        },
+        "training": report.training(first, tokens, given["storage"] * 1e9),
+        "time_error": error,
+        "less_sure": list(reasons),
+        "memory_error": memory_error(),
+    }
+    if given["explain"]:
+        value["explain"] = [
+            {"term": name, "value": text, "formula": formula} for name, text, formula in explain(first, target.rates)
+        ]
+    click.echo(json.dumps(value, indent=2))

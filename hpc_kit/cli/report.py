@@ -1,0 +1,85 @@
+"""`hpc-kit report`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_kit.cli.account import shown
+from hpc_kit.cli.logs import run_of
+from hpc_kit.cli.session import CLUSTER, here
+from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError
+
+if TYPE_CHECKING:
+    from hpc_kit.report.section import Section
+    from hpc_kit.slurm.status import JobStatus
+    from hpc_kit.submit.runs import Run
+
+
+@click.command("report")
+@click.argument("words", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page; - is stdout.")
+@CLUSTER
+def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
+    """One page of HTML about runs and benches: plots, tables, the script, the environment, the record.
+
+    RUN: a job id, the name of a job (its latest run), a run folder, or the JSON of a bench. The page needs no network
+    and no file beside it. Plots need matplotlib; without it the page says how to get it.
+
+    Exit status 1 where there is no such run or the page cannot be written, 2 where a file is no result of a bench.
+    """
+    from hpc_kit import __version__
+    from hpc_kit.report.page import page
+
+    sections = [section for number, word in enumerate(words, 1) for section in _sections(word, f"r{number}", cluster)]
+    for note in dict.fromkeys(note for each in sections for note in each.notes if note.startswith("No plots")):
+        click.echo(f"report  {note}", err=True)
+    now = dt.datetime.now().astimezone().isoformat(" ", timespec="seconds")
+    text = page(sections, f"Made on {now} by hpc_kit {__version__}.")
+    if out == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {out}", found=error.strerror, remedy="--out FILE that you may write"
+        ) from error
+    click.echo(out)
+
+
+def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
+    """What one word means: the section of a run, before those of the benches in its folder."""
+    from hpc_kit.bench.document import read
+    from hpc_kit.report import benches, training
+    from hpc_kit.submit.runs import of_folder
+
+    path = Path(word)
+    if path.is_file():
+        return [benches.section(read(path), prefix)]
+    run, status = (of_folder(path.resolve()), None) if path.is_dir() else _known(word, cluster)
+    found = sorted(run.folder.glob("bench_*.json"))
+    is_run = run.known is not None or run.end() is not None or run.rank_log(0).is_file()
+    if not is_run and not found:
+        raise SpecError(
+            f"{shown(run.folder)} is no run",
+            found="no record, no log of a rank, and no result of a bench in it",
+            remedy="hpc-kit status tells the runs; a run folder is runs/<job_name>/<job_id>",
+        )
+    sections = [training.section(run, status, prefix)] if is_run else []
+    return sections + [benches.section(read(file), f"{prefix}b{number}") for number, file in enumerate(found)]
+
+
+def _known(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
+    """A run by its id or name, and what Slurm says of it, where it can be asked."""
+    from hpc_kit.slurm.status import whole
+
+    place = here(cluster)
+    run = run_of(place.runs, word)
+    try:
+        return run, whole(place.access.query([run.job_id]), run.job_id)
+    except SlurmUnavailable:
+        return run, None

@@ -1,0 +1,142 @@
+"""`hpc-kit watch`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_kit.cli import table
+from hpc_kit.cli.account import INTERRUPTED
+from hpc_kit.cli.session import CLUSTER, here
+from hpc_kit.slurm.outlook import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.text import Text
+
+    from hpc_kit.submit.watching import Change, Look
+
+EMBEDDED_INTERVAL = 1.0
+
+
+@click.command("watch")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]...")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.2),
+    default=None,
+    metavar="SECONDS",
+    help="Time between two questions [default: 10, on the embedded Slurm 1].",
+)
+@CLUSTER
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a change, one a line.")
+def command(words: tuple[str, ...], interval: float | None, cluster: str | None, as_json: bool) -> int:
+    """Watch jobs until all are over: those named by id or name, else all of yours that are queued.
+
+    On a terminal the table is drawn anew in place; elsewhere each change is a line. A controller that restarts is asked
+    again. Ctrl-C leaves the jobs alone.
+
+    Exit status: 0 all ended well; 1 one did not, or is not known; 2 wrong use; 130 Ctrl-C.
+    """
+    from hpc_kit.submit.watching import watch
+
+    place = here(cluster)
+    if interval is None:
+        interval = EMBEDDED_INTERVAL if place.access.embedded else place.access.pause
+    looks = watch(words, place.runs, place.access, interval=interval, cluster=place.cluster.name)
+    try:
+        if as_json:
+            return _told(looks, _json)
+        return _drawn(looks, interval) if _can_draw() else _told(looks, _plain)
+    except KeyboardInterrupt:
+        click.echo("\nthe jobs go on", err=True)
+        return INTERRUPTED
+
+
+def _can_draw() -> bool:
+    import os
+    import sys
+
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _told(looks: Iterator[Look], tell: Callable[[Look, bool], list[str]]) -> int:
+    """A line a change, and one when Slurm stops and starts to answer."""
+    away, look = False, None
+    for look in looks:
+        for text in tell(look, away):
+            click.echo(text)
+        away = look.unreachable is not None
+    return _status(look)
+
+
+def _status(look: Look | None) -> int:
+    return 0 if look is not None and look.well else 1
+
+
+def _plain(look: Look, away: bool) -> list[str]:
+    now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
+    lines = [f"{now}  {text}" for text in _turn(look, away)]
+    if not look.lines and look.over:
+        lines.append("no jobs in the queue")
+    for old in dict.fromkeys(change.old for change in look.changes):
+        same = [change.line for change in look.changes if change.old is old]
+        was = f"   (was {old})" if old else ""
+        lines += [f"{now}  {row.job_id}  {row.name}  {row.text}{was}" for row in table.rows(same)]
+    return lines
+
+
+def _turn(look: Look, away: bool) -> list[str]:
+    if look.unreachable is not None and not away:
+        return [f"Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on, the jobs go on"]
+    return ["Slurm answers again"] if away and look.unreachable is None else []
+
+
+def _json(look: Look, away: bool) -> list[str]:
+    import json
+
+    now = dt.datetime.now().astimezone().isoformat(timespec="seconds")
+    entries: list[dict[str, object]] = []
+    if look.unreachable is not None and not away:
+        entries.append({"event": "unreachable", "error": look.unreachable.what, "found": look.unreachable.found})
+    elif away and look.unreachable is None:
+        entries.append({"event": "reachable"})
+    entries += [_change(change) for change in look.changes]
+    if look.over:
+        entries.append({"event": "over", "well": look.well})
+    return [json.dumps({"time": now, **each}) for each in entries]
+
+
+def _change(change: Change) -> dict[str, object]:
+    return {"event": "job", "old": str(change.old) if change.old else None, **table.entry(change.line)}
+
+
+def _drawn(looks: Iterator[Look], interval: float) -> int:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    look = None
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for look in looks:
+            live.update(_picture(look, interval, console.size.height), refresh=True)
+    return _status(look)
+
+
+def _picture(look: Look, interval: float, height: int) -> Text:
+    from rich.text import Text
+
+    now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
+    going = sum(not line.state.finished for line in look.lines)
+    asked = f"asked every {duration(round(interval))}" if interval >= 1 else f"asked every {interval:g} s"
+    head = f"{now}  {going} of {len(look.lines)} jobs not over, {asked}; Ctrl-C leaves them alone"
+    if look.unreachable is not None:
+        head += f"\n{now}  Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on"
+    body = table.text_of(look.lines) if look.lines else ["no jobs in the queue"]
+    room = max(1, height - head.count("\n") - 3)
+    if len(body) > room:
+        body = [*body[: room - 1], f"... and {len(body) - room + 1} more lines: hpc-kit status"]
+    return Text("\n".join([head, *body]), no_wrap=True, overflow="ellipsis")

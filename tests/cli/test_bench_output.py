@@ -1,0 +1,97 @@
+"""What becomes of a measurement: its files, and what is there when it does not come to its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.bench import machine
+from hpc_kit.bench.document import Column, Plot
+from hpc_kit.bench.sheet import Sheet
+from hpc_kit.cli.bench_output import carry_out
+from hpc_kit.errors import JobFailed, RecordError
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "load", lambda _seconds: machine.Load(average=(0, 0, 0), busy=0))
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+
+
+def measured(end: Callable[[], None] = lambda: None) -> Callable[[Sheet], None]:
+    def measure(sheet: Sheet) -> None:
+        sheet.expect(2)
+        sheet.doing("the first")
+        sheet.add({"size": 1}, seconds=[1.0, 2.0, 3.0])
+        sheet.plot(Plot(name="time", title="Time", x="size", y=("seconds",)))
+        end()
+
+    return measure
+
+
+def run(measure: Callable[[Sheet], None], out: Path | None = None, *, as_json: bool = False) -> int:
+    columns = {"seconds": Column(unit="s")}
+    return carry_out("test", "A test", columns, {"ranks": 2}, measure, out=out, as_json=as_json)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def fail() -> None:
+    raise JobFailed("a rank failed")
+
+
+def test_the_table_goes_to_stdout_and_all_of_it_to_a_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(measured()) == 0
+    (folder,) = (project / "runs/bench_test").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["bench_test.json", "bench_test.md"]
+    assert json.loads((folder / "bench_test.json").read_text())["interrupted"] is False
+    told = capsys.readouterr()
+    assert told.out == (folder / "bench_test.md").read_text()
+    assert "bench   1/2  the first" in told.err
+    assert "no plots: a plot needs matplotlib" in told.err
+
+
+def test_in_a_job_it_goes_to_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    run(measured())
+    assert (tmp_path / "bench_test.json").is_file()
+
+
+def test_json_on_stdout_leaves_no_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(measured(), as_json=True)
+    assert json.loads(capsys.readouterr().out)["results"][0]["seconds"] == 2
+    assert not (project / "runs").exists()
+
+
+def test_what_ctrl_c_leaves_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(measured(interrupt), tmp_path / "out", as_json=True) == 130
+    told = json.loads(capsys.readouterr().out)
+    assert (told["interrupted"], len(told["results"])) == (True, 1)
+    assert json.loads((tmp_path / "out/bench_test.json").read_text()) == told
+
+
+def test_what_a_failed_rank_leaves_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(JobFailed):
+        run(measured(fail), as_json=True)
+    assert json.loads(capsys.readouterr().out)["interrupted"] is True
+
+
+def test_another_rank_than_the_first_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "12345"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(measured(), tmp_path / "out") == 0
+    assert capsys.readouterr() == ("", "")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="cannot make"):
+        run(measured(), tmp_path / "file/out")

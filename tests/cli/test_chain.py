@@ -1,0 +1,99 @@
+"""Several jobs in one command, and when and where they may start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.cli import root
+from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
+from hpc_kit.script.render import render
+from hpc_kit.submit.chain import KINDS
+from tests.slurm.oracle import sbatch_defined_options
+from tests.submit.fake import FakeSlurm
+
+
+@pytest.fixture
+def jobs(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """Jobs a, b and c beside `job`, for the cluster `fake`."""
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "fake")
+    for name in ("a", "b"):
+        (project / f"jobs/{name}.toml").write_text('command = ["true"]\n')
+    (project / "jobs/c.toml").write_text('command = ["true"]\n[resources]\ndependency = "singleton"\n')
+    return slurm
+
+
+def submit(*words: str) -> None:
+    root.main(["submit", *words], standalone_mode=False)
+
+
+def directives(slurm: FakeSlurm, job_id: int) -> list[str]:
+    text = slurm.told(f"{job_id}.script")
+    return [line[8:] for line in text.splitlines() if line.startswith(("#SBATCH --dep", "#SBATCH --kill"))]
+
+
+@pytest.mark.parametrize("kind", [None, *KINDS])
+def test_each_job_of_a_chain_waits_for_the_one_before_it(jobs: FakeSlurm, kind: str | None) -> None:
+    submit("a", "b", "c", "--chain" if kind is None else f"--chain={kind}")
+    told = kind or "afterok"
+    assert [directives(jobs, job_id) for job_id in (12, 13, 14)] == [
+        [],
+        [f"--dependency={told}:12", "--kill-on-invalid-dep=yes"],
+        [f"--dependency={told}:13,singleton", "--kill-on-invalid-dep=yes"],
+    ]
+    again = f"--dependency={told}:12 --kill-on-invalid-dep=yes"
+    assert again in next(line for line in jobs.told("13.script").splitlines() if line.startswith("# again"))
+
+
+def test_without_chain_each_job_stands_alone(jobs: FakeSlurm) -> None:
+    submit("a", "b", "--qos", "high")
+    assert [directives(jobs, job_id) for job_id in (12, 13)] == [[], []]
+    assert "#SBATCH --qos=high" in jobs.told("12.script")
+    assert "#SBATCH --qos=high" in jobs.told("13.script")
+
+
+def test_nothing_is_submitted_where_one_of_them_cannot_be(jobs: FakeSlurm, project: Path) -> None:
+    (project / "jobs/bad.toml").write_text('command = ["bash", "gone.sh"]\n')
+    with pytest.raises(SpecError, match="gone"):
+        submit("a", "bad", "--chain")
+    assert not (jobs.folder / "last").exists()
+
+
+def test_those_before_a_refused_one_are_named(jobs: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+    refuse = '[ -f "$FAKE/last" ] && { echo "sbatch: error: Invalid qos specification" >&2; exit 1; }\n'
+    jobs.says("sbatch.hook", refuse)
+    with pytest.raises(SubmitRefused):
+        submit("a", "b", "--chain")
+    assert "12 is submitted and goes on; to end it: scancel 12" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["a", "--chain"], "a chain of one job"),
+        (["a", "b", "--", "--steps", "3"], "words behind -- belong to one job"),
+        (["a", "b", "--test-only"], "are for one job"),
+        (["a", "either", "--chain"], "must wait for the one before it"),
+    ],
+)
+def test_what_a_chain_cannot_be(jobs: FakeSlurm, project: Path, words: list[str], text: str) -> None:
+    waits = 'command = ["true"]\n[resources]\ndependency = "afterok:1?afterok:2"\n'
+    (project / "jobs/either.toml").write_text(waits)
+    with pytest.raises(HpcKitError) as error:
+        submit(*words)
+    assert text in str(error.value)
+
+
+@pytest.mark.oracle("sbatch")
+def test_when_and_where_it_may_start_is_sbatchs_own_affair(project: Path) -> None:
+    (project / "jobs/a.toml").write_text('command = ["true"]\n')
+    asked: dict[str, object] = {
+        "resources.begin": "now+1hour", "resources.reservation": "training", "resources.qos": "high",
+        "resources.constraint": "a100&nvlink", "resources.dependency": "afterok:12,singleton",
+    }  # fmt: skip
+    told = sbatch_defined_options(render("a", "slurm", set=asked, root=project))
+    assert {name: told[name] for name in ("reservation", "qos", "constraint", "dependency")} == {
+        "reservation": "training", "qos": "high", "constraint": "a100&nvlink", "dependency": "afterok:12,singleton",
+    }  # fmt: skip
+    assert "begin" in told

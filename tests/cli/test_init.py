@@ -1,0 +1,107 @@
+"""`hpc-kit init`: a project of one's own, whose files come before the shipped ones."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hpc_kit.cli import root as hpc_kit
+from hpc_kit.errors import SpecError
+from hpc_kit.script.render import render
+from tests.conftest import ROOT
+
+
+def init(*arguments: str) -> str:
+    return CliRunner().invoke(hpc_kit, ["init", *arguments], catch_exceptions=False).output
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_one_job_brings_all_that_it_needs_and_nothing_else(tmp_path: Path) -> None:
+    project = tmp_path / "mine"
+    output = init(str(project), "--job", "hsdp_4node")
+    found = files(project)
+    assert {path for path in found if path.endswith(".toml") and path.startswith("jobs")} == {
+        f"jobs/{name}.toml" for name in ("hsdp_4node", "fsdp_4node", "zero3_2node", "zero2_2node", "zero1_2node")
+    }
+    assert {path for path in found if path.startswith("templates")} == {
+        f"templates/{name}.j2" for name in ("_macros", "base.sbatch", "hybrid.sbatch")
+    }
+    assert {"Makefile", "env/local.toml", "env/cluster.schema.json", "jobs/job.schema.json"} <= found
+    assert "jobs/train/fsdp.py" in found
+    assert "jobs/train/hybrid.py" not in found
+    assert output.splitlines()[-1].endswith(f"cd {project} && make submit JOB=hsdp_4node")
+    for path in (project / "jobs" / "train").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (ROOT / "jobs" / "train" / f"{node.module}.py").is_file():
+                assert f"jobs/train/{node.module}.py" in found
+
+
+def test_without_a_name_every_job_comes(tmp_path: Path) -> None:
+    init(str(tmp_path))
+    for kind, pattern in (("jobs", "*.toml"), ("jobs/train", "*.py"), ("templates", "*.j2"), ("env", "*.toml")):
+        names = {path.name for path in (ROOT / kind).glob(pattern)}
+        assert {path.name for path in (tmp_path / kind).glob(pattern)} == names
+    assert not [path for path in files(tmp_path) if "__pycache__" in path]
+
+
+def test_what_is_there_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "single.toml").write_text("# mine\n")
+    monkeypatch.chdir(tmp_path)
+    output = init("--job", "single")
+    assert "kept    jobs/single.toml: yours\n" in output
+    assert (tmp_path / "jobs" / "single.toml").read_text() == "# mine\n"
+    assert output.splitlines()[-1] == "next    make submit JOB=single"
+    assert init("--job", "single").splitlines() == ["kept    jobs/single.toml: yours", "next    make submit JOB=single"]
+
+
+def test_the_projects_files_come_before_the_shipped_ones(tmp_path: Path) -> None:
+    init(str(tmp_path), "--job", "pipeline_2node")
+    for kind, name, old, new in (
+        ("jobs", "pipeline_1node.toml", 'time = "00:10:00"', 'time = "00:11:00"'),
+        ("templates", "pipeline.sbatch.j2", "# What travels", "# Mine: what travels"),
+    ):
+        path = tmp_path / kind / name
+        path.write_text(path.read_text().replace(old, new))
+    script = render("pipeline_2node", "local", root=tmp_path)
+    assert "#SBATCH --time=00:11:00\n" in script
+    assert "# Mine: what travels" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("render JOB=single ARGS=--standalone", "render single --standalone"), ("status ID=3", "status 3")],
+)
+def test_the_makefile_hands_its_words_on(words: str, expected: str, tmp_path: Path) -> None:
+    init(str(tmp_path), "--job", "single")
+    argv = ["make", "-C", str(tmp_path), "-s", *words.split(), "HPC_KIT=echo"]
+    own = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKEOVERRIDES", "ARGS"}}
+    assert subprocess.run(argv, capture_output=True, text=True, check=True, env=own).stdout.strip() == expected
+
+
+def test_a_job_that_is_not_shipped_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"no shipped job 'nope'(.|\n)*ddp_4node"):
+        init(str(tmp_path), "--job", "nope")
+    assert files(tmp_path) == set()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="cannot be written"):
+        init(str(tmp_path / "file"))
+
+
+@pytest.mark.slow
+def test_the_copied_program_starts(tmp_path: Path) -> None:
+    init(str(tmp_path), "--job", "single")
+    done = subprocess.run([sys.executable, "jobs/train/ddp.py", "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,211 @@
+"""Status, watch, logs and cancel against a Slurm of fixed answers: what is printed, and with which status."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.cli import root
+from hpc_kit.errors import SpecError, UnknownJob
+from hpc_kit.run_files import claim_first_failure
+from hpc_kit.submit.runs import Run
+from hpc_kit.submit.submission import submit
+from tests.submit.fake import FakeSlurm, row_of
+
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def call(slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run a command in this process; its status and what it printed."""
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "fake")
+
+    def run(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        status = root.main(list(words), standalone_mode=False)
+        return status or 0, capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def failed(slurm: FakeSlurm, project: Path) -> Run:
+    """Job 12, of which rank 3 has failed."""
+    run = submit("job", "fake").run
+    claim_first_failure(run.folder, 3, "n2", 1)
+    for rank in range(4):
+        run.rank_log(rank).write_text(f"I am {rank}\n")
+    with run.rank_log(3).open("a") as log:
+        log.write("Traceback (most recent call last):\nValueError: bad\n")
+    run.batch_log.write_text("srun said this\n")
+    slurm.queue("12 FAILED")
+    return run
+
+
+def test_waiting_jobs_say_what_is_before_them(slurm: FakeSlurm, call: Call) -> None:
+    rows = [row_of(str(i), "PENDING", "Priority", everybody=True, priority="900", user="bob") for i in range(14)]
+    rows.append(row_of("40", "PENDING", "Priority", everybody=True, start="2999-01-01T14:20:00"))
+    rows.append(row_of("41_[0-9]", "PENDING", "Dependency", everybody=True))
+    rows.append(row_of("39", "RUNNING", everybody=True))
+    slurm.says("squeue.queue", "".join(rows))
+    assert call("status")[1].splitlines() == [
+        "41_[0-9]  job  PENDING (Dependency): It waits for other jobs.",
+        "               Look at what it waits for: squeue --job=41 --format='%i %E'",
+        "      40  job  PENDING (Priority): 14 jobs ahead, starts about 1 Jan 2999 14:20",
+        "      39  job  RUNNING: 9 min 50 s left of 10 min on n[1-2]",
+    ]
+    entries = json.loads(call("status", "40", "--json")[1])
+    assert entries[0]["sentence"].startswith("14 jobs ahead")
+    assert (entries[0]["reason"], entries[0]["start"]) == ("Priority", "2999-01-01T14:20:00")
+
+
+def test_elements_that_run_are_one_row_with_the_least_time_left(slurm: FakeSlurm, call: Call) -> None:
+    rows = [row_of(f"12_{i}", "RUNNING", everybody=True, elapsed=f"{i}:00") for i in (3, 1, 2)]
+    slurm.says("squeue.queue", "".join([*rows, row_of("12_4", "COMPLETED", everybody=True)]))
+    assert call("status", "12")[1].splitlines() == [
+        "12_[1-3]  job  RUNNING: 3 of them, at least 7 min left of 10 min on n[1-2]",
+        "    12_4  job  COMPLETED: It ended, and its script returned 0.",
+    ]
+
+
+def test_status_without_a_controller_is_1_and_says_where_the_answer_is_from(
+    slurm: FakeSlurm, call: Call, failed: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")
+    (failed.folder / "end").write_text("1 1700000000\n")
+    assert root.main(["status", "12"], standalone_mode=False) == 1
+    told = capsys.readouterr()
+    assert "FAILED: rank 3 on n2: ValueError: bad" in told.out
+    assert "Unable to contact slurm controller" in told.err
+    assert "the jobs' own files" in told.err
+
+
+def test_watch_prints_a_line_a_change(slurm: FakeSlurm, call: Call) -> None:
+    submit("job", "fake")
+    slurm.queue("12 RUNNING")
+    (slurm.bin / "squeue").write_text(
+        '#!/bin/bash\nn=$(cat "$FAKE/n" 2>/dev/null || echo 0); echo $((n + 1)) >"$FAKE/n"\n'
+        '[ "$n" = 1 ] && { echo "squeue: error: Unable to contact slurm controller" >&2; exit 1; }\n'
+        '[ "$n" -gt 2 ] && sed -i s/RUNNING/COMPLETED/ "$FAKE/squeue.queue"\ncat "$FAKE/squeue.queue"\n'
+    )
+    status, text = call("watch", "job", "--interval", "0.2")
+    assert (status, [line[10:] for line in text.splitlines()]) == (
+        0,
+        [
+            "12  job  RUNNING: 9 min 50 s left of 10 min on n[1-2]",
+            "Slurm does not answer: squeue: error: Unable to contact slurm controller; asking on, the jobs go on",
+            "Slurm answers again",
+            "12  job  COMPLETED: It ended, and its script returned 0.   (was RUNNING)",
+        ],
+    )
+
+
+def test_watch_gives_lines_of_json(slurm: FakeSlurm, call: Call, failed: Run) -> None:
+    status, text = call("watch", "12", "--json")
+    events = [json.loads(line) for line in text.splitlines()]
+    assert (status, [event["event"] for event in events]) == (1, ["job", "over"])
+    assert (events[0]["state"], events[0]["old"], events[1]["well"]) == ("FAILED", None, False)
+    assert events[0]["sentence"] == "rank 3 on n2: ValueError: bad"
+
+
+def test_watch_of_nothing_says_so(slurm: FakeSlurm, call: Call) -> None:
+    assert call("watch") == (0, "no jobs in the queue\n")
+
+
+def test_a_real_slurm_is_watched_every_ten_seconds_unless_told(
+    slurm: FakeSlurm, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        slurm.queue("12 COMPLETED")
+
+    monkeypatch.setattr("hpc_kit.submit.watching.watch.__kwdefaults__", {"cluster": None, "sleep": sleep})
+    for words in ((), ("--interval", "30")):
+        slurm.queue("12 RUNNING")
+        call("watch", "12", *words)
+    assert slept == [10, 30]
+
+
+def test_watch_draws_in_place_on_a_terminal(slurm: FakeSlurm, project: Path, failed: Run) -> None:
+    main, side = pty.openpty()
+    environ = {**slurm.environ(os.environ), "HPC_KIT_CLUSTER": "fake", "TERM": "xterm", "COLUMNS": "100", "LINES": "20"}
+    argv = [sys.executable, "-m", "hpc_kit", "watch", "12"]
+    with subprocess.Popen(argv, stdout=side, stderr=side, stdin=side, cwd=project, env=environ) as process:
+        os.close(side)
+        drawn = b""
+        while True:
+            try:
+                drawn += os.read(main, 1000)
+            except OSError:
+                break
+    os.close(main)
+    assert process.returncode == 1, drawn
+    assert b"0 of 1 jobs not over, asked every 10 s; Ctrl-C leaves them alone" in drawn
+    assert b"12  job  FAILED: rank 3 on n2: ValueError: bad" in drawn
+    assert b"\x1b[" in drawn
+
+
+def test_logs_by_rank_by_name_and_as_json(slurm: FakeSlurm, call: Call, failed: Run) -> None:
+    assert call("logs", "job", "--rank", "2")[1].startswith("I am 2\n")
+    assert call("logs", "12", "--batch")[1].startswith("srun said this\n")
+    assert [line for line in call("logs", "--all")[1].splitlines() if "I am" in line] == [
+        f"   {rank}: I am {rank}" for rank in range(4)
+    ]
+    told = json.loads(call("logs", "12", "--all", "--json")[1])
+    assert (told["state"], told["exit_status"], told["first_failure"]["rank"]) == ("FAILED", 1, 3)
+    assert told["ranks"]["1"] == {"path": str(failed.rank_log(1)), "lines": ["I am 1"]}
+    assert told["batch"]["lines"] == ["srun said this"]
+
+
+def test_following_all_ranks_gives_each_line_and_the_jobs_status(slurm: FakeSlurm, call: Call, failed: Run) -> None:
+    status, text = call("logs", "12", "-f", "--all")
+    assert status == 1
+    assert {f"rank {rank}  I am {rank}" for rank in range(4)} <= {*text.splitlines()}
+    status, text = call("logs", "12", "-f", "--json")
+    events = [json.loads(line) for line in text.splitlines()]
+    assert [event["event"] for event in events] == ["line", "state", "ended"]
+    assert (status, events[-1]["exit_status"]) == (1, 1)
+
+
+def test_the_elements_of_an_array_are_followed_together(slurm: FakeSlurm, call: Call) -> None:
+    submit("job", "fake", set={"resources.array": "0-1"})
+    slurm.queue("12_0 COMPLETED", "12_1 FAILED")
+    status, text = call("logs", "12", "-f")
+    assert (status, [line.split() for line in text.splitlines()[:2]]) == (
+        1,
+        [["12_0", "COMPLETED"], ["12_1", "FAILED"]],
+    )
+    assert "ended   1 of 2 elements completed" in text
+    status, text = call("logs", "12", "-f", "--json")
+    assert (status, json.loads(text.splitlines()[-1])["event"]) == (1, "ended")
+    assert [each["state"] for each in json.loads(call("logs", "12", "--json")[1])] == ["COMPLETED", "FAILED"]
+
+
+def test_what_cannot_be_shown_is_told(slurm: FakeSlurm, call: Call, failed: Run) -> None:
+    for words, error, text in (
+        (["--rank", "1", "--all"], SpecError, "exclude one another"),
+        (["--rank", "9"], UnknownJob, "its ranks are 0 to 3"),
+        (["nojob"], UnknownJob, "no job nojob"),
+    ):
+        with pytest.raises(error, match=re.escape(text)):
+            call("logs", *([] if words == ["nojob"] else ["12"]), *words)
+
+
+def test_cancel_tells_what_was_ended(slurm: FakeSlurm, call: Call, failed: Run) -> None:
+    slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True) + row_of("13_[0-99]", "PENDING", everybody=True))
+    assert call("cancel", "12", "13")[1].splitlines() == [
+        "13_[0-99]  job  cancelled: was PENDING",
+        "      12  job  had ended already: FAILED",
+    ]
+    assert slurm.told("scancel.calls") == "13\n"
+    assert json.loads(call("cancel", "12", "--json")[1]) == [{"job_id": "12", "name": "job", "was": "FAILED"}]

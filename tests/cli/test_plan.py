@@ -1,0 +1,128 @@
+"""`hpc-kit plan` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Kit
+
+LLAMA = ("plan", "--model", "llama3-8b", "--cluster", "jz", "--nodes", "4", "--global-batch", "1024")
+
+
+def test_the_ranked_table(kit: Kit) -> None:
+    done = kit(*LLAMA, "--explain")
+    assert (done.returncode, done.stderr) == (0, "")
+    for part in (
+        "8,030,261,248 parameters",
+        "32 x a100-80g",
+        "step s",
+        "tok/s/GPU",
+        "MFU",
+        "bubble",
+        "optimizer",
+        "tp 16 crosses nodes of 8 GPUs",
+        "the usual table",
+        "GPU-hours",
+        "a checkpoint 112.4 GB",
+        "GFLOP a token = 6 W + 12 L h s",
+    ):
+        assert part in done.stdout
+
+
+def test_json_holds_everything(kit: Kit) -> None:
+    found = json.loads(kit(*LLAMA, "--json", "--explain").stdout)
+    first = found["plans"][0]
+    assert first["dp"] * first["tp"] * first["pp"] * first["cp"] == 32
+    assert sum(first["time"].values()) == pytest.approx(first["step_time_s"])
+    assert sum(first["memory"].values()) == pytest.approx(first["memory_gib"])
+    assert found["training"]["checkpoint_bytes"] == 14 * 8030261248
+    assert found["advice"]["table"] and found["rejected"] and found["explain"]
+
+
+def test_the_first_is_written_renders_and_has_its_layout(kit: Kit, project: Path) -> None:
+    words = ("--model", "gpt2", "--cluster", "local", "--nodes", "2", "--gpus-per-node", "2", "--global-batch", "16")
+    done = kit("plan", *words, "--write", "jobs/mine.toml", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "submit with: hpc-kit submit jobs/mine.toml" in done.stderr
+    job = tomllib.loads((project / "jobs" / "mine.toml").read_text())
+    degrees = {"dp": 1, "tp": 1, "pp": 1, "cp": 1} | job["layout"]
+    assert (job["model"]["layers"], job["layout"]["global_batch"]) == (12, 16)
+    assert degrees["dp"] * degrees["tp"] * degrees["pp"] * degrees["cp"] == 4
+    assert job["env"]["PLAN_GLOBAL_BATCH"] == 16
+    (project / "train.py").write_text("print('trained')\n")
+    script = kit("render", "mine", "--cluster", "local").stdout
+    assert "#SBATCH --nodes=2" in script and "train.py" in script and "PLAN_MICRO_BATCH" in script
+    again = kit("plan", *words, "--write", "jobs/mine.toml", "--", "python", "train.py")
+    assert again.returncode == 2 and "exists" in again.stderr
+
+
+def test_the_job_says_its_model(kit: Kit) -> None:
+    found = json.loads(kit("plan", "ddp_4node", "--cluster", "local", "--json").stdout)
+    assert found["model"]["name"] == "l4-h128" and found["gpus"] == 8 and found["global_batch"] == 64
+
+
+def test_cases(kit: Kit, project: Path) -> None:
+    from tests.planner.test_cases import ROW
+
+    with (project / "cases.csv").open("w", newline="") as file:
+        out = csv.DictWriter(file, ROW)
+        out.writeheader()
+        out.writerows([ROW, {**ROW, "case_id": "two", "gpu": "abacus"}])
+    done = kit("plan", "--cases", "cases.csv", "--output", "predictions.csv")
+    assert done.returncode == 0 and "1 of 2 runs predicted" in done.stdout
+    assert "two: not predicted: no GPU 'abacus'" in done.stderr
+    assert (project / "predictions.csv").read_text().startswith("case_id,step_time_s,peak_memory_gib,fits\none,")
+
+
+def test_measured_links_replace_the_built_in_ones(kit: Kit, project: Path) -> None:
+    rows = [
+        {"backend": "nccl", "collective": "all_reduce", "ranks": n, "bytes": size, "seconds": size / speed + 1e-4}
+        for n, speed in ((8, 2e11), (16, 2e9))  # between nodes a tenth of what the profile says, and less
+        for size in (1e6, 1e8)
+    ]
+    (project / "comm.json").write_text(json.dumps({"results": rows}))
+    profile = 'slurm = "system"\n[node]\ngpu = "a100-80g"\ngpus = 8\nnetwork = 1600\n'
+    (project / "env" / "mine.toml").write_text(profile)
+    plan = ("plan", "--model", "llama3-8b", "--cluster", "mine", "--nodes", "2", "--json")
+    before = json.loads(kit(*plan).stdout)
+    done = kit("plan", "calibrate", "--cluster", "mine", "--comm", "comm.json")
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((project / "env" / "mine.measured.json").read_text())
+    assert kept["link"] == pytest.approx(2e11 * 2 * 7 / 8)
+    after = json.loads(kit(*plan).stdout)
+    assert any("mine.measured.json" in note for note in after["notes"])
+    assert after["plans"][0]["step_time_s"] > before["plans"][0]["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("--model", "lama3-8b", "--cluster", "jz"), ("no model 'lama3-8b'", "--model llama3-8b")),
+        (("--model", "gpt2", "--cluster", "jzz"), ("no cluster file 'jzz'", "or a machine: jz")),
+        (("--model", "gpt2", "--cluster", "jz", "--gpu", "h10"), ("no GPU 'h10'", "h100-80g", "memory_tb")),
+        (("--model", "gpt2", "--cluster", "slurm"), ("does not say what its GPUs are", "--gpu")),
+        (("--cluster", "jz"), ("which model?", "--model llama3-8b")),
+        (("--model", "gpt2", "--cluster", "jz", "--network", "-1"), ("--network is out of range",)),
+        (("--model", "gpt2", "--cluster", "jz", "--tokens", "-1"), ("must be positive",)),
+        (("--cases", "x.csv"), ("--cases and --output go together",)),
+        (("--cases", "x.csv", "--output", "y.csv"), ("cannot read x.csv",)),
+        (("--model", "gpt2", "--cluster", "jz", "--measured", "x.json"), ("cannot read x.json", "plan calibrate")),
+        (("--model", "gpt2", "--cluster", "jz", "--framework", "tensorflaw"), ("no framework 'tensorflaw'",)),
+    ],
+)
+def test_wrong_use_is_one_clear_error(kit: Kit, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    done = kit("plan", *words)
+    assert done.returncode == 2 and done.stdout == ""
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_a_cluster_too_small(kit: Kit) -> None:
+    done = kit("plan", "--model", "llama3-405b", "--cluster", "jz", "--nodes", "1")
+    assert done.returncode == 1
+    assert "does not fit on 8 x a100-80g" in done.stderr and "--nodes" in done.stderr
