@@ -17,6 +17,7 @@ from typing import Any
 
 from . import Cluster, Settings
 from .cases import Case, Truth, load
+from .mpis import MPIS, Mpi
 from .settings import carried
 
 HERE = Path(__file__).parent
@@ -68,6 +69,8 @@ def capture(cluster: Cluster, case: Case) -> list[Record]:
     torchrun = f"{sys.executable} -m torch.distributed.run"
     values = {"OUT": str(out), "PROBE": probe, "PROBE_FILE": str(HERE / "probe.py"), "AGENT": torchrun}
     values |= {"TASKS": f"-o {out}/%t,%n,%N {probe} --listed", "LOGLEVEL": "INFO"}
+    if case.mpi:
+        values |= of_mpi_library(MPIS[case.mpi], out)
     exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items())
     script = folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{exports}\n{case.script}\n")
@@ -77,6 +80,13 @@ def capture(cluster: Cluster, case: Case) -> list[Record]:
         logs = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")) + sorted(folder.glob("*.out")))
         raise RuntimeError(f"{case.name}: nothing captured, status {done.returncode}\n{done.stderr}\n{logs}")
     return ranks
+
+
+def of_mpi_library(mpi: Mpi, out: Path) -> dict[str, str]:
+    """MPIRUN, and MPIPROBE: the probe that asks MPI as well."""
+    if missing := mpi.missing():
+        raise RuntimeError(f"MPI is not installed: {missing}")
+    return {"MPIRUN": str(mpi.mpirun), "MPIPROBE": f"{mpi.python} {HERE / 'probe.py'} --mpi {out}", **mpi.variables}
 
 
 def _launch(case: Case) -> list[str]:
@@ -121,6 +131,22 @@ def of_labels(out: Path, case: Case) -> list[Record]:
     return ranks
 
 
+def of_communicator(out: Path, case: Case) -> list[Record]:
+    """All from MPI itself."""
+    ranks = []
+    for path in out.glob("*.json"):
+        record = json.loads(path.read_text())
+        said = record.pop("mpi")
+        hosts = said["hosts"]
+        nodes = list(dict.fromkeys(hosts))
+        place = (said["rank"], said["local"], nodes.index(record["hostname"]))
+        ranks.append(finish(record, case, place, (said["size"], said["local_size"], len(nodes)), hosts[0]))
+        ranks[-1]["library"] = said["library"]
+    if ranks and len(ranks) != ranks[0]["truth"]["world_size"]:
+        raise RuntimeError(f"{case.name}: {len(ranks)} processes in a world of {ranks[0]['truth']['world_size']}")
+    return ranks
+
+
 def of_agents(out: Path, case: Case) -> list[Record]:
     """Group rank and global ranks from each agent's log, the local rank from the worker's log directory."""
     agents = [(path.name.partition("-")[2], path.read_text()) for path in out.glob("agent-*")]
@@ -146,6 +172,7 @@ def _logged(word: str, text: str) -> str:
 
 
 READERS = {Truth.FILES: of_files, Truth.ONE: of_one, Truth.LABELS: of_labels, Truth.AGENTS: of_agents}
+READERS[Truth.MPI] = of_communicator
 
 
 def finish(record: Record, case: Case, place: tuple[int, int, int], sizes: tuple[int, int, int], first: str) -> Record:

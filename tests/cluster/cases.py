@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 
 class Truth(Enum):
@@ -14,10 +15,12 @@ class Truth(Enum):
     FILES = "task file names written by slurmstepd (%t %n %N) + scontrol listpids LOCALID/GLOBALID agree"
     ONE = "one process was started, by hand"
     LABELS = "labels srun -l put on each task's output line; node_rank = order of lowest rank"
+    MPI = "MPI_COMM_WORLD itself, asked by each process; node_rank = order of lowest rank"
     AGENTS = "torchrun agents' own log (group_rank, global_ranks) + its log directory for each worker (local rank)"
 
 
 LAUNCHERS = {Truth.FILES: "slurm", Truth.ONE: "single", Truth.LABELS: "slurm", Truth.AGENTS: "torchrun"}
+LAUNCHERS[Truth.MPI] = "mpi"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +33,16 @@ class Case:
     options: str = "-N2 --ntasks-per-node=4"
     truth: Truth = Truth.FILES
     login: bool = False
+    refused: bool = False
+    """Whether other launches have left variables that contradict this one."""
+    mpi: str | None = None
+    """Whose launcher MPIRUN is, by its name in mpis.py."""
 
     @property
     def expect(self) -> str:
         """What a mapping of the variables must come to."""
+        if self.refused:
+            return "refused"
         return "single" if self.truth is Truth.ONE else "ranks"
 
     @property
@@ -51,5 +60,6 @@ def load() -> list[Case]:
 def _case(*, truth: str = "files", srun: str | None = None, script: str = "", **rest: str) -> Case:
     if srun is not None:
         script = f"srun {srun} $TASKS"
-    values = {name: rest[name] for name in ("name", "description", "options") if name in rest}
-    return Case(script=script, truth=Truth[truth.upper()], login=bool(rest.get("login")), **values)
+    values: dict[str, Any] = {name: rest[name] for name in ("name", "description", "options", "mpi") if name in rest}
+    values |= {name: bool(rest.get(name)) for name in ("login", "refused")}
+    return Case(script=script, truth=Truth[truth.upper()], **values)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +24,14 @@ PACKAGES = {
     "slurmdbd": "slurmdbd",
     "munged": "munge",
     "mariadbd": "mariadb-server",
+    "faketime": "faketime",
     "mariadb-install-db": "mariadb-server",
     "ip": "iproute2",
     "nsenter": "util-linux",
     "unshare": "util-linux",
     "setpriv": "util-linux",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
 }
 """Each program that is needed, and the Debian package that has it."""
 
@@ -123,7 +127,42 @@ class Cluster:
 
     def stop(self, host: str, *names: str) -> list[int]:
         """Kill the named daemons of one host, `slurmstepd` for the steps on it; the pids that were killed."""
-        found = [member for member in self.alive() if member.host == host and member.name in names]
+        return self._kill([member for member in self.alive() if member.host == host and member.name in names])
+
+    def lose(self, node: str) -> None:
+        """A node's power supply: its cable is dead, and all that ran on it gone, but for what makes it a host."""
+        self.run(["ip", "link", "set", "eth0", "down"], host=node, check=True)
+        held = hosts.holder(self.settings, node)
+        self._kill([member for member in self.alive() if member.host == node and member.pid != held])
+
+    def send_signal(self, host: str, name: str, number: signal.Signals) -> None:
+        """Send a signal to a daemon."""
+        for member in self.alive():
+            if (member.host, member.name) == (host, name):
+                os.kill(member.pid, number)
+
+    def mend_daemons(self) -> None:
+        """Start again what does not run, and let go on what was stopped."""
+        self.send_signal(CONTROLLER, "slurmctld", signal.SIGCONT)
+        running = {(member.host, member.name) for member in self.alive()}
+        starter = self.daemons()
+        for host, name in sorted(daemons.expected(self.settings) - running):
+            starter.start(host, name)
+        starter.await_answers()
+
+    def mend(self) -> None:
+        """After any of these faults: cables, daemons and nodes as they were, and no job."""
+        for node in self.settings.node_names:
+            self.run(["ip", "link", "set", "eth0", "up"], host=node)
+        self.mend_daemons()
+        self.run(["scancel", "--me"])
+        for node in self.settings.node_names:
+            for state in ("resume", "undrain"):
+                self.run(["scontrol", "update", f"nodename={node}", f"state={state}"])
+        self.run(["scontrol", "update", "partitionname=high", "state=up"])
+        self.daemons().await_ready()
+
+    def _kill(self, found: list[processes.Member]) -> list[int]:
         for member in found:
             processes.kill(member, self.settings.own)
         return [member.pid for member in found]

@@ -99,11 +99,28 @@ class Daemons:
         """The daemon of one node."""
         self._start(node, "slurmd", ["slurmd", "-D", "-N", node, "-f", str(self.settings.conf)])
 
+    def start(self, host: str, name: str) -> None:
+        """One daemon by its name; the database's are not among those that can be started again."""
+        match name:
+            case "munged":
+                self.munged(host)
+                self._until(functools.partial(self._munge_answers, host), f"munged on {host}")
+            case "slurmctld":
+                self.slurmctld()
+            case "slurmd":
+                self.slurmd(host)
+            case _:
+                raise ValueError(f"{name} is not started singly")
+
+    def await_answers(self) -> None:
+        """Until slurmctld takes requests."""
+        self._until(lambda: self._answers(CONTROLLER, ["squeue"]), "slurmctld")
+
     def await_ready(self) -> None:
         """Until every node takes jobs and the accounting knows its controller."""
-        self._until(self._all_idle, "all nodes idle", patience=30)
+        self._until(self._all_idle, "all nodes idle")
         if self.settings.accounting:
-            self._until(self._registered, "slurmctld known to slurmdbd", patience=30)
+            self._until(self._registered, "slurmctld known to slurmdbd")
 
     def call(self, host: str, argv: Sequence[str]) -> str:
         """Run a command on a host; its standard output."""
@@ -143,7 +160,7 @@ class Daemons:
         key.write_bytes(secrets.token_bytes(128))
         shutil.chown(key, "munge", "munge")
 
-    def _until(self, answers: Callable[[], bool], what: str, patience: float = 20.0) -> None:
+    def _until(self, answers: Callable[[], bool], what: str, patience: float = 60.0) -> None:
         deadline = time.monotonic() + patience
         while not answers():
             if time.monotonic() > deadline:

@@ -9,7 +9,7 @@ import pytest
 
 from . import Cluster, Settings, missing
 from .cluster import missing_packages
-from .settings import carried
+from .settings import carried, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +20,19 @@ def need_a_cluster() -> None:
     reason = missing()
     if reason is None:
         return
-    if os.environ.get("HPC_KIT_REQUIRE_ORACLES") and missing_packages():
+    if os.environ.get("HPC_KIT_REQUIRE_ORACLES") and os.geteuid() == 0 and missing_packages():
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A cluster of this test session's own, taken down at its end."""
+    """The cluster of `make slurm-up` where it stands as it comes by default; else one of this session's own."""
     need_a_cluster()
+    standing = Cluster(Settings(carry=carried()))
+    if load(standing.settings.root) == standing.settings and standing.healthy():
+        yield standing
+        return
     built = Cluster(Settings(name="test", carry=carried()))
     built.down()
     try:
@@ -36,3 +40,51 @@ def cluster() -> Iterator[Cluster]:
         yield built
     finally:
         built.down()
+
+
+@pytest.fixture(scope="session")
+def _to_be_broken() -> Iterator[Cluster]:
+    need_a_cluster()
+    quick = {"SlurmdTimeout": "6", "MessageTimeout": "5"}
+    built = Cluster(Settings(name="faulty", accounting=False, small=4, carry=carried(), slurm=quick))
+    built.down()
+    try:
+        built.up()
+        yield built
+    finally:
+        built.down()
+
+
+@pytest.fixture
+def faulty(_to_be_broken: Cluster) -> Iterator[Cluster]:
+    """A cluster without accounting to play faults on; after each test it is whole again."""
+    try:
+        yield _to_be_broken
+    finally:
+        _to_be_broken.mend()
+
+
+REAL = "real Slurm"
+"""The property of a test that wants one."""
+
+FIXTURES = {"cluster", "other", "faulty", "munge"}
+
+
+def count(item: pytest.Item) -> None:
+    """Note that this test wants the real Slurm, where one of its fixtures is that."""
+    if FIXTURES & set(getattr(item, "fixturenames", ())):
+        item.user_properties.append((REAL, True))
+
+
+def summary(reporter: pytest.TerminalReporter) -> str:
+    """How many tests ran on the real Slurm: what CI prints."""
+    ran = {
+        outcome: sum(
+            (REAL, True) in report.user_properties
+            for report in reporter.stats.get(outcome, [])
+            if isinstance(report, pytest.TestReport)
+        )
+        for outcome in ("passed", "failed", "error", "skipped")
+    }
+    failed = ran["failed"] + ran["error"]
+    return f"on the real Slurm: {ran['passed'] + failed} tests ran, {failed} failed, {ran['skipped']} skipped"

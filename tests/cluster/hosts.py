@@ -34,17 +34,22 @@ def enter(pid: int, argv: Sequence[str], *, cwd: Path | None = None) -> list[str
 
 def start_hosts(settings: Settings) -> dict[str, int]:
     """Make all hosts and their network; the holder's pid of each."""
-    for host in settings.hosts:
-        _hold(settings, host)
-    pids = {host: _await_holder(settings, host) for host in settings.hosts}
+    _hold(settings, CONTROLLER)
+    pids = {CONTROLLER: _await_holder(settings, CONTROLLER)}
+    # A file system is shared by namespaces that were copied from the one where it was mounted.
+    origin = ["nsenter", f"--target={pids[CONTROLLER]}", "--mount", "--"] if settings.small else []
+    nodes = [host for host in settings.hosts if host != CONTROLLER]
+    for host in nodes:
+        _hold(settings, host, origin)
+    pids |= {host: _await_holder(settings, host) for host in nodes}
     for host in settings.hosts:
         _connect(settings, host, pids)
     return pids
 
 
-def _hold(settings: Settings, host: str) -> None:
+def _hold(settings: Settings, host: str, origin: Sequence[str] = ()) -> None:
     log = settings.private(host) / "host.log"
-    argv = ["setsid", "--fork", "unshare", "--net", "--uts", "--mount", "sh", "-euc", _setup(settings, host)]
+    argv = ["setsid", "--fork", *origin, "unshare", "--net", "--uts", "--mount", "sh", "-euc", _setup(settings, host)]
     with log.open("w") as stream:
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd="/")
 
@@ -58,6 +63,9 @@ def _setup(settings: Settings, host: str) -> str:
         f"mount --bind {shlex.quote(str(settings.private(host)))} {own}",
         f"mount --bind {own}/hosts /etc/hosts",
     ]
+    if host == CONTROLLER and settings.small:
+        disk = shlex.quote(str(settings.small_disk))
+        lines += [f"mkdir {disk}", f"mount -t tmpfs -o mode=1777,size={settings.small}m small {disk}"]
     if host != CONTROLLER:
         lines += _private_tmp(settings)
         lines += ["mount -t tmpfs -o mode=1777 shm /dev/shm"]
@@ -76,7 +84,7 @@ def _private_tmp(settings: Settings) -> list[str]:
     return lines
 
 
-def _await_holder(settings: Settings, host: str, patience: float = 10.0) -> int:
+def _await_holder(settings: Settings, host: str, patience: float = 30.0) -> int:
     deadline = time.monotonic() + patience
     while (pid := holder(settings, host)) is None:
         if time.monotonic() > deadline:

@@ -12,15 +12,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 PREFIXES = (
     "SLURM", "SRUN", "SBATCH", "SALLOC", "PMI", "OMPI_", "PRTE_", "HYDRA", "I_MPI", "MPI", "PALS_",
-    "TORCHELASTIC_", "TORCH_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "NCCL_", "GLOO_",
+    "TORCHELASTIC_", "TORCH_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "NCCL_", "GLOO_", "SUBMITIT_",
+    "MV2_",
 )  # fmt: skip
 NAMES = {
     "RANK", "WORLD_SIZE", "HOSTNAME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
     "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
 }  # fmt: skip
+
+OURS = ("MPIRUN", "MPIPROBE", "MPI4PY_", "I_MPI_INFO_")
+"""Left out: the script's own, and pages on the machine's processor."""
 
 
 def listed(step: str) -> dict[str, int] | None:
@@ -36,15 +41,38 @@ def listed(step: str) -> dict[str, int] | None:
     return None
 
 
+def communicator() -> dict[str, object]:
+    """What MPI itself says, asked after the variables have been read: MPI_Init may add some of its own."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    hosts = world.allgather(socket.gethostname())
+    return {
+        "rank": world.rank,
+        "size": world.size,
+        "local": node.rank,
+        "local_size": node.size,
+        "hosts": hosts,
+        "library": MPI.Get_library_version().split("\n")[0].split(",")[0].strip(" \0"),
+    }
+
+
 def main() -> None:
     """Print the line; `--listed` asks slurmd as well, `--into DIR` writes it there and prints the file's name.
 
-    The detour is for srun --label, which breaks lines of more than about a thousand characters.
+    The detour is for srun --label, which breaks lines of more than about a thousand characters. `--mpi DIR` asks MPI,
+    too, and writes a file named by the rank in MPI_COMM_WORLD.
     """
-    environ = {name: value for name, value in os.environ.items() if name.startswith(PREFIXES) or name in NAMES}
-    record: dict[str, object] = {"hostname": socket.gethostname(), "pid": os.getpid(), "env": environ}
+    told = [name for name in os.environ if (name.startswith(PREFIXES) or name in NAMES) and not name.startswith(OURS)]
+    environ = {name: os.environ[name] for name in told}
+    record: dict[str, Any] = {"hostname": socket.gethostname(), "pid": os.getpid(), "env": environ}
     if "--listed" in sys.argv:
         record["listed"] = listed(f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}")
+    if "--mpi" in sys.argv:
+        record["mpi"] = communicator()
+        Path(sys.argv[-1], f"{record['mpi']['rank']}.json").write_text(json.dumps(record, sort_keys=True))
+        return
     line = json.dumps(record, sort_keys=True)
     if "--into" in sys.argv:
         path = Path(sys.argv[-1]) / f"{record['hostname']}-{record['pid']}.json"

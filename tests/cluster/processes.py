@@ -31,11 +31,13 @@ def _read(path: Path) -> str:
 def host_of(pid: int, own: Path) -> str | None:
     """The host whose private directory the process sees at `own`."""
     mounted_at = str(own).replace(" ", "\\040")
+    host = None
+    # Of several mounts on one another, the last is seen.
     for line in _read(Path(f"/proc/{pid}/mountinfo")).splitlines():
         _, _, _, source, target, *_ = line.split(" ")
         if target == mounted_at:
-            return source.rpartition("/")[2]
-    return None
+            host = source.rpartition("/")[2]
+    return host
 
 
 def members(own: Path) -> list[Member]:

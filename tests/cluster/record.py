@@ -75,6 +75,7 @@ class Recorder:
             ["squeue", "--start"],
             commands.squeue_argv(list(ids)),
             commands.squeue_argv(None),
+            commands.queue_argv(),
             ["sacct"],
             ["sacct", "--duplicates", "--parsable2", listed, "--format=JobID,State,ExitCode,DerivedExitCode,Start,End"],
             commands.sacct_argv(list(ids)),

@@ -56,6 +56,8 @@ class Settings:
     names: Names = Names.HOSTS
     carry: tuple[Path, ...] = ()
     """Directories under /tmp that the nodes see in spite of their private /tmp."""
+    small: int = 0
+    """MiB of a file system of its own at `work/small`, shared as the rest is: a disk to be filled."""
     slurm: dict[str, str] = field(default_factory=dict)
     """Lines of slurm.conf put in place of ours."""
 
@@ -94,6 +96,11 @@ class Settings:
     def own(self) -> Path:
         """Where each host finds its private directory: the same path on all of them."""
         return self.root / "own"
+
+    @property
+    def small_disk(self) -> Path:
+        """Where the small file system is mounted."""
+        return self.work / "small"
 
     @property
     def munge_socket(self) -> Path:

@@ -19,7 +19,6 @@ from .settings import carried
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
 
 NODES = ["n1", "n2", "n3", "n4"]
 

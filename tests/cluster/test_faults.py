@@ -1,0 +1,352 @@
+"""What goes wrong on clusters, played on the real one: a clear message; no job, log or record lost or made twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from . import Cluster, Names, Settings
+from .fixture import need_a_cluster
+from .project import Project, job_id
+from .settings import carried
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def project(faulty: Cluster) -> Iterator[Project]:
+    with contextlib.closing(Project(faulty, "faults")) as project:
+        yield project
+
+
+class Munge(NamedTuple):
+    """What is asked of a cluster whose login host has no munge; Slurm's commands try for a minute."""
+
+    project: Project
+    asked: dict[str, subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def munge() -> Iterator[Munge]:
+    """Asked before the other tests here, to be answered meanwhile."""
+    need_a_cluster()
+    cluster = Cluster(Settings(name="munge", nodes=1, accounting=False, carry=carried()))
+    cluster.down()
+    try:
+        cluster.up()
+        cluster.stop("ctl", "munged")
+        lines = {"submit": ["-j", "1x1", "--", "true"], "status": []}
+        with contextlib.closing(Project(cluster, "munge")) as project:
+            yield Munge(project, {name: project.start(["hpc-kit", name, *words]) for name, words in lines.items()})
+    finally:
+        cluster.down()
+
+
+def until(happened: Callable[[], Any], what: str, patience: float = 120) -> None:
+    deadline = time.monotonic() + patience
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.2)
+
+
+def queued(project: Project) -> list[str]:
+    """The ids of all jobs that this project's scripts have become."""
+    rows = project.cluster.run(["squeue", "--noheader", "--states=all", "--format=%i %o"]).stdout.splitlines()
+    return [row.split()[0] for row in rows if str(project.folder) in row]
+
+
+def record(project: Project, job: str, runs: Path | None = None) -> dict[str, Any]:
+    [path] = (runs or project.folder / "runs").glob(f"*/{job}/record.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def ended(process: subprocess.Popen[str], patience: float = 150) -> tuple[int, str]:
+    out, _ = process.communicate(timeout=patience)
+    return process.returncode, out
+
+
+def sbatch_runs(project: Project) -> bool:
+    return any(member.name == "sbatch" for member in project.cluster.alive())
+
+
+def test_a_controller_that_is_away_loses_no_job_and_stops_no_following(project: Project) -> None:
+    job = project.submit("-j", "1x1", "--", "bash", "-c", "until [ -e go ]; do sleep 0.5; done; echo after")
+    project.await_state(job, "RUNNING")
+    following = project.start(["hpc-kit", "logs", "-f", job])
+    watching = project.start(["hpc-kit", "watch", job, "--interval", "1"])
+    first = line_with(watching, f"{job}  bash")
+    # Ended as an administrator ends it, it writes down what it knows.
+    project.cluster.send_signal("ctl", "slurmctld", signal.SIGTERM)
+    until(lambda: not any(member.name == "slurmctld" for member in project.cluster.alive()), "slurmctld goes on")
+    submitting = project.start(["hpc-kit", "submit", "-j", "1x1", "--", "true"])
+    asking = project.start(["hpc-kit", "status", job])
+    refused, told = ended(submitting), ended(asking)
+    away = line_with(watching, "Slurm does not answer"), line_with(following, "slurm ")
+    project.cluster.mend_daemons()
+    line_with(watching, "Slurm answers again")
+    (project.folder / "go").touch()
+    status, rest = ended(following)
+    watched = ended(watching)
+    assert "RUNNING" in first
+    assert refused[0] == told[0] == 1
+    assert "the job was not submitted" in refused[1]
+    assert "Unable to contact slurm controller" in told[1]
+    assert "Traceback" not in refused[1] + told[1] + rest + watched[1]
+    assert "asking on, the jobs go on" in away[0]
+    assert "the job goes on, and so does the asking" in away[1]
+    assert status == 0, rest
+    assert "rank 0  after" in away[1] + rest
+    assert "RUNNING -> COMPLETED" in rest
+    assert watched[0] == 0, watched
+    assert "COMPLETED" in watched[1]
+    assert queued(project) == [job]
+    assert sorted(path.name for path in (project.folder / "runs").iterdir()) == ["bash"]
+
+
+def line_with(process: subprocess.Popen[str], words: str) -> str:
+    """What it prints, up to the line with these words."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if words in line:
+            return "".join(seen)
+    raise AssertionError(f"no {words!r} in {''.join(seen)}")
+
+
+def test_a_job_whose_answer_was_lost_is_found_and_not_submitted_twice(project: Project) -> None:
+    project.cluster.send_signal("ctl", "slurmctld", signal.SIGSTOP)
+    submitting = project.start(["hpc-kit", "submit", "-j", "1x1", "--", "true"])
+    until(lambda: sbatch_runs(project), "no sbatch")
+    until(lambda: not sbatch_runs(project), "sbatch waits for ever")
+    project.cluster.send_signal("ctl", "slurmctld", signal.SIGCONT)
+    status, said = ended(submitting)
+    assert status == 0, said
+    assert queued(project) == [job_id(said)]
+    assert record(project, job_id(said))["job_id"] == job_id(said)
+
+
+def test_a_submission_given_up_while_its_answer_was_lost_is_found_when_it_is_repeated(project: Project) -> None:
+    command = ["hpc-kit", "submit", "-j", "1x1", "--", "sleep", "60"]
+    project.cluster.send_signal("ctl", "slurmctld", signal.SIGSTOP)
+    submitting = project.start(command)
+    until(lambda: sbatch_runs(project), "no sbatch")
+    until(lambda: not sbatch_runs(project), "sbatch waits for ever")
+    submitting.send_signal(signal.SIGINT)
+    status, said = ended(submitting)
+    assert (status, said.splitlines()[0]) == (1, "hpc-kit: sbatch did not tell whether it took sleep")
+    project.cluster.send_signal("ctl", "slurmctld", signal.SIGCONT)
+    until(lambda: queued(project), "Slurm did not take it")
+    again = project.run(command)
+    assert "it is not submitted a second time" in again.stdout, again.stdout + again.stderr
+    assert queued(project) == [job_id(again.stdout)]
+    assert record(project, job_id(again.stdout))["job_id"] == job_id(again.stdout)
+    assert project.status(job_id(again.stdout))[0]["state"] in {"PENDING", "RUNNING"}
+
+
+def test_a_lost_node_ends_the_job_as_such_and_its_logs_stay(project: Project) -> None:
+    shell = "echo rank $SLURM_PROCID is there; sleep 300"
+    job = project.submit("-j", "2x1", "-w", "n1,n2", "--no-requeue", "--", "bash", "-c", shell)
+    project.await_state(job, "RUNNING")
+    run = project.folder / "runs/bash" / job
+    until(lambda: len([*run.glob("rank-*.log")]) == 2 and all(map(Path.read_text, run.glob("rank-*.log"))), "no logs")
+    project.cluster.lose("n2")
+    project.await_state(job, "NODE_FAIL", patience=60)
+    [line] = project.status(job)
+    assert (line["state"], line["sentence"]) == ("NODE_FAIL", "One of its nodes failed.")
+    told = project.kit("logs", job, "--all").stdout
+    assert "rank 0 is there" in told
+    assert "rank 1 is there" in told
+    assert "NODE_FAIL" in told
+    assert record(project, job)["end"]["state"] == "NODE_FAIL"
+
+
+def test_a_job_requeued_by_the_administrator_keeps_its_record_and_all_its_output(project: Project) -> None:
+    shell = "echo attempt ${SLURM_RESTART_COUNT:-0}; if [ -z ${SLURM_RESTART_COUNT:-} ]; then sleep 300; fi"
+    job = project.submit("-j", "2x1", "--", "bash", "-c", shell)
+    log = project.folder / "runs/bash" / job / "rank-0.log"
+    until(lambda: log.exists() and "attempt 0" in log.read_text(), "it did not start")
+    project.cluster.run(["scontrol", "requeue", job], check=True)
+    until(lambda: "attempt 1" in log.read_text(), "it did not start again")
+    assert project.await_end(job) == "COMPLETED"
+    told = project.kit("logs", job)
+    assert told.returncode == 0
+    assert [line for line in told.stdout.splitlines() if line.startswith("attempt")] == ["attempt 0", "attempt 1"]
+    assert "failed" not in told.stdout
+    end = record(project, job)["end"]
+    assert (end["state"], end["exit_status"], end["first_failure"]) == ("COMPLETED", 0, None)
+    assert queued(project) == [job]
+
+
+def test_of_a_job_that_never_starts_the_reason_is_explained(project: Project) -> None:
+    def scontrol(*words: str) -> None:
+        project.cluster.run(["scontrol", *words], check=True)
+
+    scontrol("update", "nodename=n3", "state=drain", "reason=memory")
+    scontrol("update", "partitionname=high", "state=down")
+    reasons = {
+        "ReqNodeNotAvail": ("-w", "n3"),
+        "PartitionDown": ("-p", "high"),
+        "JobHeldUser": ("--hold",),
+        "JobHeldAdmin": ("--begin=now+1hour",),
+        "BeginTime": ("--begin=now+1hour",),
+        "DependencyNeverSatisfied": (),
+    }
+    failed = project.submit("-j", "1x1", "--", "false")
+    project.await_end(failed)
+    reasons["DependencyNeverSatisfied"] = (f"--dependency=afterok:{failed}",)
+    ids = {name: project.submit("-j", "1x1", *options, "--", "true") for name, options in reasons.items()}
+    scontrol("hold", ids["JobHeldAdmin"])
+    until(lambda: all(_reason(project, job) != "None" for job in ids.values()), "no reasons")
+    lines = {line["job_id"]: line for line in project.status(*ids.values())}
+    shown = project.kit("status", *ids.values()).stdout
+    for name, job in ids.items():
+        line = lines[job]
+        assert line["state"] == "PENDING"
+        assert line["reason"].startswith(name), (name, line)
+        assert line["sentence"].endswith("."), line
+        assert line["sentence"] in shown
+    assert "n3" in lines[ids["ReqNodeNotAvail"]]["sentence"]
+
+
+def _reason(project: Project, job: str) -> str:
+    return project.cluster.run(["squeue", "--noheader", f"--jobs={job}", "--format=%r"]).stdout.strip()
+
+
+@pytest.fixture
+def small_runs(project: Project) -> Iterator[Path]:
+    """A folder for runs on a disk that is soon full; the ballast that fills it is taken away at the end."""
+    runs = project.cluster.settings.small_disk / "runs"
+    yield runs
+    project.run(["bash", "-c", f"rm -rf {project.cluster.settings.small_disk}/*"])
+
+
+def fill(project: Project) -> None:
+    disk = project.cluster.settings.small_disk
+    project.run(["bash", "-c", f"cat /dev/zero >{disk}/ballast 2>{disk.parent}/full"])
+    assert "No space left on device" in (disk.parent / "full").read_text()
+
+
+def test_a_full_disk_is_met_before_there_is_a_job(project: Project, small_runs: Path) -> None:
+    fill(project)
+    refused = project.kit("submit", "-j", "1x1", "--set", f"cluster.runs={small_runs}", "--", "true")
+    assert refused.returncode == 1, refused.stderr
+    assert "No space left on device" in refused.stderr
+    assert "--set cluster.runs=" in refused.stderr
+    assert queued(project) == []
+    left = project.run(["find", str(project.cluster.settings.small_disk), "-name", ".submitting*"])
+    assert left.stdout == ""
+
+
+def test_a_disk_that_fills_up_in_the_job_costs_no_record(project: Project, small_runs: Path) -> None:
+    setting = ("--set", f"cluster.runs={small_runs}")
+    filling = f"echo begun; cat /dev/zero >{project.cluster.settings.small_disk}/ballast; echo never; exit 9"
+    job = project.submit("-j", "1x1", *setting, "--", "bash", "-euc", filling)
+    state = project.await_end(job)
+    cluster = project.folder / "env.toml"
+    cluster.write_text(f'slurm = "system"\nruns = "{small_runs}"\n')
+    full = project.kit("logs", job, "--cluster", str(cluster))
+    assert "Traceback" not in full.stderr
+    project.run(["rm", f"{project.cluster.settings.small_disk}/ballast"])
+    told = project.kit("logs", job, "--cluster", str(cluster))
+    assert (state, told.returncode) == ("FAILED", 0), told.stderr
+    assert "begun" in told.stdout
+    found = json.loads(project.run(["cat", f"{small_runs}/bash/{job}/record.json"]).stdout)
+    assert (found["job_id"], found["end"]["state"]) == (job, "FAILED")
+
+
+MEETING = """
+import hpc_kit, torch
+from torch import distributed as dist
+
+with hpc_kit.distributed(timeout=60) as world:
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(total.item(), world.master_addr, flush=True)
+"""
+
+
+@pytest.fixture
+def other() -> Iterator[Callable[[Names], Project]]:
+    """A project on a cluster whose hosts have odd names; taken down at the end."""
+    need_a_cluster()
+    built: list[Cluster] = []
+
+    def make(names: Names) -> Project:
+        built.append(Cluster(Settings(name="other", accounting=False, names=names, carry=carried())))
+        built[0].down()
+        built[0].up()
+        project = Project(built[0], "names")
+        project.program("train.py", MEETING)
+        return project
+
+    yield make
+    for cluster in built:
+        cluster.down()
+
+
+def meet(project: Project, environ: dict[str, str] | None = None) -> tuple[str, str]:
+    """The state in which a training on two hosts ends, and what `logs` says of it."""
+    job = project.submit("-j", "2x1", "--", "python", "train.py", environ=environ)
+    return project.await_end(job), project.kit("logs", job).stdout
+
+
+def test_where_no_name_resolves_the_ranks_meet_at_the_address_that_slurm_knows(
+    other: Callable[[Names], Project],
+) -> None:
+    state, told = meet(other(Names.ADDRESSES))
+    assert (state, told.splitlines()[0]) == ("COMPLETED", "2.0 n1"), told
+
+
+def test_an_own_name_that_is_a_loopback_address_misleads_nobody(other: Callable[[Names], Project]) -> None:
+    state, told = meet(other(Names.LOOPBACK))
+    assert (state, told.splitlines()[0].split()[0]) == ("COMPLETED", "2.0"), told
+
+
+@pytest.mark.parametrize("skew", ["+7m", "-7m"])
+def test_clocks_of_login_and_nodes_may_differ_by_minutes(project: Project, skew: str) -> None:
+    [library] = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
+    late = {"LD_PRELOAD": str(library), "FAKETIME": skew}
+    on_nodes = [f"--set=env.{name}={value}" for name, value in late.items()]
+    shell = "date +%s >clock-$SLURM_PROCID; if [ $SLURM_PROCID = 1 ]; then echo mine; exit 7; fi; sleep 100"
+    program = ["-j", "2x1", "--", "bash", "-c", shell]
+    clock = project.folder / "clock-1"
+    # First the processes of the job have another clock than all others, then hpc-kit and Slurm's commands.
+    nodes = ended(project.start(["hpc-kit", "submit", "--wait", *on_nodes, *program]))
+    skewed = abs(time.time() - int(clock.read_text()))
+    kit = ["hpc-kit", "submit", "--wait", "--set=env.LD_PRELOAD=", *program]
+    login = ended(project.start(kit, environ=late))
+    right = abs(time.time() - int(clock.read_text()))
+    assert right < 120 < 300 < skewed
+    for status, said in (nodes, login):
+        assert status == 7, said
+        assert "failed  rank 1 on n2: exit code 7" in said
+        assert "mine" in said
+    assert [line["state"] for line in project.status(*queued(project))] == ["FAILED", "FAILED"]
+    for job in queued(project):
+        assert record(project, job)["end"]["first_failure"]["rank"] == 1
+
+
+def test_without_munge_nothing_is_submitted_and_the_error_names_it(munge: Munge) -> None:
+    for name, beginning in (
+        ("submit", "hpc-kit: Slurm does not answer, and the job was not submitted\n"),
+        ("status", "hpc-kit: squeue does not tell the state of the jobs\n"),
+    ):
+        status, said = ended(munge.asked[name])
+        assert (status, beginning in said) == (1, True), said
+        assert "Munge encode failed" in said
+        assert "tell the administrators: munge, which vouches for users, does not run on this host" in said
+        assert "Traceback" not in said
+    assert not (munge.project.folder / "runs").exists()
+    munge.project.cluster.mend_daemons()
+    assert queued(munge.project) == []

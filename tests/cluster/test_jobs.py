@@ -1,0 +1,119 @@
+"""Every shipped job on the real Slurm, as `make submit` starts it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import time
+import tomllib
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import LIBRARY, need_library
+
+from . import Cluster
+from .project import ROOT, Project, interpreter, job_id
+
+JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.toml"))
+ABSENT = {job for job, library in LIBRARY.items() if find_spec(library) is None}
+
+SMALL = ("--steps", "2")
+"""Added to the command of a job that trains: enough to see it train, and to end soon."""
+
+SMALL_BENCH = {
+    "bench_comm": ("--sizes", "4KiB,64KiB"),
+    "bench_dp": ("--steps", "2", "--repeats", "1"),
+    "bench_memory": ("--layers", "8", "--width", "64", "--steps", "1"),
+    "bench_start": ("--ranks", "2", "--repeats", "1"),
+    "bench_strategies": ("--only", "ddp,zero3", "--steps", "2", "--repeats", "1"),
+    "bench_pipeline": ("--image", "33", "--batch", "4", "--splits", "2", "--repeats", "1", "--micro-batches", "2"),
+}
+"""The same for those that measure."""
+
+
+def command(job: str) -> list[str]:
+    """The command of a shipped job, its own or that of the job it extends."""
+    values = tomllib.loads((ROOT / "jobs" / f"{job}.toml").read_text())
+    own: list[str] | None = values.get("command")
+    return own if own is not None else command(values["extends"])
+
+
+@pytest.fixture(scope="module")
+def checkout(cluster: Cluster) -> Project:
+    return Project(cluster, "one job")
+
+
+class Sent(NamedTuple):
+    """What `make submit` did."""
+
+    status: int
+    said: str
+
+
+@pytest.fixture(scope="session")
+def sent(cluster: Cluster) -> tuple[Project, dict[str, Sent]]:
+    """All at once, as a user does before lunch; they run while other tests wait for other things."""
+    project = Project(cluster, "all jobs")
+    found = {}
+    for job in sorted(set(JOBS) - ABSENT):
+        small = SMALL_BENCH.get(job, SMALL if "--steps" in command(job) else ())
+        done = project.make("submit", JOB=job, ARGS=" ".join(["--", *small]) if small else "")
+        found[job] = Sent(done.returncode, done.stdout + done.stderr)
+    return project, found
+
+
+def test_every_shipped_job_is_taken(sent: tuple[Project, dict[str, Sent]]) -> None:
+    assert {job: each.said for job, each in sent[1].items() if each.status} == {}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("job", JOBS)
+def test_a_shipped_job_ends_well(sent: tuple[Project, dict[str, Sent]], job: str) -> None:
+    need_library(job)
+    project, jobs = sent
+    assert jobs[job].status == 0, jobs[job].said
+    number = job_id(jobs[job].said)
+    state = project.await_end(number, patience=1190)
+    told = project.kit("logs", number)
+    assert state == "COMPLETED", told.stdout + told.stderr
+    assert "\ndone    " in told.stdout
+    run = project.folder / "runs" / job / number
+    record = json.loads((run / "record.json").read_text())
+    assert (record["slurm"], record["host"], record["end"]["state"]) == ("system", "ctl", "COMPLETED")
+
+
+def test_the_real_scheduler_says_when_a_job_would_start(checkout: Project) -> None:
+    before = checkout.cluster.run(["squeue", "--noheader", "--states=all", "--format=%i"]).stdout
+    told = checkout.kit("submit", "ddp_4node", "--test-only", "--json", "--begin=now+2hours")
+    start = json.loads(told.stdout)
+    wait = dt.datetime.fromisoformat(start["start"]).timestamp() - time.time()
+    assert 1.9 < wait / 3600 < 3
+    assert (start["nodes"], start["partition"], start["cpus"]) == ("n[1-4]", "main", 8)
+    said = checkout.kit("submit", "ddp_4node", "--test-only").stdout
+    assert re.search(r"^start   about .*\d\d:\d\d, on n\[1-4\], partition main: 8 CPUs$", said, re.MULTILINE), said
+    refused = checkout.kit("submit", "ddp_4node", "--test-only", "--nodes=5")
+    assert (refused.returncode, "asked for: 5 nodes" in refused.stderr) == (1, True), refused.stderr
+    after = checkout.cluster.run(["squeue", "--noheader", "--states=all", "--format=%i"]).stdout
+    assert set(after.split()) == set(before.split())
+
+
+@pytest.mark.timeout(600)
+def test_a_standalone_script_trains_under_a_python_without_hpc_kit(checkout: Project) -> None:
+    python = str(interpreter(checkout.folder / "other python"))
+    absent = checkout.run([python, "-c", "import torch, hpc_kit"])
+    assert absent.stderr.endswith("ModuleNotFoundError: No module named 'hpc_kit'\n")
+    words = ["render", "plain_ddp_4node", "--standalone", "--set", f"cluster.python={python}", "--", *SMALL]
+    script = checkout.kit(*words)
+    assert script.returncode == 0, script.stderr
+    checkout.program("by hand.sbatch", script.stdout)
+    job = checkout.run(["sbatch", "--parsable", "by hand.sbatch"], environ={"PATH": "/usr/bin:/bin"}).stdout.strip()
+    state = checkout.await_end(job, patience=590)
+    run = checkout.folder / "runs" / "plain_ddp_4node"
+    said = (run / f"{job}.log").read_text()
+    ranks = [(run / job / f"rank-{rank}.log").read_text().splitlines() for rank in range(8)]
+    assert state == "COMPLETED", (said, ranks)
+    assert [lines[0] for lines in ranks] == [f"rank {rank} of 8 on cpu" for rank in range(8)]
+    assert ranks[0][-1].startswith("step 2/2   loss ")
