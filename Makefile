@@ -14,11 +14,11 @@ KIT := .venv/bin/hpc-kit
 RUN := .venv/bin/python -m
 OPTIONS = $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 
-.PHONY: help venv dev submit render check status logs cancel list test lint types golden bench \
+.PHONY: help venv dev submit render check status logs cancel list test coverage test-slow lint types golden bench \
 	slurm-up slurm-down test-slurm clean
 
 help: ## this list
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 venv:
 	@env/make_venv.sh $(if $(PYTHON),'$(PYTHON)')
@@ -48,7 +48,13 @@ list: venv ## jobs, clusters and templates that can be named
 	@$(KIT) list $(ARGS)
 
 test: dev ## every test that needs no root and no network (under 5 minutes on 2 cores)
-	@$(RUN) pytest -q --ignore=tests/cluster --numprocesses=2 --cov --cov-report=term:skip-covered $(ARGS)
+	@$(RUN) pytest -q -m 'not slow and not real' --ignore=tests/cluster --numprocesses=2 $(ARGS)
+
+coverage: override ARGS += --cov --cov-report=term:skip-covered
+coverage: test ## make test with its lines counted, which takes half as long again; below 90 % it fails
+
+test-slow: dev ## the longer ring: real training of every strategy, MPI, many processes
+	@$(RUN) pytest -q -m 'slow and not real' --ignore=tests/cluster $(ARGS)
 
 lint: dev ## format and lint: ruff, shellcheck
 	@$(RUN) ruff format --check . && $(RUN) ruff check .
@@ -69,7 +75,7 @@ slurm-down: dev ## take it down, without a trace
 	@$(RUN) tests.cluster down
 
 test-slurm: dev ## the tests on the real Slurm (root; a visible skip without)
-	@$(RUN) pytest -q tests/cluster $(ARGS)
+	@$(RUN) pytest -q -m 'not slow' tests/cluster tests/conformance $(ARGS)
 
 bench: dev ## start-up times as ratios, side by side
 	@.venv/bin/python bench/startup.py $(ARGS)

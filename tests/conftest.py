@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,13 +32,28 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose oracle is missing; where HPC_KIT_REQUIRE_ORACLES is set (CI), fail it."""
     for mark in item.iter_markers("oracle"):
-        missing = [name for name in mark.args if shutil.which(name) is None]
-        if not missing:
-            continue
-        text = f"needs {', '.join(missing)} (Debian: apt-get install slurm-client shellcheck)"
-        if os.environ.get("HPC_KIT_REQUIRE_ORACLES"):
-            pytest.fail(text)
-        pytest.skip(text)
+        for name in mark.args:
+            oracle(name, shutil.which(name), "slurm-client shellcheck openmpi-bin chromium")
+
+
+def oracle(name: str, found: str | None, packages: str) -> None:
+    """Skip, or fail where oracles are required, a test that needs a program which was not found."""
+    if found is not None:
+        return
+    text = f"needs {name} (Debian: apt-get install {packages})"
+    if os.environ.get("HPC_KIT_REQUIRE_ORACLES"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+LIBRARY = {"ray_4node": "ray", "horovod_4node": "horovod"}
+"""What a shipped job needs that neither requirements.txt nor requirements-dev.txt has."""
+
+
+def need_library(job: str) -> None:
+    """Skip, visibly, a test of a job whose library is not installed here."""
+    if job in LIBRARY and find_spec(LIBRARY[job]) is None:
+        pytest.skip(f"{job} needs {LIBRARY[job]}, which is not installed here: docs/strategies.md")
 
 
 @pytest.fixture
@@ -46,3 +64,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).mkdir(parents=True)
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """Nobody counts lines here: that takes longer than the work whose time is taken."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(tracer)

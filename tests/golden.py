@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpc_kit.cli.over_ssh import shell_script
+from hpc_kit.cli.request import Request
+from hpc_kit.launch.hosts import read_hosts
 from hpc_kit.script.explain import page as rules_page
 from hpc_kit.script.render import render
 from hpc_kit.spec.schema import schema_text
+from tests import pictures
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "script" / "golden"
@@ -27,8 +31,34 @@ CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
     "ddp_4node.array": ("ddp_4node", "slurm", {"resources.array": "0-9%2", "launch.timeout": 600}, False),
     "ddp_torchrun": ("ddp_torchrun", "local", {}, False),
     "ddp_torchrun.standalone": ("ddp_torchrun", "local", {}, True),
+    "ddp_mpirun": ("ddp_mpirun", "slurm", {}, False),
+    "ddp_mpirun.standalone": ("ddp_mpirun", "slurm", {"launch.mpi": "mpich"}, True),
+    "ddp_mpi_backend": ("ddp_mpi_backend", "local", {}, False),
+    "ray_4node": ("ray_4node", "slurm", {}, False),
+    "ray_4node.embedded": ("ray_4node", "local", {"launch.nproc_per_node": 1}, False),
     "plain_ddp_4node": ("plain_ddp_4node", "local", {}, False),
     "plain_ddp_4node.standalone": ("plain_ddp_4node", "slurm", {}, True),
+    "pipeline_2node": ("pipeline_2node", "local", {}, False),
+    "hybrid_3d_4node": ("hybrid_3d_4node", "local", {}, False),
+    "hybrid_3d_4node.gpu": (
+        "hybrid_3d_4node",
+        "example-gpu",
+        {"resources.nodes": 8, "resources.ntasks_per_node": 4, "layout.tp": 4, "layout.pp": 4, "layout.zero": 1},
+        False,
+    ),
+    "hsdp_4node": ("hsdp_4node", "local", {}, False),
+    "hetjob": ("hetjob", "slurm", {}, False),
+    "hetjob.standalone": (
+        "hetjob",
+        "slurm",
+        {
+            "component": [
+                {"nodes": 1, "constraint": "a100", "mem": "8G"},
+                {"nodes": 2, "partition": "cpu", "gpus_per_task": 2, "command": ["python", "worker.py"]},
+            ]
+        },
+        True,
+    ),
     "odd": (
         "single",
         "slurm",
@@ -50,13 +80,34 @@ def script(case: str) -> str:
     return render(job, cluster, set={**PYTHON, **settings}, standalone=standalone, root=ROOT)
 
 
+SHELL_CASES: dict[str, tuple[str, str | None, bool]] = {
+    "single": ("single", None, False),
+    "ddp_4node": ("ddp_4node", None, False),
+    "ddp_4node.standalone": ("ddp_4node", "a,b", True),
+    "ddp_4node.uneven": ("ddp_4node", "a:1,me@b:3", False),
+}
+"""Job, hosts, and whether the hosts do without hpc_kit, of a plain shell script."""
+
+
+def shell(case: str) -> str:
+    """The plain shell script of one case, as it is rendered now."""
+    job, hosts, standalone = SHELL_CASES[case]
+    named = read_hosts(hosts, None) if hosts else ()
+    settings = tuple(f"{key}={value}" for key, value in {**PYTHON, "resources.chdir": "/project"}.items())
+    request = Request(job, (), None, settings, None, {})
+    return shell_script(request, named, ROOT, standalone=standalone)[1]
+
+
 def documents() -> Iterator[tuple[Path, str]]:
     """Every file that is compared whole, with its text as it is made now."""
     for case in CASES:
         yield SCRIPTS / f"{case}.sbatch", script(case)
+    for case in SHELL_CASES:
+        yield SCRIPTS / f"{case}.sh", shell(case)
     yield ROOT / "jobs" / "job.schema.json", schema_text("job")
     yield ROOT / "env" / "cluster.schema.json", schema_text("cluster")
     yield ROOT / "docs" / "rules.md", rules_page()
+    yield pictures.PAGE, pictures.page()
 
 
 def main() -> None:

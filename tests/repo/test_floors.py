@@ -25,10 +25,29 @@ MAY_IMPORT = {
     "spec": {"errors", "run_files", "slurm"},
     "script": {"errors", "run_files", "slurm", "spec"},
     "submit": {"errors", "run_files", "slurm", "spec", "script", "embedded"},  # embedded: to put its commands on PATH
+    "launch": {"errors", "run_files", "slurm", "spec", "script", "submit"},
     "runtime": {"errors", "run_files", "slurm"},
     "embedded": {"errors", "run_files", "slurm"},
+    "plotting": {"errors"},
+    "planner": {"errors", "slurm", "spec", "plotting"},
+    "bench": {"errors", "run_files", "slurm", "spec", "runtime", "planner", "plotting"},
+    "report": {"errors", "run_files", "slurm", "submit", "bench"},
     "__main__": {"cli"},
-    "cli": {"errors", "run_files", "slurm", "spec", "script", "submit", "runtime", "embedded"},
+    "cli": {
+        "errors",
+        "run_files",
+        "slurm",
+        "spec",
+        "script",
+        "submit",
+        "launch",
+        "runtime",
+        "embedded",
+        "planner",
+        "bench",
+        "plotting",
+        "report",
+    },
 }
 RUNTIME_MAY_IMPORT_OF_SLURM = {"hpc_kit.slurm", "hpc_kit.slurm.nodelist"}
 
@@ -82,6 +101,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         ("import hpc_kit.runtime", ("jinja2", "submitit", "torch", "msgspec", "click")),
         ("import hpc_kit.script.render", ("torch", "submitit", "jinja2")),
         ("import hpc_kit.spec.files", ("torch", "submitit", "jinja2")),
+        ("import hpc_kit.planner.cases, hpc_kit.planner.target", ("torch", "numpy", "submitit", "jinja2", "rich")),
         ("import hpc_kit.cli", ("torch", "submitit", "jinja2", "msgspec", "rich")),
     ],
 )
