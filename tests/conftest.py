@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +30,19 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
+BEGAN = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A ring that must end in time says which of its tests it did not reach, instead of being cut."""
+    parser.addoption("--within", type=float, metavar="MINUTES", help="after MINUTES start no test; skip the rest")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose oracle is missing; where HPC_KIT_REQUIRE_ORACLES is set (CI), fail it."""
+    """Skip a test that --within leaves no time for, or whose oracle is missing; with HPC_KIT_REQUIRE_ORACLES (CI) fail that."""
+    minutes = item.config.getoption("within")
+    if minutes is not None and time.monotonic() - BEGAN > minutes * 60:
+        pytest.skip(f"the ring's {minutes:g} minutes are over")
     for mark in item.iter_markers("oracle"):
         for name in mark.args:
             oracle(name, shutil.which(name), "slurm-client shellcheck openmpi-bin chromium")
