@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from hpc_kit.script.shell.words import NAME, WHOLE_FILE, Origin, Part, Piece, Unreadable
 
@@ -12,6 +13,12 @@ _VARIABLE = re.compile(rf"\$({NAME}|[0-9@*#?$!-])")
 _BRACED = re.compile(rf"({NAME}|[0-9]+|[@*#?$!-])")
 _IN_DOUBLE = re.compile(r'[^\\"$`]+')
 _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "r": "\r", "e": "\x1b"}
+
+
+@lru_cache(maxsize=8)
+def _newlines(text: str) -> tuple[int, ...]:
+    """Offsets of the ends of lines; kept, because each `$(` opens a scanner of the same text."""
+    return tuple(match.start() for match in re.finditer("\n", text))
 
 
 class Scanner:
@@ -36,7 +43,7 @@ class Scanner:
         self.pieces = pieces
         self._commands_end = commands_end
         self._starts = [piece.start for piece in pieces]
-        self._newlines = [match.start() for match in re.finditer("\n", text)]
+        self._newlines = _newlines(text)
 
     def place(self, offset: int) -> Origin:
         """Line and column of an offset, in the file."""
