@@ -69,14 +69,14 @@ def test_every_shipped_job_is_taken(sent: tuple[Project, dict[str, Sent]]) -> No
     assert {job: each.said for job, each in sent[1].items() if each.status} == {}
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_shipped_job_ends_well(sent: tuple[Project, dict[str, Sent]], job: str) -> None:
     need_library(job)
     project, jobs = sent
     assert jobs[job].status == 0, jobs[job].said
     number = job_id(jobs[job].said)
-    state = project.await_end(number, patience=1190)
+    state = project.await_end(number, patience=590)
     told = project.kit("logs", number)
     assert state == "COMPLETED", told.stdout + told.stderr
     assert "\ndone    " in told.stdout
