@@ -72,7 +72,7 @@ LINES = [
     "sinfo --no-such-option", "sinfo -h -p nowhere", "sinfo -h -n nowhere", "sinfo -h -t dreaming", "sinfo --version",
     "sinfo -h -t down -o '%P %D %t'", "sinfo -h -N -o %N", "sinfo -h -o '%D %l'", "sinfo -O partition,nosuch",
     "sinfo -T", "sinfo -h -o '%R %z'", "sinfo -S -P", "sinfo -s", "sinfo -Nl -n n2 -h",
-    "sinfo -h -o '%P %a %l %D %t %N'", "sinfo -h -N -o '%N %c %m %G %P'", "sinfo -h -p high -o %R",
+    "sinfo -h -o '%P %a %l %D %t %N'", "sinfo -h -N -p main -o '%N %c %m %G %P'", "sinfo -h -p high -o %R",
     "sbatch --version", "srun --version", "squeue --version",
     "srun", "srun --no-such-option true", "srun --jobid=999999 true", "srun -n0 true", "srun -N1 -w nowhere true",
     "srun -p nowhere true", "srun --time=2h true", "srun -c99 -N1 --immediate=1 true", "srun --mpi=nosuch true",
