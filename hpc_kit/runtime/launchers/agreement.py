@@ -16,6 +16,12 @@ PLAIN = {"RANK": "rank", "WORLD_SIZE": "world_size", "LOCAL_RANK": "local_rank",
 """Torch's names, which a job script or a library may have set before."""
 
 
+_BEGUN = (
+    ("the step", "or start the step with --ntasks-per-node=1 and torchrun"),
+    ("mpirun", "or start one process a node with mpirun, and torchrun there"),
+)
+
+
 def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
     """Those of RANK, WORLD_SIZE, ... that are set, all saying what `world` says.
 
@@ -23,15 +29,15 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
         ContradictoryEnvironment: One says something else.
     """
     said = {name: value for name in PLAIN if (value := number(environ, name)) is not None}
-    wrong = [name for name, value in said.items() if value != (getattr(world, PLAIN[name]) or 0)]
+    wrong = [name for name, value in said.items() if getattr(world, PLAIN[name]) not in {value, None}]
     if wrong:
+        began, instead = _BEGUN[world.launcher == "mpi"]
         raise ContradictoryEnvironment(
             "two launchers claim this process",
             found=f"{world.name} says {_phrase(world, wrong)}\n"
-            f"the environment says {_of_environment(said)}, set before the step began",
-            remedy=f"unset {' '.join(said)} in the batch script; "
-            "or start the step with --ntasks-per-node=1 and torchrun;\n"
-            "or HPC_KIT_LAUNCHER=env, where a launcher inside of the step has set them",
+            f"the environment says {_of_environment(said)}, set before {began} began",
+            remedy=f"unset {' '.join(said)} in the batch script; {instead};\n"
+            f"or HPC_KIT_LAUNCHER=env, where a launcher inside of {began} has set them",
         )
     return tuple(f"{name} = {value}" for name, value in said.items())
 

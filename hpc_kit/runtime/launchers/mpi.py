@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime import ports
-from hpc_kit.runtime.launchers import leftovers, places, slurm
+from hpc_kit.runtime.launchers import agreement, leftovers, places, slurm
+from hpc_kit.runtime.launchers.families import FAMILIES, SIZELESS, Names, hosts_of_job, job_of, key_of
 from hpc_kit.runtime.variables import hosts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
@@ -14,47 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Names(NamedTuple):
-    """The variables of one MPI."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-    node: str = ""
-    """The node's index among those of the launch, where it is told."""
-    host: tuple[str, ...] = ()
-    """This process's own host."""
-    of_srun_too: bool = False
-    """Whether srun sets them as well, with an MPI plugin: in a Slurm job they are the step's, or left by one."""
-
-
-FAMILIES = {
-    # OMPI_COMM_WORLD_NODE_RANK is a local rank: that of all jobs on the node.
-    "Open MPI": Names(
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        host=("PMIX_HOSTNAME",),
-    ),
-    "MVAPICH2": Names(
-        "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"
-    ),
-    "PALS": Names(
-        "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", node="PALS_NODEID", of_srun_too=True
-    ),
-    "Cray PMI": Names("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", of_srun_too=True),
-    "Hydra (MPICH, Intel MPI)": Names(
-        "PMI_RANK",
-        "PMI_SIZE",
-        "MPI_LOCALRANKID",
-        "MPI_LOCALNRANKS",
-        host=("PMI_HOSTNAME", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST"),
-    ),
-    # What starts ranks without telling them their place on the node.
-    "PMI": Names("PMI_RANK", "PMI_SIZE", "", "", of_srun_too=True),
-}
+_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS"}
+"""Launchers that belong to no MPI."""
 
 
 def from_mpi(environ: Mapping[str, str]) -> World | None:
@@ -67,51 +30,52 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
         ContradictoryEnvironment: A rank lies outside its size, or a later srun step has inherited the variables.
     """
     for family, names in FAMILIES.items():
-        if not _evident(environ, names):
+        if not names.evident(environ):
             continue
         world = _world(environ, family, names)
-        if slurm.why_no_step(environ) is not None:
-            return None if _foreign(environ, names) else world
-        if _is_of_a_later_step(environ, world, names):
+        in_step = slurm.why_no_step(environ) is None
+        if _is_the_steps_own(environ, world, names) if in_step else _foreign(environ, names):
+            return None
+        if in_step and _is_of_a_later_step(environ, world, names):
             raise _contradiction(environ, world, names)
-        return world
+        return replace(world, agrees=agreement.with_plain_variables(environ, world))
     _refuse_half_set(environ)
     return None
 
 
-def _evident(environ: Mapping[str, str], names: Names) -> bool:
-    if not (environ.get(names.rank) and environ.get(names.size)):
-        return False
-    if names.of_srun_too:
-        return not environ.get("SLURM_JOB_ID") and bool(not names.local_rank or environ.get(names.local_rank))
-    return bool(environ.get(names.local_rank)) or names.rank != "PMI_RANK"
-
-
 def _refuse_half_set(environ: Mapping[str, str]) -> None:
-    """Outside of a step, a rank without a size is a launch that cannot be told; in a Slurm job it may be inherited."""
-    if slurm.why_no_step(environ) is None:
-        return
+    """A rank without a size is a launch that cannot be told; what srun sets as well may be a step's, or inherited."""
     in_slurm = bool(environ.get("SLURM_JOB_ID"))
     for names in FAMILIES.values():
+        if names.rank in SIZELESS or slurm.why_no_step(environ) is None or (in_slurm and names.size == "PMI_SIZE"):
+            continue
         rank, size = bool(environ.get(names.rank)), bool(environ.get(names.size))
-        inherited = in_slurm and names.size == "PMI_SIZE"
-        if rank != size and not inherited and (rank or names.rank != "PALS_RANKID"):
+        if rank != size:
             needed(environ, names.size if rank else names.rank, beside=names.rank if rank else names.size)
-    if environ.get("PMIX_RANK") and not environ.get("PMI_RANK") and not in_slurm:
-        raise IncompleteEnvironment(
-            "PMIX_RANK tells a rank, and no variable how many there are",
-            found=shown(environ, "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_HOSTNAME"),
-            remedy="start with mpirun, mpiexec, srun or torchrun, which set the size too;\n"
-            "or unset PMIX_RANK, if it is left over",
-        )
+    for name in SIZELESS:
+        if environ.get(name) and not (in_slurm and _may_be_of_srun(environ, name)):
+            raise IncompleteEnvironment(
+                f"{name} tells a rank, and no variable how many there are",
+                found=shown(environ, name, "PMIX_NAMESPACE", "PMIX_HOSTNAME", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+                remedy="export WORLD_SIZE=RANKS in the job script, before the launcher starts them;\n"
+                "or start with mpirun, mpiexec, srun or torchrun, which set the size too;\n"
+                f"or unset {name}, if it is left over",
+            )
+
+
+def _may_be_of_srun(environ: Mapping[str, str], name: str) -> bool:
+    if name == "PMIX_RANK":
+        foreign = places.names_another_job(environ, environ.get("PMIX_HOSTNAME", ""))
+        return foreign or not environ.get("PMIX_NAMESPACE", "").startswith("prte")
+    return name != "PMI_ID" or bool(environ.get("PMI_RANK")) or not environ.get("MPI_LOCALRANKID")
 
 
 def _world(environ: Mapping[str, str], family: str, names: Names) -> World:
-    size, local_size = needed(environ, names.size, beside=names.rank), number(environ, names.local_size)
-    job = environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or ""
-    launch = environ.get("PMIX_NAMESPACE") or environ.get("I_MPI_HYDRA_UUID") or environ.get("PALS_APID") or ""
-    key = f"mpi {launch}, job {job}, restart {environ.get('SLURM_RESTART_COUNT') or 0}, size {size}"
-    one_node = size == local_size
+    size, nodes = needed(environ, names.size, beside=names.rank), number(environ, names.nodes)
+    local_size, told_by = _local_size(environ, names, size, nodes)
+    key, job = key_of(environ, names, size), job_of(environ)
+    one_node = nodes == 1 or size == local_size
+    known = names.nodes if nodes else f"{names.local_size} = {names.size}"
     unknown = "unknown until the ranks meet"
     return World(
         rank=needed(environ, names.rank, beside=names.size),
@@ -119,25 +83,50 @@ def _world(environ: Mapping[str, str], family: str, names: Names) -> World:
         local_rank=number(environ, names.local_rank),
         local_world_size=local_size,
         node_rank=number(environ, names.node) if not one_node else 0,
-        nnodes=1 if one_node else None,
+        nnodes=1 if one_node else nodes,
         master_addr=environ.get("MASTER_ADDR") or None,
         master_port=ports.candidates(key, master_port(environ))[0],
         launcher="mpi",
-        name=f"the mpirun of {family}" + (f" in job {job}" if job else ""),
+        name=f"the {family} launch"
+        if family in _OWN_NAMES
+        else f"the mpirun of {family}" + (f" in job {job}" if job else ""),
         key=key,
         sources={
             "rank": names.rank,
             "world_size": names.size,
             "local_rank": names.local_rank or unknown,
-            "local_world_size": names.local_size or unknown,
-            "node_rank": f"{names.local_size} = {names.size}" if one_node else names.node or unknown,
-            "nnodes": f"{names.local_size} = {names.size}" if one_node else unknown,
+            "local_world_size": told_by or unknown,
+            "node_rank": known if one_node else names.node or unknown,
+            "nnodes": known if one_node or nodes else unknown,
             "master_addr": "MASTER_ADDR, set by the job" if environ.get("MASTER_ADDR") else unknown,
             "master_port": f"from {key}",
         },
         left=leftovers.of_mpi(environ),
-        hosts=hosts_of(environ, "SLURM_JOB_NODELIST"),
+        hosts=hosts_of_job(environ),
     ).checked()
+
+
+def _local_size(environ: Mapping[str, str], names: Names, size: int, nodes: int | None) -> tuple[int | None, str]:
+    """Ranks on this node, where it is told, or where no other number is possible."""
+    told = number(environ, names.local_size)
+    if told is not None:
+        return told, names.local_size
+    if nodes == 1:
+        return size, f"{names.size}, one node"
+    return (1, f"{names.size} = {names.nodes}") if nodes == size else (None, "")
+
+
+def _is_the_steps_own(environ: Mapping[str, str], world: World, names: Names) -> bool:
+    """Whether srun has set them, as ParaStation's plugin sets Hydra's names: the step tells the same, and the nodes."""
+    if names.over_ssh or any(environ.get(name) for name in names.host):
+        return False
+    step = _step(environ)
+    numbers = ("rank", "world_size", "local_rank", "local_world_size")
+    return step is not None and all(getattr(step, name) == getattr(world, name) for name in numbers)
+
+
+def _step(environ: Mapping[str, str]) -> World | None:
+    return slurm.from_slurm_step({name: value for name, value in environ.items() if name.startswith("SLURM")})
 
 
 def _foreign(environ: Mapping[str, str], names: Names) -> bool:
@@ -147,7 +136,7 @@ def _foreign(environ: Mapping[str, str], names: Names) -> bool:
 
 def _is_of_a_later_step(environ: Mapping[str, str], world: World, names: Names) -> bool:
     """Whether an srun step with ranks of its own runs here; daemons of mpirun are steps of one task a node."""
-    step = slurm.from_slurm_step({name: value for name, value in environ.items() if name.startswith("SLURM")})
+    step = _step(environ)
     if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
         return False
     if max(step.tasks_per_node, default=1) > 1 or (world.world_size == 1 < step.world_size):

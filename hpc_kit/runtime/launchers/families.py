@@ -1,0 +1,131 @@
+"""The variables that the launchers of MPI programs give their ranks: a table, a line a launcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.runtime.variables import hosts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Names(NamedTuple):
+    """The variables of one launcher."""
+
+    rank: str
+    size: str
+    local_rank: str = ""
+    local_size: str = ""
+    node: str = ""
+    """The node's index among those of the launch, where it is told."""
+    nodes: str = ""
+    """How many nodes the launch has, where it is told."""
+    host: tuple[str, ...] = ()
+    """This process's own host."""
+    launch: tuple[str, ...] = ()
+    """What tells this launch from others, the same on all ranks; the first that is set counts."""
+    over_ssh: bool = False
+    """Whether its daemons may come over ssh: then ranks on other nodes lack the variables of the job."""
+    of_srun_too: bool = False
+    """Whether srun sets them as well, with an MPI plugin: in a Slurm job they are the step's, or left by one."""
+
+    def evident(self, environ: Mapping[str, str]) -> bool:
+        """Whether these variables show that this launcher has started this process."""
+        if not (environ.get(self.rank) and environ.get(self.size)):
+            return False
+        if self.of_srun_too and environ.get("SLURM_JOB_ID"):
+            return False
+        # Several give PMI's rank: what stands beside it tells whose it is.
+        return bool(not self.rank.startswith("PMI_") or not self.local_rank or environ.get(self.local_rank))
+
+
+_PMI = ("PMI_RANK", "PMI_SIZE")
+_HYDRA = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_HYDRA_HOST = ("PMI_HOSTNAME", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST", "MPICH_INTERFACE_HOSTNAME")
+_BY_JOB = "WORLD_SIZE"
+"""Where the launcher tells a rank and no size, the job script may."""
+
+
+def _of_prefix(prefix: str, launch: str) -> Names:
+    names = [f"{prefix}_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+    return Names(*names, nodes=f"{prefix}_NUM_NODES_IN_JOB", launch=(launch,), over_ssh=True)
+
+
+FAMILIES = {
+    # Spectrum MPI's ranks get Open MPI's variables as well, with the same values.
+    "jsrun": Names(
+        *(f"JSM_NAMESPACE_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), launch=("PMIX_NAMESPACE",)
+    ),
+    # OMPI_COMM_WORLD_NODE_RANK is a local rank: that of all jobs on the node.
+    "Open MPI": Names(
+        *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+        host=("PMIX_HOSTNAME",),
+        launch=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"),
+        over_ssh=True,
+    ),
+    "MVAPICH2": _of_prefix("MV2", "MPIRUN_ID"),
+    "MVAPICH": _of_prefix("MVP", "MPIRUN_ID"),
+    # mpirun_rsh numbers its ranks as PMI does; the rest is MVAPICH2's.
+    "MVAPICH2 (mpirun_rsh)": Names(
+        "PMI_ID", "MPIRUN_NPROCS", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",), over_ssh=True
+    ),
+    "Platform MPI": Names("MPI_RANKID", "MPI_NRANKS", *_HYDRA),
+    # A job of Flux gets PMI's variables as well, and with HPE's plugin PALS's.
+    "Flux": Names(
+        "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nodes="FLUX_JOB_NNODES", launch=("FLUX_JOB_ID",)
+    ),
+    "PALS": Names(
+        "PALS_RANKID",
+        "PMI_SIZE",
+        "PALS_LOCAL_RANKID",
+        "PALS_LOCAL_SIZE",
+        node="PALS_NODEID",
+        launch=("PALS_APID",),
+        of_srun_too=True,
+    ),
+    "Cray PMI": Names(*_PMI, "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", launch=("PALS_APID",), of_srun_too=True),
+    "Hydra (MPICH, Intel MPI)": Names(*_PMI, *_HYDRA, host=_HYDRA_HOST, launch=("I_MPI_HYDRA_UUID",)),
+    # What starts ranks without telling them their place on the node.
+    "PMI": Names(*_PMI, of_srun_too=True),
+    # mpiexec -pmi-port; PALS on machines whose MPI asks PMIx; PMIx itself, as Fujitsu's mpiexec gives it.
+    "Hydra over a port": Names("PMI_ID", _BY_JOB, *_HYDRA, host=_HYDRA_HOST),
+    "PALS without PMI": Names(
+        "PALS_RANKID",
+        _BY_JOB,
+        "PALS_LOCAL_RANKID",
+        "PALS_LOCAL_SIZE",
+        node="PALS_NODEID",
+        launch=("PALS_APID",),
+        of_srun_too=True,
+    ),
+    "PMIx": Names("PMIX_RANK", _BY_JOB, host=("PMIX_HOSTNAME",), launch=("PMIX_NAMESPACE",), of_srun_too=True),
+    "ALPS": Names("ALPS_APP_PE", _BY_JOB, launch=("ALPS_APP_ID",), of_srun_too=True),
+}
+
+SIZELESS = tuple(dict.fromkeys(names.rank for names in FAMILIES.values() if names.size == _BY_JOB))
+"""Variables that tell a rank where no variable of the launcher tells how many there are."""
+
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
+
+
+def job_of(environ: Mapping[str, str]) -> str:
+    """The job's number, whatever the workload manager; empty outside of a job."""
+    return next((environ[name] for name in _JOBS if environ.get(name)), "")
+
+
+def key_of(environ: Mapping[str, str], names: Names, size: int) -> str:
+    """What all ranks of this launch share, those on nodes that were reached over ssh as well."""
+    launch = next((environ[name] for name in names.launch if environ.get(name)), "")
+    if launch and names.over_ssh:
+        return f"mpi {launch}, size {size}"
+    return f"mpi {launch}, job {job_of(environ)}, restart {environ.get('SLURM_RESTART_COUNT') or 0}, size {size}"
+
+
+def hosts_of_job(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The nodes on which ranks may be, where Slurm or LSF names them."""
+    if nodes := hosts_of(environ, "SLURM_JOB_NODELIST"):
+        return nodes
+    nodes = tuple(environ.get("LSB_MCPU_HOSTS", "").split()[::2])
+    # jsrun starts nothing on the batch script's own node, which LSF lists first.
+    return nodes[1:] if environ.get("JSM_NAMESPACE_RANK") else nodes

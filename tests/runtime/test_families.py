@@ -1,0 +1,292 @@
+"""Every launcher of MPI programs by its own variables, all ranks of each layout; each case names its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
+from hpc_kit.runtime import World, resolve
+from tests.runtime.launches import Environ, Step, captured_case
+
+LAYOUTS = {
+    "one node": (0, 0, 0),
+    "even": (0, 0, 0, 0, 1, 1, 1, 1),
+    "by node": (0, 1, 0, 1, 0, 1),
+    "uneven": (0, 0, 0, 1, 2, 2),
+    "one a node": (0, 1, 2),
+}
+"""For each rank the index of its node."""
+
+
+class Rank(NamedTuple):
+    """One rank of a layout."""
+
+    rank: int
+    local: int
+    local_size: int
+    node: int
+    size: int
+    nodes: int
+
+
+def ranks_of(layout: Sequence[int]) -> list[Rank]:
+    """All ranks of a layout."""
+    return [
+        Rank(rank, layout[:rank].count(node), layout.count(node), node, len(layout), len(set(layout)))
+        for rank, node in enumerate(layout)
+    ]
+
+
+def jsrun(rank: Rank) -> Environ:
+    """Jsrun of IBM's Job Step Manager under LSF.
+
+    Lightning's LSFEnvironment (JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK) and Open MPI's own test programs
+    (JSM_NAMESPACE_LOCAL_SIZE); LSB_MCPU_HOSTS: IBM Spectrum LSF, environment variables.
+    """
+    names = {"RANK": rank.rank, "SIZE": rank.size, "LOCAL_RANK": rank.local, "LOCAL_SIZE": rank.local_size}
+    return (
+        {f"JSM_NAMESPACE_{name}": str(value) for name, value in names.items()}
+        | {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in names.items()}
+        | {"PMIX_RANK": str(rank.rank), "PMIX_NAMESPACE": "1", "LSB_JOBID": "4711"}
+        | {"LSB_MCPU_HOSTS": "batch3 1 " + " ".join(f"h{node}n08 42" for node in range(rank.nodes))}
+    )
+
+
+def flux(rank: Rank) -> Environ:
+    """Flux-environment(7): FLUX_TASK_*, FLUX_JOB_SIZE, FLUX_JOB_NNODES, and PMI's beside them."""
+    return {
+        "FLUX_JOB_ID": "f2YPThUs",
+        "FLUX_TASK_RANK": str(rank.rank),
+        "FLUX_TASK_LOCAL_ID": str(rank.local),
+        "FLUX_JOB_SIZE": str(rank.size),
+        "FLUX_JOB_NNODES": str(rank.nodes),
+        "FLUX_URI": "local:///run/flux/local",
+        "PMI_RANK": str(rank.rank),
+        "PMI_SIZE": str(rank.size),
+        "PMI_FD": "20",
+    }
+
+
+def flux_on_cray(rank: Rank) -> Environ:
+    """The same with flux-coral2's plugin cray-pals (its issue 6): no PALS_LOCAL_RANKID."""
+    return flux(rank) | {"PALS_RANKID": str(rank.rank), "PALS_NODEID": str(rank.node), "PALS_APID": "f2YPThUs"}
+
+
+def pals(rank: Rank) -> Environ:
+    """PALS's mpiexec under PBS (Polaris, Derecho): PALS_*, and Cray PMI's beside them."""
+    return {
+        "PALS_APID": "2c1c5ad0-9d3b-4a5b-8e6f-0a1b2c3d4e5f",
+        "PALS_RANKID": str(rank.rank),
+        "PALS_NODEID": str(rank.node),
+        "PALS_LOCAL_RANKID": str(rank.local),
+        "PALS_LOCAL_SIZE": str(rank.local_size),
+        "PMI_RANK": str(rank.rank),
+        "PMI_SIZE": str(rank.size),
+        "PMI_LOCAL_RANK": str(rank.local),
+        "PMI_LOCAL_SIZE": str(rank.local_size),
+        "PBS_JOBID": "1234.polaris-pbs-01",
+    }
+
+
+def pals_with_pmix(rank: Rank) -> Environ:
+    """PALS where MPI asks PMIx (Aurora): no size, which job scripts export as WORLD_SIZE."""
+    told = {name: value for name, value in pals(rank).items() if not name.startswith("PMI_")}
+    return told | {"PMIX_RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
+
+
+def mvapich2(rank: Rank) -> Environ:
+    """MVAPICH2's mpirun_rsh and mpiexec: user guide, MV2_COMM_WORLD_*; mpispawn.c for the rest."""
+    names = {"RANK": rank.rank, "SIZE": rank.size, "LOCAL_RANK": rank.local, "LOCAL_SIZE": rank.local_size}
+    return {f"MV2_COMM_WORLD_{name}": str(value) for name, value in names.items()} | mpirun_rsh(rank)
+
+
+def mpirun_rsh(rank: Rank) -> Environ:
+    """An mpirun_rsh that sets no MV2_COMM_WORLD_*: mpispawn.c of MVAPICH2 1.9."""
+    return {
+        "PMI_ID": str(rank.rank),
+        "PMI_PORT": f"n{rank.node}:40001",
+        "MPIRUN_ID": "31337",
+        "MPIRUN_NPROCS": str(rank.size),
+        "MV2_NUM_NODES_IN_JOB": str(rank.nodes),
+    }
+
+
+def mvapich(rank: Rank) -> Environ:
+    """MVAPICH 3 and 4: the same names with MVP_ (mvp_env_params.h)."""
+    return {name.replace("MV2_", "MVP_"): value for name, value in mvapich2(rank).items()}
+
+
+def hydra_over_a_port(rank: Rank) -> Environ:
+    """`mpiexec -pmi-port` of MPICH 5.0.2, as it was seen: no PMI_RANK, no PMI_SIZE."""
+    return {
+        "PMI_ID": str(rank.rank),
+        "PMI_PORT": "n0:41231",
+        "PMI_HOSTNAME": f"n{rank.node}",
+        "MPI_LOCALRANKID": str(rank.local),
+        "MPI_LOCALNRANKS": str(rank.local_size),
+        "WORLD_SIZE": str(rank.size),
+    }
+
+
+def platform_mpi(rank: Rank) -> Environ:
+    """IBM Platform MPI: MPI_RANKID, MPI_NRANKS (libfabric's psm3 reads them so)."""
+    return {
+        "MPI_RANKID": str(rank.rank),
+        "MPI_NRANKS": str(rank.size),
+        "MPI_LOCALRANKID": str(rank.local),
+        "MPI_LOCALNRANKS": str(rank.local_size),
+    }
+
+
+def fujitsu(rank: Rank) -> Environ:
+    """Fujitsu's mpiexec (Fugaku): PMIX_RANK and no size."""
+    return {"PMIX_RANK": str(rank.rank), "PLE_RANK_ON_NODE": str(rank.local), "WORLD_SIZE": str(rank.size)}
+
+
+def alps(rank: Rank) -> Environ:
+    """Aprun: aprun(1), ALPS_APP_PE and no size."""
+    return {"ALPS_APP_PE": str(rank.rank), "ALPS_APP_ID": "99", "WORLD_SIZE": str(rank.size)}
+
+
+PLACES, NODE, NODES = {"local_rank", "local_world_size"}, {"node_rank"}, {"nnodes"}
+
+TOLD: dict[Callable[[Rank], Environ], set[str]] = {
+    jsrun: PLACES,
+    flux: {"local_rank"} | NODES,
+    flux_on_cray: {"local_rank"} | NODES,
+    pals: PLACES | NODE,
+    pals_with_pmix: PLACES | NODE,
+    mvapich2: PLACES | NODES,
+    mvapich: PLACES | NODES,
+    mpirun_rsh: NODES,
+    hydra_over_a_port: PLACES,
+    platform_mpi: PLACES,
+    fujitsu: set(),
+    alps: set(),
+}
+"""What each tells besides rank and size, on any number of nodes."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("launcher", TOLD, ids=lambda each: each.__name__)
+def test_every_rank_is_told_what_its_launcher_tells_and_nothing_is_guessed(
+    launcher: Callable[[Rank], Environ], layout: Sequence[int]
+) -> None:
+    for rank in ranks_of(layout):
+        world = resolve(launcher(rank))
+        truth = {
+            "local_rank": rank.local,
+            "local_world_size": rank.local_size,
+            "node_rank": rank.node,
+            "nnodes": rank.nodes,
+        }
+        assert (world.launcher, world.rank, world.world_size) == ("mpi", rank.rank, rank.size)
+        for name, value in truth.items():
+            # One node, and as many nodes as ranks, leave no choice.
+            certain = name in TOLD[launcher]
+            assert getattr(world, name) in ({value} if certain else {value, None}), name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("launcher", TOLD, ids=lambda each: each.__name__)
+def test_all_ranks_meet_at_one_port(launcher: Callable[[Rank], Environ], layout: Sequence[int]) -> None:
+    worlds = [resolve(launcher(rank)) for rank in ranks_of(layout)]
+    assert len({(world.key, world.master_port, world.hosts) for world in worlds}) == 1
+
+
+def test_flux_tells_the_local_size_where_there_is_no_choice() -> None:
+    one, several = ranks_of(LAYOUTS["one node"])[1], ranks_of(LAYOUTS["one a node"])[1]
+    assert (resolve(flux(one)).local_world_size, resolve(flux(one)).node_rank) == (3, 0)
+    assert (resolve(flux(several)).local_world_size, resolve(flux(several)).node_rank) == (1, None)
+
+
+def test_jobs_of_lsf_meet_apart_although_jsrun_numbers_its_steps_alike() -> None:
+    rank = ranks_of(LAYOUTS["even"])[5]
+    assert resolve(jsrun(rank)).key != resolve(jsrun(rank) | {"LSB_JOBID": "4712"}).key
+
+
+def test_jobs_of_flux_meet_apart() -> None:
+    rank = ranks_of(LAYOUTS["even"])[5]
+    assert resolve(flux(rank)).key != resolve(flux(rank) | {"FLUX_JOB_ID": "f2YPThUt"}).key
+
+
+def test_jsrun_leaves_out_the_node_of_the_batch_script() -> None:
+    rank = ranks_of(LAYOUTS["even"])[5]
+    assert resolve(jsrun(rank)).hosts == ("h0n08", "h1n08")
+
+
+@pytest.mark.parametrize("case", ["34_ompi4_mpirun@22.05", "37_ompi5_mpirun@22.05"])
+def test_ranks_that_mpirun_has_reached_over_ssh_meet_the_others(case: str) -> None:
+    """A daemon that ssh has started hands on no variable of the job: Open MPI's plm rsh, where it knows no Slurm."""
+    environs = captured_case(case)
+    bare = [{name: value for name, value in each.items() if not name.startswith("SLURM")} for each in environs]
+    worlds = [resolve(each) for each in (*environs[:4], *bare[4:])]
+    assert [world.rank for world in worlds] == list(range(8))
+    assert len({(world.key, world.master_port) for world in worlds}) == 1
+
+
+@pytest.mark.parametrize("name", ["PALS_RANKID", "PMIX_RANK", "ALPS_APP_PE", "PMI_ID"])
+def test_a_rank_of_an_unknown_number_is_refused_and_the_way_out_named(name: str) -> None:
+    with pytest.raises(IncompleteEnvironment) as refused:
+        resolve({name: "1"})
+    assert refused.value.what == f"{name} tells a rank, and no variable how many there are"
+    assert "export WORLD_SIZE=RANKS" in str(refused.value)
+
+
+def test_a_world_size_that_a_login_profile_has_left_is_refused() -> None:
+    rank = ranks_of(LAYOUTS["even"])[0]
+    with pytest.raises(ContradictoryEnvironment, match="local_world_size 4 does not fit world_size 1"):
+        resolve(pals_with_pmix(rank) | {"WORLD_SIZE": "1"})
+
+
+@pytest.mark.parametrize("environ", [{"PMIX_NAMESPACE": "prte-n5-99@1"}, {"PMIX_NAMESPACE": "prterun-n5-99@1"}])
+def test_ranks_of_prun_in_a_job_are_no_worlds_of_one(environ: Environ) -> None:
+    """PRRTE without Open MPI's personality sets PMIX_RANK alone; in a job srun's PMIx plug-in sets it as well."""
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0]
+    with pytest.raises(IncompleteEnvironment, match="PMIX_RANK tells a rank"):
+        resolve(shell | environ | {"PMIX_RANK": "1"})
+    assert resolve(shell | {"PMIX_RANK": "1", "PMIX_NAMESPACE": "slurm.pmix.77.0"}).launcher == "single"
+
+
+def parastation(step: Step, rank: int) -> Environ:
+    """ParaStation's psslurm in place of slurmd (JUWELS, JURECA): Hydra's names in every step (psslurmenv.c, pspmi)."""
+    node = step.placement[rank]
+    return step.environ(rank) | {
+        "PMI_RANK": str(rank),
+        "PMI_ID": str(rank),
+        "PMI_SIZE": str(len(step.placement)),
+        "MPI_LOCALRANKID": str(step.placement[:rank].count(node)),
+        "MPI_LOCALNRANKS": str(step.placement.count(node)),
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_in_a_step_of_parastation_the_step_answers_with_its_nodes(layout: Sequence[int]) -> None:
+    step = Step(tuple(layout), tuple(f"n{node}" for node in sorted(set(layout))))
+    for rank in ranks_of(layout):
+        world = resolve(parastation(step, rank.rank))
+        assert (world.launcher, world.node_rank, world.nnodes) == ("slurm", rank.node, rank.nodes)
+        assert (world.local_rank, world.local_world_size) == (rank.local, rank.local_size)
+
+
+STALE = ({"RANK": "0", "WORLD_SIZE": "1"}, {"LOCAL_RANK": "7"}, {"WORLD_SIZE": "16"})
+
+
+@pytest.mark.parametrize("stale", STALE)
+@pytest.mark.parametrize("launcher", [pals, mvapich2, flux, jsrun], ids=lambda each: each.__name__)
+def test_torchs_names_that_say_something_else_are_refused(launcher: Callable[[Rank], Environ], stale: Environ) -> None:
+    rank = ranks_of(LAYOUTS["even"])[5]
+    with pytest.raises(ContradictoryEnvironment, match="two launchers claim this process") as refused:
+        resolve(launcher(rank) | stale)
+    assert str(refused.value.remedy).startswith(f"unset {' '.join(stale)} in the batch script; or start one process")
+
+
+def test_torchs_names_that_a_wrapper_has_set_agree() -> None:
+    rank = ranks_of(LAYOUTS["even"])[5]
+    world: World = resolve(mvapich2(rank) | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+    assert world.agrees == ("RANK = 5", "WORLD_SIZE = 8", "LOCAL_RANK = 1")
+    # What the launcher does not tell cannot be contradicted.
+    assert resolve(mpirun_rsh(rank) | {"LOCAL_RANK": "1"}).local_rank is None
