@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hpc_kit.errors import IncompleteEnvironment
 from hpc_kit.runtime.launchers.mpi import from_mpi
-from hpc_kit.runtime.launchers.plain import from_plain_variables
+from hpc_kit.runtime.launchers.plain import from_plain_variables, launched_inside
 from hpc_kit.runtime.launchers.single import single
 from hpc_kit.runtime.launchers.slurm import from_slurm_step
 from hpc_kit.runtime.launchers.ssh import from_ssh
@@ -63,9 +63,12 @@ def plug_ins() -> dict[str, Launcher]:
     return found
 
 
-def _asked() -> Iterator[tuple[str, Launcher]]:
+def _asked(environ: Mapping[str, str]) -> Iterator[tuple[str, Launcher]]:
     """All launchers in order. Plug-ins come where ours know nothing: looking for them reads a file a package."""
+    inside = launched_inside(environ) is not None
     for name, launcher in LAUNCHERS.items():
+        if name == "mpi" and inside:
+            yield "env", from_plain_variables
         if name == "env":
             yield from plug_ins().items()
         yield name, launcher
@@ -91,7 +94,7 @@ def resolve(environ: Mapping[str, str]) -> World:
         ContradictoryEnvironment: Two launchers claim this process, or numbers do not fit together.
     """
     choice = environ.get(CHOICE, "").strip()
-    for _, launcher in _chosen(choice) if choice else _asked():
+    for _, launcher in _chosen(choice) if choice else _asked(environ):
         world = launcher(environ)
         if world is not None:
             return world

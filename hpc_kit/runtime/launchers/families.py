@@ -47,25 +47,25 @@ _BY_JOB = "WORLD_SIZE"
 """Where the launcher tells a rank and no size, the job script may."""
 
 
-def _of_prefix(prefix: str, launch: str) -> Names:
-    names = [f"{prefix}_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
-    return Names(*names, nodes=f"{prefix}_NUM_NODES_IN_JOB", launch=(launch,), over_ssh=True)
+def _world(
+    prefix: str, *, nodes: str = "", host: tuple[str, ...] = (), launch: tuple[str, ...] = (), over_ssh: bool = True
+) -> Names:
+    """The four numbers of those that call them alike."""
+    names = Names(f"{prefix}_RANK", f"{prefix}_SIZE", f"{prefix}_LOCAL_RANK", f"{prefix}_LOCAL_SIZE")
+    return names._replace(nodes=nodes, host=host, launch=launch, over_ssh=over_ssh)
 
 
 FAMILIES = {
     # Spectrum MPI's ranks get Open MPI's variables as well, with the same values.
-    "jsrun": Names(
-        *(f"JSM_NAMESPACE_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), launch=("PMIX_NAMESPACE",)
-    ),
+    "jsrun": _world("JSM_NAMESPACE", launch=("PMIX_NAMESPACE",), over_ssh=False),
     # OMPI_COMM_WORLD_NODE_RANK is a local rank: that of all jobs on the node.
-    "Open MPI": Names(
-        *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    "Open MPI": _world(
+        "OMPI_COMM_WORLD",
         host=("PMIX_HOSTNAME",),
         launch=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"),
-        over_ssh=True,
     ),
-    "MVAPICH2": _of_prefix("MV2", "MPIRUN_ID"),
-    "MVAPICH": _of_prefix("MVP", "MPIRUN_ID"),
+    "MVAPICH2": _world("MV2_COMM_WORLD", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
+    "MVAPICH": _world("MVP_COMM_WORLD", nodes="MVP_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
     # mpirun_rsh numbers its ranks as PMI does; the rest is MVAPICH2's.
     "MVAPICH2 (mpirun_rsh)": Names(
         "PMI_ID", "MPIRUN_NPROCS", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",), over_ssh=True

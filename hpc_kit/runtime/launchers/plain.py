@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import IncompleteEnvironment
+from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import leftovers, places
-from hpc_kit.runtime.variables import master_port, needed, number, shown
+from hpc_kit.runtime.variables import counts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -24,6 +24,23 @@ PLAIN_SOURCES = {
     "master_port": "MASTER_PORT",
 }
 """Torch's own names."""
+
+_ALSO = {"local_world_size": ("LOCAL_SIZE",), "node_rank": ("NODE_RANK",), "nnodes": ()}
+"""What launchers call them that set RANK and WORLD_SIZE: Ray Train, Lightning, Azure ML, deepspeed."""
+
+_INNER = {
+    "Ray Train": ("RAY_RAYLET_PID", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+    "deepspeed": ("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),
+}
+"""Launchers whose agents are tasks of a step or of an mpirun, and what they set beside torch's names."""
+
+
+def launched_inside(environ: Mapping[str, str]) -> str | None:
+    """The launcher, inside of a step or of an mpirun with one process a node, that has set torch's names; or None."""
+    whole = all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
+    if not whole or max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1:
+        return None  # an agent is alone on its node
+    return next((name for name, beside in _INNER.items() if all(environ.get(each) for each in beside)), None)
 
 
 def from_plain_variables(environ: Mapping[str, str]) -> World | None:
@@ -47,18 +64,61 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
             f"but no {'MASTER_ADDR' if address is None else 'MASTER_PORT'}",
             remedy="start with srun or torchrun; or set MASTER_ADDR, the host of rank 0, and MASTER_PORT",
         )
+    numbers, sources = _places(environ, rank, size)
     return World(
         rank=rank,
         world_size=size,
-        local_rank=number(environ, "LOCAL_RANK"),
-        local_world_size=number(environ, "LOCAL_WORLD_SIZE"),
-        node_rank=number(environ, "GROUP_RANK"),
-        nnodes=number(environ, "GROUP_WORLD_SIZE"),
+        local_rank=numbers["local_rank"],
+        local_world_size=numbers["local_world_size"],
+        node_rank=numbers["node_rank"],
+        nnodes=numbers["nnodes"],
         master_addr=address,
         master_port=port,
         launcher="env",
-        name="the launch that set RANK and WORLD_SIZE",
+        name=f"the launch by {launched_inside(environ) or 'what has set RANK and WORLD_SIZE'}",
         key=f"env {address}:{port}, size {size}",
-        sources=dict(PLAIN_SOURCES),
+        sources=PLAIN_SOURCES | sources,
         left=leftovers.looks_like_mpi(environ),
     ).checked()
+
+
+def _places(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict[str, int | None], dict[str, str]]:
+    """Local rank, local size, node and nodes, with their variables; None is what neither tells nor follows."""
+    names = {value: (PLAIN_SOURCES[value], *_ALSO.get(value, ())) for value in ("local_rank", *_ALSO)}
+    if launched_inside(environ) == "deepspeed":  # Horovod counts otherwise under these names
+        names |= {"node_rank": ("CROSS_RANK",), "nnodes": ("CROSS_SIZE",)}
+    sources = {value: next((each for each in some if environ.get(each)), some[0]) for value, some in names.items()}
+    found = {value: number(environ, name) for value, name in sources.items()}
+    known, told = _known(environ, rank, size, found)
+    missing = {value: known[value] for value in known if found[value] is None}
+    return found | missing, sources | dict.fromkeys(missing, told)
+
+
+def _known(
+    environ: Mapping[str, str], rank: int, size: int, found: Mapping[str, int | None]
+) -> tuple[dict[str, int | None], str]:
+    """What follows from what is told, where no other number is possible."""
+    pod = environ.get("PET_NODE_RANK", "")
+    if found["local_rank"] is None and pod == environ["RANK"] and environ.get("PET_NNODES", "").isdigit():
+        return _of_pods(environ, rank, size), "PET_NNODES = WORLD_SIZE, a process a pod"
+    if found["local_world_size"] == size:
+        return {"node_rank": 0, "nnodes": 1}, "all ranks are on this node"
+    if found["nnodes"] == 1:
+        return {"node_rank": 0, "local_rank": rank, "local_world_size": size}, "one node"
+    return {}, ""
+
+
+def _of_pods(environ: Mapping[str, str], rank: int, size: int) -> dict[str, int | None]:
+    """Kubeflow's PyTorchJob counts its pods in RANK, and in WORLD_SIZE the processes that torchrun is to start in them.
+
+    Raises:
+        ContradictoryEnvironment: It wants several processes a pod, and this is none of torchrun's.
+    """
+    pods = needed(environ, "PET_NNODES", beside="RANK")
+    if size != pods:
+        raise ContradictoryEnvironment(
+            "RANK counts the pods, and WORLD_SIZE the processes",
+            found=shown(environ, "RANK", "PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE"),
+            remedy="torchrun PROGRAM.py in the pods: it reads the variables PET_; or nprocPerNode: 1 in the PyTorchJob",
+        )
+    return {"local_rank": 0, "local_world_size": 1, "node_rank": rank, "nnodes": pods}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.launchers import leftovers, slurm
@@ -9,7 +11,7 @@ from hpc_kit.runtime.variables import number
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 FORGOTTEN = "put srun in front of the command"
 
@@ -36,7 +38,7 @@ def single(environ: Mapping[str, str]) -> World:
             "master_addr": "SLURMD_NODENAME, this node" if here else "this machine",
             "master_port": "any free",
         },
-        warnings=_forgotten_srun(environ) if job else (),
+        warnings=_forgotten_srun(environ) if job else _forgotten_launcher(environ),
         left=leftovers.of_single(environ),
     )
 
@@ -51,4 +53,27 @@ def _forgotten_srun(environ: Mapping[str, str]) -> tuple[str, ...]:
         count = number(environ, name)
         if count is not None and count > 1:
             return (f"this job has {count} {unit} ({name}), and this is one process outside of any step: {FORGOTTEN}",)
+    return ()
+
+
+def _listed_hosts(text: str) -> int:
+    """How many hosts SageMaker lists, in JSON."""
+    return len(re.findall(r'"[^"]+"', text))
+
+
+_ROOM: dict[str, tuple[Callable[[str], int], str, str]] = {
+    "PET_NNODES": (lambda text: int(text.rpartition(":")[2]), "nodes", "put torchrun in front of the command"),
+    "PET_NPROC_PER_NODE": (int, "processes a node", "put torchrun in front of the command"),
+    "SM_HOSTS": (_listed_hosts, "hosts", "distribution={'torch_distributed': {'enabled': True}} in the estimator"),
+    "PBS_NUM_NODES": (int, "nodes", "put mpiexec in front of the command"),
+    "LSB_MCPU_HOSTS": (lambda text: len(text.split()) // 2, "hosts", "put jsrun or mpirun in front of the command"),
+}
+"""Jobs outside of Slurm with room for more than one process: Kubeflow, SageMaker, Torque, LSF."""
+
+
+def _forgotten_launcher(environ: Mapping[str, str]) -> tuple[str, ...]:
+    for name, (count, unit, remedy) in _ROOM.items():
+        with suppress(ValueError):
+            if environ.get(name) and (found := count(environ[name])) > 1:
+                return (f"this job has {found} {unit} ({name}), and this is one process: {remedy}",)
     return ()
