@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that --within leaves no time for, or whose oracle is missing; with HPC_KIT_REQUIRE_ORACLES (CI) fail that."""
+    """Skip a test that --within leaves no time for, or whose oracle is missing (HPC_KIT_REQUIRE_ORACLES: fail that)."""
     minutes = item.config.getoption("within")
     if minutes is not None and time.monotonic() - BEGAN > minutes * 60:
         pytest.skip(f"the ring's {minutes:g} minutes are over")
