@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.sameness import Facts
     from hpc_kit.runtime.world import World
 
-_ARRIVED, _COMPLETE = "arrived", "complete"
+_ARRIVED, _COMPLETE, _REFUSED = "arrived", "complete", "refused"
 IN, OUT = "in", "out"
 _MAX_PAUSE = 0.1
 _MOST_NAMED = 16
+_READ_WITHIN = 5.0
+"""Seconds that rank 0 leaves the others to read that the nodes differ."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float) -> No
     """
     try:
         if wait_until(lambda: store.check([_COMPLETE]), until, world.world_size):
-            _check_same(json.loads(store.get(_COMPLETE)), world)
+            _check_same(json.loads(store.get(_COMPLETE)), store, world)
             return
     except RuntimeError as error:
         raise RendezvousError(
@@ -145,11 +147,16 @@ def _entries(store: Store, world: World) -> list[Entry]:
     return [Entry.from_bytes(data) for data in store.multi_get([_key(rank) for rank in range(world.world_size)])]
 
 
-def _check_same(differences: list[str], world: World) -> None:
+def _check_same(differences: list[str], store: Store, world: World) -> None:
     if not differences:
         return
     if not world.is_main:
+        store.add(_REFUSED, 1)
         raise ContradictoryEnvironment(f"the nodes do not run the same: {'; '.join(differences)}")
+    # Whoever has not read it when rank 0's store is gone would blame that.
+    wait_until(
+        lambda: store.add(_REFUSED, 0) >= world.world_size - 1, time.monotonic() + _READ_WITHIN, world.world_size
+    )
     raise ContradictoryEnvironment(
         "the nodes do not run the same",
         found="\n".join(differences),

@@ -130,13 +130,18 @@ class Project:
         deadline = time.monotonic() + patience
         while True:
             answer = self.cluster.run(asked)
-            states = answer.stdout.split() or [answer.stderr.strip()]
+            states = answer.stdout.split() or self._remembered(job_id) or [answer.stderr.strip()]
             if all(state in wanted for state in states):
                 return states[0]
             if time.monotonic() > deadline:
                 shown = self.cluster.run(["scontrol", "show", "job", job_id]).stdout
                 raise TimeoutError(f"job {job_id} is {states}, not {wanted} in {patience:.0f} s\n{shown}")
             time.sleep(0.2)
+
+    def _remembered(self, job_id: str) -> list[str]:
+        """The state of a job that squeue has forgotten, where there is accounting."""
+        asked = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={job_id}"]
+        return [line.split()[0] for line in self.cluster.run(asked).stdout.splitlines() if line]
 
     def await_end(self, job_id: str, patience: float = 120) -> str:
         """Its final state."""

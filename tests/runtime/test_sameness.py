@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime import rendezvous, resolve, sameness
+from hpc_kit.runtime import rendezvous, resolve, roster, sameness
 from hpc_kit.runtime.sameness import differences, facts, fingerprint
 from tests.runtime.launches import Step
 
@@ -70,7 +72,14 @@ def test_the_odd_host_is_named_first_and_other_programs_are_not_compared() -> No
 
 def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here, there = files(tmp_path / "here", train="1\n"), files(tmp_path / "there", train="2\n")
-    step, refused = Step.of(1, 1, hosts=("localhost", "otherhost")), dict[int, ContradictoryEnvironment]()
+    step, refused = Step.of(1, 1, hosts=("localhost", "otherhost")), dict[int, tuple[str, str | None]]()
+    wait_until = roster.wait_until
+
+    def late(*words: Any) -> bool:
+        time.sleep(1 if threading.current_thread().name == "1" else 0)
+        return wait_until(*words)
+
+    monkeypatch.setattr(roster, "wait_until", late)
 
     def meet(rank: int) -> None:
         environ = step.environ(rank) | {"MASTER_ADDR": "127.0.0.1"}
@@ -78,15 +87,13 @@ def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPa
         try:
             rendezvous.meet(world, timeout=20, environ=environ, occasion=77, program=(here, there)[rank])
         except ContradictoryEnvironment as error:
-            refused[rank] = error
+            refused[rank] = error.what, error.found  # the error itself would keep rank 0's store alive
 
-    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
+    threads = [threading.Thread(target=meet, args=(rank,), name=str(rank)) for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert refused[0].what == "the nodes do not run the same"
-    assert refused[0].found == (
-        f"the code of train.py: {fingerprint(here)} on localhost; {fingerprint(there)} on otherhost"
-    )
-    assert refused[1].what == f"the nodes do not run the same: {refused[0].found}"
+    differs = f"the code of train.py: {fingerprint(here)} on localhost; {fingerprint(there)} on otherhost"
+    assert refused[0] == ("the nodes do not run the same", differs)
+    assert refused[1][0] == f"the nodes do not run the same: {differs}"
