@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 LAUNCH_FAILED = 53
 """Slurm books a script whose log file cannot be made as if signal 53 had ended it."""
+FOLDER_SECONDS = 3.0
+"""How long a log's missing folder is waited for. A client that names it after the job can make it only when sbatch has
+told it the id (submitit's `%j`); Slurm's own way to a batch script is longer than that, ours is not."""
 
 
 class Logs(NamedTuple):
@@ -127,6 +130,9 @@ def _open_log(path: str, job: Job) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if append else os.O_TRUNC)
     old = os.umask(job.umask)
     try:
+        deadline = time.monotonic() + FOLDER_SECONDS
+        while not Path(path).parent.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
         return os.open(path, flags, 0o666)
     finally:
         os.umask(old)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 DEFAULT_WIDTH = 20
 _PERCENT = re.compile(r"%(#?)(\.?)([0-9]*)(.?)([^%]*)", re.DOTALL)
@@ -56,8 +56,14 @@ class Format(NamedTuple):
         return Format(prefix, found, self.long), unknown
 
 
-def parse_percent(text: str) -> Format:
-    """Read the format of -o."""
+def in_order(letters: Iterable[str]) -> list[str]:
+    """The letters as `%all` has them: small ones first."""
+    return sorted(letters, key=str.swapcase)
+
+
+def parse_percent(text: str, everything: str) -> Format:
+    """Read the format of -o; `%all` stands for `everything`."""
+    text = everything if text.lower() == "%all" else text
     prefix = text.partition("%")[0]
     found = _PERCENT.findall(text[len(prefix) :])
     columns = [Column(key, int(width or 0), bool(dot), suffix, bool(mark)) for mark, dot, width, key, suffix in found]

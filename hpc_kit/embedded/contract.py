@@ -50,6 +50,8 @@ effect for the reason given, or is refused; nothing is passed over in silence.
   limits are whole minutes.
 - A job whose supervising process is killed, or that ran when the machine went down, is requeued, or ends as NODE_FAIL
   with `--no-requeue`.
+- A log's folder that is missing is waited for, 3 seconds: jobs start here before a client that names it after the job
+  has made it.
 - Whatever a job started is ended with it, as under proctrack/cgroup. `hostname` is this machine's on every node;
   `SLURMD_NODENAME` names the node.
 - A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need. A

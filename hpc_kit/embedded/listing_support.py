@@ -66,9 +66,9 @@ SACCT = {
         timelimit_max="choose by --jobs or --state",
         timelimit_min="choose by --jobs or --state",
         truncate="times are shown as they are",
-        units="memory is shown in the unit that fits",
         wckeys="there is no accounting",
     ),
+    "noconvert": Row(Support.DONE),
 }
 SCANCEL = {
     **_COMMON,

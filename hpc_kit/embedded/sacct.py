@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import listing_support, start
 from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Problem, Table, Usage
 from hpc_kit.embedded.job_ids import JobId, find, parse
-from hpc_kit.embedded.sacct_fields import NAMES, Field, Row
+from hpc_kit.embedded.sacct_fields import NAMES, SIZES, UNITS, Field, Row, in_unit
 from hpc_kit.embedded.sacct_fields import find as find_field
 from hpc_kit.embedded.sacct_filter import Filter
 from hpc_kit.embedded.settings import VERSION
@@ -18,7 +18,7 @@ from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hpc_kit.embedded.records import Job
 
@@ -35,14 +35,14 @@ LONG = (
 )
 
 OPTIONS = Table(
-    ("accounts", "A", REQUIRED, "account"), ("allclusters", "L", NONE), ("allocations", "X", NONE),
+    ("accounts", "A", REQUIRED), ("allclusters", "L", NONE), ("allocations", "X", NONE),
     ("allusers", "a", NONE), ("associations", "x", REQUIRED), ("batch-script", "B", NONE), ("brief", "b", NONE),
     ("clusters", "M", REQUIRED, "cluster"), ("completion", "c", NONE), ("constraints", "C", REQUIRED),
     ("delimiter", "", REQUIRED), ("duplicates", "D", NONE), ("endtime", "E", REQUIRED), ("env-vars", "", NONE),
-    ("federation", "", NONE), ("file", "f", REQUIRED), ("flags", "F", REQUIRED), ("format", "o", REQUIRED),
+    ("federation", "", NONE), ("file", "f", REQUIRED), ("flags", "F", REQUIRED), ("format", "o", REQUIRED, "fields"),
     ("gid", "", REQUIRED), ("group", "g", REQUIRED), ("help", "h", NONE), ("helpformat", "e", NONE),
     ("jobs", "j", REQUIRED), ("json", "", NONE), ("local", "", NONE), ("long", "l", NONE),
-    ("name", "", REQUIRED, "jobname"), ("ncpus", "i", REQUIRED), ("nnodes", "I", REQUIRED), ("noconvert", "", NONE),
+    ("name", "", REQUIRED), ("ncpus", "i", REQUIRED), ("nnodes", "I", REQUIRED), ("noconvert", "", NONE),
     ("nodelist", "N", REQUIRED), ("noheader", "n", NONE), ("parsable", "p", NONE), ("parsable2", "P", NONE),
     ("partition", "r", REQUIRED), ("qos", "q", REQUIRED), ("reason", "R", REQUIRED), ("starttime", "S", REQUIRED),
     ("state", "s", REQUIRED), ("timelimit-max", "K", REQUIRED), ("timelimit-min", "k", REQUIRED),
@@ -80,6 +80,11 @@ def _sacct(options: dict[str, str], environ: Mapping[str, str]) -> int:
         print("sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; see docs/embedded-slurm.md")
     else:
         fields = _fields(options, environ)
+        if "units" in options and options["units"][:1].upper() not in UNITS:
+            bad = options["units"][:1]
+            raise Problem(
+                f"error: Invalid unit type '{bad}'. Possible options are '{UNITS}'\nsacct: fatal: Invalid unit type"
+            )
         state = State.open(environ)
         start.put_in_order(state)
         # The database knows nothing of other clusters, and says nothing about them.
@@ -124,6 +129,9 @@ def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[s
 
 def _known(name: str) -> tuple[str, Field]:
     found = find_field(name)
+    if name.lower() in {"allocgres", "reqgres"}:
+        kind = name.lower().removesuffix("gres").title()
+        raise Problem(f"fatal: {kind}GRES has been removed, please use {kind}TRES")
     if found is None:
         raise Problem(f'error: Invalid field requested: "{name}"')
     return found
@@ -131,19 +139,25 @@ def _known(name: str) -> tuple[str, Field]:
 
 def _print(rows: list[Row], fields: list[tuple[str, int, Field]], options: dict[str, str]) -> None:
     header = "noheader" not in options
+    unit = options.get("units", "")[:1].upper() or ("M" if "noconvert" in options else "")
+
+    def cells(row: Row) -> Iterator[str]:
+        for name, _, field in fields:
+            yield in_unit(field.value(row), unit) if unit and name in SIZES else field.value(row)
+
     if options.keys() & {"parsable", "parsable2"}:
         delimiter = options.get("delimiter", "|")
         end = delimiter if "parsable2" not in options else ""
         if header:
             print(delimiter.join(name for name, _, _ in fields) + end)
         for row in rows:
-            print(delimiter.join(field.value(row) for _, _, field in fields) + end)
+            print(delimiter.join(cells(row)) + end)
         return
     if header:
         print(" ".join(_cut(name, width) for name, width, _ in fields) + " ")
         print(" ".join("-" * abs(width) for _, width, _ in fields) + " ")
     for row in rows:
-        print(" ".join(_cut(field.value(row), width) for _, width, field in fields) + " ")
+        print(" ".join(_cut(text, width) for text, (_, width, _) in zip(cells(row), fields, strict=True)) + " ")
 
 
 def _cut(text: str, width: int) -> str:

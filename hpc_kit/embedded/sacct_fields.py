@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import exit_codes, tres_view
@@ -18,6 +19,21 @@ if TYPE_CHECKING:
 
 # Slurm books these the moment that it decides on them, before the script's own status is known.
 _NO_STATUS = frozenset({"CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL"})
+
+
+UNITS = "KMGTP"
+SIZES = ("ReqMem", "AllocTRES", "ReqTRES")
+"""The columns that hold sizes of memory."""
+
+
+def in_unit(text: str, unit: str) -> str:
+    """A column's sizes in one of `UNITS`: what two decimals do not hold is rounded, as Slurm does."""
+
+    def converted(found: re.Match[str]) -> str:
+        number = float(found[1]) * 1024.0 ** (UNITS.index(found[2]) - UNITS.index(unit))
+        return f"{int(number)}{unit}" if number.is_integer() else f"{number:.2f}{unit}"
+
+    return re.sub(rf"(?:^|(?<=mem=))([0-9.]+)([{UNITS}])", converted, text)
 
 
 class Row(NamedTuple):

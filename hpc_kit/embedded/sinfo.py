@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import columns, listing_support, start
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
 from hpc_kit.embedded.settings import VERSION
-from hpc_kit.embedded.sinfo_fields import BY_LETTER, BY_NAME, Field, Row
+from hpc_kit.embedded.sinfo_fields import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
 from hpc_kit.embedded.sinfo_rows import find_rows
 from hpc_kit.embedded.state import State
 
@@ -75,6 +75,8 @@ def _sinfo(options: dict[str, str], words: list[str], environ: Mapping[str, str]
 
 
 def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[columns.Format, Mapping[str, Field]]:
+    if options.get("Format", "").lower() == "all":
+        return columns.parse_percent(EVERYTHING, EVERYTHING), BY_LETTER
     if "Format" in options:
         return columns.parse_long(options["Format"]), BY_NAME
     long = "long" in options
@@ -87,7 +89,7 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
         fallback = BY_NODE_LONG if long else BY_NODE
     elif long:
         fallback = LONG
-    return columns.parse_percent(options.get("format") or fallback), BY_LETTER
+    return columns.parse_percent(options.get("format") or fallback, EVERYTHING), BY_LETTER
 
 
 def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.embedded.columns import in_order
 from hpc_kit.embedded.node_view import SHORT, NodeView
 from hpc_kit.embedded.settings import VERSION, Partition, Settings
 from hpc_kit.embedded.view import clock, moment
@@ -137,4 +138,5 @@ FIELDS = (
 )
 
 BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
+EVERYTHING = "|".join(f"%{letter}{' ' if letter.isupper() else ''}" for letter in in_order(BY_LETTER))
 BY_NAME = {name: field for field in FIELDS for name in field.names.split()}

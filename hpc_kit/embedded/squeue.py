@@ -13,7 +13,7 @@ from hpc_kit.embedded.job_ids import select
 from hpc_kit.embedded.job_states import STATES, parse_states
 from hpc_kit.embedded.owner import is_known
 from hpc_kit.embedded.settings import VERSION
-from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME, SORT_KEYS
+from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME, EVERYTHING, SORT_KEYS
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.view import View
 
@@ -122,7 +122,7 @@ def _print(views: list[View], options: dict[str, str]) -> None:
         layout, fields = columns.parse_long(options["Format"]), BY_NAME
     else:
         fallback = LONG if "long" in options else START if "start" in options else DEFAULT
-        layout, fields = columns.parse_percent(options.get("format") or fallback), BY_LETTER
+        layout, fields = columns.parse_percent(options.get("format") or fallback, EVERYTHING), BY_LETTER
     layout, unknown = layout.known(fields)
     # The other columns are shown all the same, so that a format of another release's serves.
     for key in unknown:

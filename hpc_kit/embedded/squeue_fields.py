@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import tres_view
+from hpc_kit.embedded.columns import in_order
 from hpc_kit.embedded.submission import TOP_PRIORITY, niceness
 from hpc_kit.embedded.view import View, clock, moment, null
 from hpc_kit.slurm.nodelist import fold
@@ -154,6 +155,7 @@ FIELDS = (
 )
 
 BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
+EVERYTHING = "|".join(f"%{letter}" for letter in in_order(BY_LETTER))
 BY_NAME = {name: field for field in FIELDS for name in field.names.split()}
 SORT_KEYS = {
     "i": lambda view: (view.job.array_job_id or view.job.job_id, view.job.array_task_id or 0),

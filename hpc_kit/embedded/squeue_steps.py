@@ -38,7 +38,7 @@ def step_name(step: Step) -> str:
 
 def print_steps(views: list[View], options: dict[str, str]) -> None:
     """Print them; `--steps` may name some of them."""
-    layout = columns.parse_percent(options.get("format") or DEFAULT)
+    layout = columns.parse_percent(options.get("format") or DEFAULT, DEFAULT)
     shown = [(column, *FIELDS[column.key]) for column in layout.columns if column.key in FIELDS]
     wanted = set(options["steps"].split(",")) if options.get("steps") else None
     if "noheader" not in options:

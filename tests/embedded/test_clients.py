@@ -49,6 +49,12 @@ def test_submitits_own_array(slurm: Path) -> None:
     assert [job.result()[0] for job in jobs] == [11, 22, 33]
 
 
+def test_submitits_folder_may_be_named_after_the_job(slurm: Path) -> None:
+    executor = SlurmExecutor(folder=slurm / "logs" / "%j")
+    executor.update_parameters(time=5)
+    assert [job.result()[0] for job in executor.map_array(add, [1, 2], [10, 20])] == [11, 22]
+
+
 def wait(folder: Path, script: str) -> str:
     """Run a script to its end, as people do; what it wrote."""
     (folder / "job.sh").write_text(script)

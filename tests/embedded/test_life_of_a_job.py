@@ -70,6 +70,15 @@ def test_a_log_that_cannot_be_made_fails_the_job_as_slurm_does(slurm: Slurm) -> 
     assert "no/such/folder" in (slurm.directory / "controller.log").read_text()
 
 
+def test_a_logs_folder_may_be_made_when_sbatch_has_said_the_id(slurm: Slurm) -> None:
+    job_id = slurm.submit("echo here", "--output=%j/log")
+    slurm.until(job_id, "RUNNING")
+    time.sleep(0.5)
+    (slurm.folder / str(job_id)).mkdir()
+    assert slurm.ended(job_id).state == "COMPLETED"
+    assert slurm.log(f"{job_id}/log") == "here\n"
+
+
 def test_a_working_folder_that_is_missing_sends_the_script_to_tmp(slurm: Slurm) -> None:
     job_id = slurm.submit("pwd", "--chdir=/no/such/folder", f"--output={slurm.folder}/log")
     assert slurm.ended(job_id).state == "COMPLETED"

@@ -187,6 +187,9 @@ def test_the_books_look_like_slurms(queue: Slurm) -> None:
         (("-nXP", "-E", "2001-01-01", "-S", "2000-01-01", "-o", "jobid"), ""),
         (("-nP", "-j", "99999"), ""),
         (("-nb", "-j", "4", "-X"), "4                FAILED      3:0 \n"),
+        (("-nXP", "-j", "1", "--units=G", "-o", "ReqMem,AllocTRES"), "0.39G|billing=3,cpu=3,mem=0.39G,node=2\n"),
+        (("-nXP", "-j", "1", "--units=k", "-o", "ReqMem,ReqTRES"), "409600K|billing=3,cpu=3,mem=409600K,node=2\n"),
+        (("-nXP", "-j", "1", "--noconvert", "-o", "ReqMem"), "400M\n"),
         (("-nXP", "--delimiter=;", "-j", "1", "-o", "ReqMem,NNodes,NodeList,Timelimit,AllocTRES"), None),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -194,6 +197,15 @@ def test_the_books_look_like_slurms(queue: Slurm) -> None:
 def test_columns_and_filters_of_sacct(queue: Slurm, argv: tuple[str, ...], said: str | None) -> None:
     expected = "400M;2;n[1-2];00:10:00;billing=3,cpu=3,mem=400M,node=2\n" if said is None else said
     assert queue.said("sacct", *argv) == expected
+
+
+def test_all_columns_at_once(queue: Slurm) -> None:
+    heads, row = queue.said("squeue", "-o", "%all", "-j", "1").splitlines()
+    shown = dict(zip(heads.split("|"), row.split("|"), strict=True))
+    assert (shown["NAME"], shown["JOBID"], shown["STATE"], shown["NODELIST"]) == ("runner", "1", "RUNNING", "n[1-2]")
+    heads, *rows = queue.said("sinfo", "-n", "n3", "-o", "%all").splitlines()
+    assert [dict(zip(heads.split("|"), row.split("|"), strict=True))["NODELIST "] for row in rows] == ["n3 "]
+    assert queue.said("sinfo", "-n", "n3", "-O", "all").splitlines()[0] == heads
 
 
 def test_every_column_of_sacct_has_a_value(queue: Slurm) -> None:
