@@ -56,13 +56,12 @@ def serve(model: GPT, options: Options, workers: int, group: dist.ProcessGroup, 
             sources.append(dist.recv(message, group=group))
             mean += message / together
         late += sum(updates - seen[source] for source in sources)
-        *_, loss = mean
         take(mean[:-1], model)
         clip_grad_norm_(model.parameters(), options.clip)
         for entry in optimizer.param_groups:
             entry["lr"] = learning_rate(options, updates * together // workers) * together / workers
         optimizer.step()
-        curve.losses.append(loss.item())
+        curve.losses.append(mean[-1].item())
         curve.seconds.append(time.perf_counter() - begun)
         parameters = parameters_to_vector(model.parameters()).detach().cpu()
         for source in sorted(sources):
