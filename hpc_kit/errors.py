@@ -86,7 +86,25 @@ class TemplateError(HpcKitError):
 
 
 class LauncherError(HpcKitError):
-    """The launcher's variables do not say who this process is."""
+    """The launcher's variables do not say who this process is.
+
+    Args:
+        what: One line, the fault itself.
+        found: The variables it was seen by.
+        remedy: What to set, or to unset.
+        everywhere: Whether all ranks of the launch certainly fail alike.
+    """
+
+    def __init__(
+        self, what: str, *, found: str | None = None, remedy: str | None = None, everywhere: bool = False
+    ) -> None:
+        super().__init__(what, found=found, remedy=remedy)
+        self.everywhere = everywhere
+
+    def shortened(self, teller: int) -> LauncherError:
+        """The same in one line, for a rank beside that which tells all of it."""
+        found = "; ".join(line.strip() for line in (self.found or "").splitlines())
+        return type(self)(f"{self.what}: {found}; rank {teller} tells what to do")
 
 
 class IncompleteEnvironment(LauncherError):

@@ -16,7 +16,6 @@ from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
 from hpc_kit.runtime import failure, notice, program, session, settle
 from hpc_kit.runtime.exports import for_command, of_world
-from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
 from hpc_kit.runtime.report import REPORT
 
@@ -39,7 +38,7 @@ def main(words: list[str]) -> None:
     rank = None
     try:
         what = program.Program.read(_options(words))
-        world = resolve(os.environ)
+        world = failure.resolved(os.environ)
         rank = world.rank
         _write_own_log(world)
         notice.quiet_torch()

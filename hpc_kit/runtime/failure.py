@@ -14,13 +14,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.errors import HpcKitError, RendezvousError
-from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure
+from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
+from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure, read_first_failure
 from hpc_kit.runtime import addresses
+from hpc_kit.runtime.launchers import number_of, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
+
+    from hpc_kit.runtime.world import World
 
 _VICTIM_WAITS = 1.0
 _LAST_WORDS = 5.0
@@ -81,6 +84,28 @@ def claim(error: BaseException, rank: int) -> None:
         while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
             time.sleep(0.02)
     claim_first_failure(run, rank, host(), code)
+
+
+def resolved(environ: Mapping[str, str]) -> World:
+    """Who this process is; where its variables deny it, one rank tells all of it, and the others a line each.
+
+    That rank is the first to leave its name in the run's folder; without one it is rank 0, where all fail alike.
+
+    Raises:
+        LauncherError: As `resolve`.
+    """
+    try:
+        return resolve(environ)
+    except LauncherError as error:
+        rank, folder = number_of(environ), os.environ.get(RUN_VARIABLE)
+        if rank is None:
+            raise
+        claim(error, rank)
+        first = read_first_failure(Path(folder)) if folder else None
+        teller = first.rank if first else 0 if error.everywhere else rank
+        if teller == rank:
+            raise
+        raise error.shortened(teller) from None
 
 
 def host() -> str:

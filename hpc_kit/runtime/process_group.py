@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import devices, failure, layout, session, settle
 from hpc_kit.runtime import report as reports
-from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.mpi import registration
 from hpc_kit.runtime.world import World
 
@@ -92,7 +91,7 @@ def distributed(
     with ExitStack() as stack:
         stack.enter_context(failure.fast_exit())
         outer = session.current()
-        world = outer.world if outer else resolve(os.environ)
+        world = outer.world if outer else failure.resolved(os.environ)
         stack.enter_context(failure.claimed(world.rank))
         meeting = outer or stack.enter_context(session.met(world, seconds))
         wanted = reports.asked(report, os.environ)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from hpc_kit.errors import IncompleteEnvironment, RendezvousError
-from hpc_kit.run_files import claim_first_failure, read_first_failure
+from hpc_kit.errors import IncompleteEnvironment, LauncherError, RendezvousError
+from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, read_first_failure
 from hpc_kit.runtime import failure
+from hpc_kit.runtime.launchers import number_of
+from tests.runtime.launches import Step, worker
 
 GLOO = RuntimeError("[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:61104.")
 
@@ -162,3 +165,64 @@ def test_a_good_end_leaves_no_hook() -> None:
     with failure.fast_exit():
         assert sys.excepthook is not before
     assert sys.excepthook is before
+
+
+def refusals(environs: Sequence[Mapping[str, str]]) -> list[str]:
+    """What each rank says of variables that contradict one another."""
+    said = []
+    for environ in environs:
+        with pytest.raises(LauncherError) as refused:
+            failure.resolved(environ)
+        said.append(str(refused.value))
+    return said
+
+
+@pytest.mark.parametrize("stale", [{"WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "1"}, worker(1, agents=1)])
+def test_where_all_ranks_are_refused_rank_0_tells_what_to_do_and_the_others_say_a_line(
+    stale: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    first, *others = refusals([environ | stale for environ in Step.of(2, 2).environs()])
+    assert "\n  do     unset" in first or "\n  do     torchrun" in first
+    for line in others:
+        assert line.startswith("two launchers claim this process: the srun step")
+        assert line.endswith("; rank 0 tells what to do")
+        assert "\n" not in line
+
+
+def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RANK=$SLURM_PROCID on srun's own line is 0 everywhere: rank 0 agrees."""
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
+    assert failure.resolved(environs[0]).rank == 0
+    assert ["  do     unset RANK WORLD_SIZE" in said for said in refusals(environs[1:])] == [True] * 3
+
+
+def test_with_a_folder_of_the_run_the_first_that_is_refused_tells_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
+    environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
+    said = refusals([environs[2], environs[1], environs[3]])
+    assert "\n  do     unset RANK WORLD_SIZE" in said[0]
+    assert [line.endswith("; rank 2 tells what to do") for line in said[1:]] == [True, True]
+    first = read_first_failure(tmp_path)
+    assert first is not None
+    assert (first.rank, first.exit_code) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("environ", "number"),
+    [
+        (Step.of(2, 2).environ(3) | {"RANK": "0"}, 3),
+        (Step.of(2, 2).environ(3) | {"SLURM_PROCID": "x"}, None),
+        ({"PMI_RANK": "5"}, 5),
+        ({"PMIX_RANK": "5"}, 5),
+        ({"RANK": "7"}, 7),
+        ({}, None),
+    ],
+)
+def test_a_refused_process_is_told_from_the_others_by_what_its_launcher_has_set(
+    environ: dict[str, str], number: int | None
+) -> None:
+    assert number_of(environ) == number

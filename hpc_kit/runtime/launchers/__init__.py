@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from hpc_kit.errors import IncompleteEnvironment
+from hpc_kit.errors import IncompleteEnvironment, LauncherError
+from hpc_kit.runtime.launchers import slurm
+from hpc_kit.runtime.launchers.families import FAMILIES
 from hpc_kit.runtime.launchers.mpi import from_mpi
 from hpc_kit.runtime.launchers.plain import from_plain_variables, launched_inside
 from hpc_kit.runtime.launchers.single import single
@@ -81,6 +83,16 @@ def _chosen(choice: str) -> Iterator[tuple[str, Launcher]]:
             f"{CHOICE} names no launcher", found=f"{CHOICE} = {choice}", remedy=f"one of {', '.join(launchers)}"
         )
     yield choice, launchers[choice]
+
+
+def number_of(environ: Mapping[str, str]) -> int | None:
+    """The number that tells this process from the others of its launch, also where they contradict one another."""
+    try:
+        in_step = slurm.why_no_step(environ) is None
+    except LauncherError:
+        in_step = True
+    names = ("SLURM_PROCID",) if in_step else (*(names.rank for names in FAMILIES.values()), "RANK")
+    return next((int(text) for name in names if (text := environ.get(name, "")).isdecimal()), None)
 
 
 def resolve(environ: Mapping[str, str]) -> World:

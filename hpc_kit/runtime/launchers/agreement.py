@@ -38,6 +38,7 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
             f"the environment says {_of_environment(said)}, set before {began} began",
             remedy=f"unset {' '.join(said)} in the batch script; {instead};\n"
             f"or HPC_KIT_LAUNCHER=env, where a launcher inside of {began} has set them",
+            everywhere="WORLD_SIZE" in wrong,
         )
     return tuple(f"{name} = {value}" for name, value in said.items())
 

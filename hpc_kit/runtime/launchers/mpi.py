@@ -160,4 +160,5 @@ def _contradiction(environ: Mapping[str, str], world: World, names: Names) -> Co
         "(SLURM_PROCID, SLURM_STEP_NUM_TASKS)\n"
         f"MPI says rank {world.rank} of {world.world_size} ({names.rank}, {names.size})",
         remedy=remedy,
+        everywhere=environ.get("SLURM_STEP_NUM_TASKS") != environ[names.size],
     )

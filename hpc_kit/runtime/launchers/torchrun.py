@@ -84,6 +84,7 @@ def _beside_step(
         remedy=f"{unset}; or sbatch --export=NONE, where one job submits another"
         if foreign
         else f"{agents_do}or, where torchrun's variables are left over: {unset}",
+        everywhere=True,
     )
 
 
