@@ -36,8 +36,12 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         bool,
         Meta(description="Start the program through `python -m hpc_kit.runtime`: for one that imports nothing of ours"),
     ] = False
-    output: Annotated[str | None, Meta(description="File of each task (default: <run folder>/rank-%t.log)")] = None
-    error: Annotated[str | None, Meta(description="File of each task's stderr (default: with its stdout)")] = None
+    output: Annotated[
+        str | None, Meta(description="File of each of srun's tasks (default: <run folder>/rank-%t.log)")
+    ] = None
+    error: Annotated[
+        str | None, Meta(description="File of the stderr of each of srun's tasks (default: with its stdout)")
+    ] = None
 
     @property
     def starts_agents(self) -> bool:

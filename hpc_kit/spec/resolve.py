@@ -102,6 +102,7 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     checks.check_container(job, cluster, where)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
+    shape.check_rank_files(job, where)
     shape.check_layout(job, nodes, ntasks, world_size, where)
     commands = [each.command or job.command for each in job.component]
     told = {fit.job.resources.ntasks_per_node for fit in fits}

@@ -149,6 +149,19 @@ def is_gpu(part: str) -> bool:
     return part.partition(":")[0] in {"gpu", "gres/gpu"}
 
 
+def check_rank_files(job: Job, where: Where) -> None:
+    """Files of the ranks are named for srun; ranks that others start write into the run's folder, a log each."""
+    launch = job.launch
+    given = [name for name in ("output", "error") if getattr(launch, name) is not None]
+    if given and (launch.launcher != "srun" or job.component):
+        who = "the ranks of components" if job.component else f"{launch.launcher}'s ranks"
+        raise SpecError(
+            f"{who} write logs of their own",
+            found=f"{given[0]} = {getattr(launch, given[0])!r} in {where.of(f'launch.{given[0]}')}",
+            remedy=f"leave {' and '.join(given)} out: rank 0's log is rank-0.log in the run's folder, and so on",
+        )
+
+
 def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Where) -> None:
     """The launcher's geometry and the degrees of parallelism must fit together."""
     launch, per_node = job.launch, job.resources.ntasks_per_node

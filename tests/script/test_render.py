@@ -269,6 +269,12 @@ def test_the_header_says_which_folders_sbatch_needs(changes: dict[str, object], 
     assert header(script, "submit") == submit
 
 
+@pytest.mark.parametrize("output", [{}, {"launch.output": "ranks/%t"}])
+def test_the_stderr_of_the_tasks_has_a_file_of_its_own_with_or_without_one_for_stdout(output: dict[str, str]) -> None:
+    script = render("single", "slurm", set={**golden.PYTHON, **output, "launch.error": "ranks/%t.err"}, root=ROOT)
+    assert " --error=ranks/%t.err --open-mode=append" in script
+
+
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=40)
 
 

@@ -102,6 +102,11 @@ def test_an_unknown_job_names_the_near_one(project: Path) -> None:
         ('[launch]\nlauncher = "mpi"\n', ('launcher = "mpi"', '"srun" or "torchrun"')),
         ('[launch]\nlauncher = "torchrun"\n[resources]\nntasks_per_node = 2\n', ("nproc_per_node = 2",)),
         ("[launch]\nnproc_per_node = 2\n", ("nproc_per_node is torchrun's", "ntasks_per_node = 2")),
+        (
+            '[launch]\nlauncher = "mpirun"\noutput = "ranks/%t"\n',
+            ("mpirun's ranks write logs of their own", "output = 'ranks/%t' in jobs/mine.toml, line 4", "rank-0.log"),
+        ),
+        ('[launch]\nlauncher = "torchrun"\nerror = "x"\n', ("torchrun's ranks write logs", "leave error out")),
         ('[launch]\nbackend = "nccl"\n', ("nccl needs GPUs", "backend = 'auto'")),
         ("[resources]\ncpus_per_task = 9\n", ("a node of local has 8", "cpus_per_task = 8")),
         ('[env]\nWANDB_API_KEY = "x"\n', ("WANDB_API_KEY", "looks like a secret", "0600")),
