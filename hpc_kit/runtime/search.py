@@ -90,9 +90,9 @@ class Search:
         """Where rank 0 should be; an address set by the job script first, then the launcher's own."""
         world = self.world
         if world.master_addr is None:
-            hosts = list(world.hosts)
+            hosts = list(world.reach or world.hosts)
         else:
-            hosts = [world.master_addr, *(host for host in world.hosts[:1] if host != world.master_addr)]
+            hosts = list(dict.fromkeys([world.master_addr, *(world.reach or world.hosts[:1])]))
         if not hosts:
             raise RendezvousError(
                 "no variable tells on which host rank 0 is",
@@ -107,7 +107,7 @@ class Search:
 
     def _elsewhere(self, likely: list[str], turn: int, waited: float) -> list[str]:
         """After a while one other node at a time: no variable tells the order in which some steps lay their nodes."""
-        others = [host for host in self.world.hosts if host not in likely]
+        others = [] if self.world.reach else [host for host in self.world.hosts if host not in likely]
         return [others[turn % len(others)]] if others and waited > _ELSEWHERE else []
 
     def _addresses(self, host: str, *, required: bool = False) -> list[str]:

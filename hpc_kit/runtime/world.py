@@ -57,6 +57,8 @@ class World:
     """The launch's nodes, where they are known."""
     tasks_per_node: tuple[int, ...] = ()
     """Ranks on each of `hosts`."""
+    reach: tuple[str, ...] = ()
+    """Addresses and names of rank 0's host, where rank 0 itself has told them."""
 
     @property
     def is_main(self) -> bool:

@@ -190,6 +190,13 @@ def test_where_all_ranks_are_refused_rank_0_tells_what_to_do_and_the_others_say_
         assert "\n" not in line
 
 
+def test_ranks_of_an_unknown_number_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    first, second = refusals([{"PALS_RANKID": str(rank), "PALS_LOCAL_RANKID": str(rank)} for rank in range(2)])
+    assert "export WORLD_SIZE=RANKS" in first
+    assert second.endswith("PALS_RANKID = 1; rank 0 tells what to do")
+
+
 def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """RANK=$SLURM_PROCID on srun's own line is 0 everywhere: rank 0 agrees."""
     monkeypatch.delenv(RUN_VARIABLE, raising=False)

@@ -131,16 +131,6 @@ def hydra_over_a_port(rank: Rank) -> Environ:
     }
 
 
-def platform_mpi(rank: Rank) -> Environ:
-    """IBM Platform MPI: MPI_RANKID, MPI_NRANKS (libfabric's psm3 reads them so)."""
-    return {
-        "MPI_RANKID": str(rank.rank),
-        "MPI_NRANKS": str(rank.size),
-        "MPI_LOCALRANKID": str(rank.local),
-        "MPI_LOCALNRANKS": str(rank.local_size),
-    }
-
-
 def fujitsu(rank: Rank) -> Environ:
     """Fujitsu's mpiexec (Fugaku): PMIX_RANK and no size."""
     return {"PMIX_RANK": str(rank.rank), "PLE_RANK_ON_NODE": str(rank.local), "WORLD_SIZE": str(rank.size)}
@@ -163,7 +153,6 @@ TOLD: dict[Callable[[Rank], Environ], set[str]] = {
     mvapich: PLACES | NODES,
     mpirun_rsh: NODES,
     hydra_over_a_port: PLACES,
-    platform_mpi: PLACES,
     fujitsu: set(),
     alps: set(),
 }

@@ -70,7 +70,6 @@ FAMILIES = {
     "MVAPICH2 (mpirun_rsh)": Names(
         "PMI_ID", "MPIRUN_NPROCS", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",), over_ssh=True
     ),
-    "Platform MPI": Names("MPI_RANKID", "MPI_NRANKS", *_HYDRA),
     # A job of Flux gets PMI's variables as well, and with HPE's plugin PALS's.
     "Flux": Names(
         "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nodes="FLUX_JOB_NNODES", launch=("FLUX_JOB_ID",)

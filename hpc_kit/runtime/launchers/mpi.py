@@ -60,6 +60,7 @@ def _refuse_half_set(environ: Mapping[str, str]) -> None:
                 remedy="export WORLD_SIZE=RANKS in the job script, before the launcher starts them;\n"
                 "or start with mpirun, mpiexec, srun or torchrun, which set the size too;\n"
                 f"or unset {name}, if it is left over",
+                everywhere=True,
             )
 
 

@@ -49,9 +49,14 @@ def of(environ: Mapping[str, str]) -> Evidence | None:
     """The evidence in a process's variables: a rank and a size, or the rank that srun's PMIx plug-in gives."""
     for families, rank, size in (
         ((OPEN_MPI,), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ((OPEN_MPI,), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
         ((MPICH,), "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+        ((MPICH,), "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"),
+        ((MPICH,), "PMI_ID", "MPIRUN_NPROCS"),
         ((MPICH,), "PALS_RANKID", "PMI_SIZE"),
         ((MPICH, OPEN_MPI), "PMI_RANK", "PMI_SIZE"),
+        ((MPICH,), "PMI_ID", "WORLD_SIZE"),
+        ((MPICH, OPEN_MPI), "PALS_RANKID", "WORLD_SIZE"),
         ((OPEN_MPI, MPICH), "PMIX_RANK", ""),
     ):
         if environ.get(rank) and (not size or environ.get(size)):

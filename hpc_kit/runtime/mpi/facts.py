@@ -40,7 +40,8 @@ def _of_communicator(world: World, module: ModuleType) -> World:
     local_rank, local_size = host.rank, host.size
     first_here = host.bcast(comm.rank)
     host.Free()
-    leaders = sorted(set(comm.allgather(first_here)))
+    ranks = comm.allgather((first_here, addresses.of_this_node(os.environ)))
+    leaders = sorted({first for first, _ in ranks})
     own = (*addresses.of_this_machine(), socket.gethostname())
     # Two launches of one size on a host share everything that variables tell: this number they do not.
     where, key = comm.bcast((own, uuid.uuid4().hex))
@@ -51,12 +52,12 @@ def _of_communicator(world: World, module: ModuleType) -> World:
         "nnodes": len(leaders),
     }
     sources = dict(world.sources) | dict.fromkeys(facts, "MPI_COMM_WORLD, split by shared memory")
-    hosts = ("127.0.0.1",) if first_here == 0 else where
     return replace(
         world,
         **facts,
-        key=f"{world.key}, {key}",
-        hosts=hosts,
-        tasks_per_node=(),
+        key=f"mpi {key}",
+        hosts=tuple(ranks[leader][1] for leader in leaders),
+        tasks_per_node=tuple([first for first, _ in ranks].count(leader) for leader in leaders),
+        reach=("127.0.0.1",) if first_here == 0 else where,
         sources=sources,
     ).checked()

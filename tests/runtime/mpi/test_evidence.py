@@ -34,6 +34,11 @@ def _no_mpi_here(monkeypatch: pytest.MonkeyPatch) -> None:
         (OPEN_MPI, ("Open MPI",)),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, ("MPICH", "Open MPI")),
         ({"PMIX_RANK": "0"}, ("Open MPI", "MPICH")),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2", "PMIX_RANK": "0"}, ("Open MPI",)),
+        ({"MVP_COMM_WORLD_RANK": "0", "MVP_COMM_WORLD_SIZE": "2"}, ("MPICH",)),
+        ({"PMI_ID": "0", "MPIRUN_NPROCS": "2"}, ("MPICH",)),
+        ({"PMI_ID": "0", "WORLD_SIZE": "2"}, ("MPICH",)),
+        ({"PALS_RANKID": "0", "WORLD_SIZE": "2", "PMIX_RANK": "0"}, ("MPICH", "Open MPI")),
         ({"PMI_RANK": "0"}, None),
         ({"OMPI_MCA_plm_slurm_args": "--external-launcher", "HYDRA_BOOTSTRAP": "slurm"}, None),
         ({}, None),
@@ -151,6 +156,53 @@ def test_the_variables_stay_alone_where_mpi_cannot_be_used(monkeypatch: pytest.M
     assert facts.asked(world) is world
     step = resolve(Step.of(2).environ(0))
     assert facts.asked(step) is step
+
+
+HOSTS = ("n7", "n7", "n3")
+"""Of each rank."""
+
+
+class Communicator(SimpleNamespace):
+    """MPI_COMM_WORLD of HOSTS, as one of its ranks sees it; what all would say is told beforehand."""
+
+    def allgather(self, value: tuple[int, str]) -> list[tuple[int, str]]:
+        ranks = [(HOSTS.index(host), host) for host in HOSTS]
+        assert value == ranks[self.rank]
+        return ranks
+
+    def bcast(self, value: tuple[tuple[str, ...], str]) -> tuple[tuple[str, ...], str]:
+        return value if self.rank == 0 else (("10.0.0.7", "n7"), "a number of rank 0")
+
+    def Split_type(self, _kind: object) -> SimpleNamespace:  # noqa: N802 (mpi4py's name)
+        mine = [rank for rank, host in enumerate(HOSTS) if host == HOSTS[self.rank]]
+        return SimpleNamespace(rank=mine.index(self.rank), size=len(mine), bcast=lambda _: mine[0], Free=lambda: None)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_the_communicator_tells_the_hosts_by_name_and_how_rank_0_is_reached(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = OPEN_MPI | {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "3"}
+    local = HOSTS[:rank].count(HOSTS[rank])
+    environ |= {"OMPI_COMM_WORLD_LOCAL_RANK": str(local), "OMPI_COMM_WORLD_LOCAL_SIZE": str(HOSTS.count(HOSTS[rank]))}
+    module = SimpleNamespace(
+        COMM_WORLD=Communicator(rank=rank, size=3),
+        COMM_TYPE_SHARED=0,
+        Get_library_version=lambda: "Open MPI v5",
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    monkeypatch.setattr(library, "load", lambda *_: module)
+    monkeypatch.setenv("SLURMD_NODENAME", HOSTS[rank])
+    monkeypatch.delenv("MPI_LOCALRANKID", raising=False)
+    world = facts.asked(resolve(environ))
+    assert (world.hosts, world.tasks_per_node) == (("n7", "n3"), (2, 1))
+    assert (world.local_rank, world.local_world_size, world.node_rank, world.nnodes) == (
+        local,
+        2 - rank // 2,
+        rank // 2,
+        2,
+    )
+    assert world.reach == (("10.0.0.7", "n7") if rank == 2 else ("127.0.0.1",))
 
 
 def test_programs_that_look_for_mpi_are_led_to_it_where_it_has_started_them(monkeypatch: pytest.MonkeyPatch) -> None:
