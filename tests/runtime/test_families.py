@@ -279,3 +279,28 @@ def test_torchs_names_that_a_wrapper_has_set_agree() -> None:
     assert world.agrees == ("RANK = 5", "WORLD_SIZE = 8", "LOCAL_RANK = 1")
     # What the launcher does not tell cannot be contradicted.
     assert resolve(mpirun_rsh(rank) | {"LOCAL_RANK": "1"}).local_rank is None
+
+
+@pytest.mark.parametrize(
+    ("case", "missing"),
+    [
+        ("39_mpich4_mpiexec@22.05", "PMI_RANK"),
+        ("39_mpich4_mpiexec@22.05", "PMI_SIZE"),
+        ("34_ompi4_mpirun@22.05", "OMPI_COMM_WORLD_RANK"),
+        ("37_ompi5_mpirun@22.05", "OMPI_COMM_WORLD_SIZE"),
+    ],
+)
+def test_a_rank_of_mpirun_is_not_taken_for_the_step_of_its_daemon_where_a_variable_is_missing(
+    case: str, missing: str
+) -> None:
+    for environ in captured_case(case):
+        with pytest.raises(IncompleteEnvironment, match=f"^{missing} is not set"):
+            resolve({name: value for name, value in environ.items() if name != missing})
+
+
+def test_a_missing_local_rank_is_unknown_and_a_local_rank_alone_is_no_mpirun() -> None:
+    for environ in captured_case("39_mpich4_mpiexec@22.05"):
+        world = resolve({name: value for name, value in environ.items() if name != "MPI_LOCALRANKID"})
+        assert (world.launcher, world.rank, world.local_rank) == ("mpi", int(environ["PMI_RANK"]), None)
+    # Some sites set it for their tools in every step of srun.
+    assert resolve(Step.of(4, 4).environ(5) | {"MPI_LOCALRANKID": "1"}).launcher == "slurm"

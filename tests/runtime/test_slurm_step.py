@@ -290,3 +290,16 @@ def test_steps_elements_and_attempts_have_ports_of_their_own() -> None:
     ]
     worlds = [resolve(environ | other) for other in others]
     assert len({world.master_port for world in worlds}) == len({world.key for world in worlds}) == len(others)
+
+
+@pytest.mark.parametrize("change", [{"SLURM_PROCID": "4"}, {"SLURM_LOCALID": "2"}])
+def test_a_rank_that_its_node_lists_at_another_place_is_refused(change: Environ) -> None:
+    with pytest.raises(ContradictoryEnvironment, match="do not fit together") as refused:
+        resolve(Step.of(4, 4).environ(5) | change)
+    assert "SLURM_GTIDS = 4,5,6,7" in str(refused.value)
+
+
+def test_nodes_of_a_het_step_have_the_order_of_its_components_without_counts_too() -> None:
+    for environ in captured_case("56_het_reversed@22.05"):
+        whole, part = resolve(environ), resolve(environ | {"SLURM_STEP_TASKS_PER_NODE": ""})
+        assert (part.node_rank, part.hosts) == (whole.node_rank, whole.hosts)

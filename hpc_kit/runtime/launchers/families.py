@@ -37,7 +37,8 @@ class Names(NamedTuple):
         if self.of_srun_too and environ.get("SLURM_JOB_ID"):
             return False
         # Several give PMI's rank: what stands beside it tells whose it is.
-        return bool(not self.rank.startswith("PMI_") or not self.local_rank or environ.get(self.local_rank))
+        beside = (self.local_rank, self.local_size)
+        return not self.rank.startswith("PMI_") or beside == ("", "") or any(environ.get(name) for name in beside)
 
 
 _PMI = ("PMI_RANK", "PMI_SIZE")
@@ -104,6 +105,12 @@ FAMILIES = {
 
 SIZELESS = tuple(dict.fromkeys(names.rank for names in FAMILIES.values() if names.size == _BY_JOB))
 """Variables that tell a rank where no variable of the launcher tells how many there are."""
+
+
+def set_by_hydra(environ: Mapping[str, str]) -> bool:
+    """Whether PMI's variables are Hydra's, and not srun's."""
+    return any(environ.get(name) for name in _HYDRA)
+
 
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
 

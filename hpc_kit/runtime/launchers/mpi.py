@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime import ports
 from hpc_kit.runtime.launchers import agreement, leftovers, places, slurm
-from hpc_kit.runtime.launchers.families import FAMILIES, SIZELESS, Names, hosts_of_job, job_of, key_of
+from hpc_kit.runtime.launchers.families import FAMILIES, SIZELESS, Names, hosts_of_job, job_of, key_of, set_by_hydra
 from hpc_kit.runtime.variables import hosts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
@@ -47,10 +47,9 @@ def _refuse_half_set(environ: Mapping[str, str]) -> None:
     """A rank without a size is a launch that cannot be told; what srun sets as well may be a step's, or inherited."""
     in_slurm = bool(environ.get("SLURM_JOB_ID"))
     for names in FAMILIES.values():
-        if names.rank in SIZELESS or slurm.why_no_step(environ) is None or (in_slurm and names.size == "PMI_SIZE"):
-            continue
+        of_srun = in_slurm and names.size == "PMI_SIZE" and not set_by_hydra(environ)
         rank, size = bool(environ.get(names.rank)), bool(environ.get(names.size))
-        if rank != size:
+        if rank != size and not of_srun and names.rank not in SIZELESS:
             needed(environ, names.size if rank else names.rank, beside=names.rank if rank else names.size)
     for name in SIZELESS:
         if environ.get(name) and not (in_slurm and _may_be_of_srun(environ, name)):

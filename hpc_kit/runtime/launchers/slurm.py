@@ -44,11 +44,11 @@ class Step:
         here = environ.get("SLURMD_NODENAME") or None
         hosts, counts = hosts_of(environ, "SLURM_STEP_NODELIST"), counts_of(environ, "SLURM_STEP_TASKS_PER_NODE")
         components = _components(environ, hosts)
-        if components and len(set(hosts)) == len(hosts) == len(counts):
+        if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
             # The list is sorted by name, and the counts with it; the numbers follow the components.
-            of_host = dict(zip(hosts, counts, strict=True))
+            of_host = dict(zip(hosts, counts, strict=False))
             hosts = tuple(host for component in components for host in component)
-            counts = tuple(of_host[host] for host in hosts)
+            counts = tuple(of_host[host] for host in hosts if of_host)
         return cls(
             job=environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "?",
             number=environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "?",
@@ -185,8 +185,11 @@ def _node_rank(step: Step, told: int, environ: Mapping[str, str]) -> int:
         f"{environ.get('SLURM_STEP_TASKS_PER_NODE')}, SLURM_STEP_NODELIST = {environ.get('SLURM_STEP_NODELIST')}, "
         f"SLURM_STEP_NUM_NODES = {step.nnodes}"
     )
+    if step.task_ids:
+        found += "".join(f", {name} = {environ.get(name)}" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"))
     sizes = {len(step.tasks_per_node), len(step.hosts), step.nnodes or 0} - {0}
-    if len(sizes) > 1 or (step.tasks_per_node and sum(step.tasks_per_node) != step.ntasks):
+    wrong = len(sizes) > 1 or (step.tasks_per_node and sum(step.tasks_per_node) != step.ntasks)
+    if wrong or not _is_listed(step, environ):
         raise ContradictoryEnvironment(
             f"the numbers of the srun step {step.job}.{step.number} do not fit together",
             found=found,
@@ -197,6 +200,12 @@ def _node_rank(step: Step, told: int, environ: Mapping[str, str]) -> int:
     # Some releases count the nodes of each component from 0.
     listed = step.hosts.index(step.here)
     return listed if told == step.component.index(step.here) else told
+
+
+def _is_listed(step: Step, environ: Mapping[str, str]) -> bool:
+    """Whether SLURM_GTIDS, the ranks on this node by their local ids, has this rank at its own."""
+    local = number(environ, "SLURM_LOCALID")
+    return local is None or local >= len(step.task_ids) or step.task_ids[local] == environ["SLURM_PROCID"].strip()
 
 
 def _local_world_size(step: Step, node_rank: int) -> tuple[int | None, str]:
