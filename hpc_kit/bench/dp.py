@@ -87,6 +87,8 @@ def measure(asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
     """
     refuse(asked)
     sheet.expect(len(asked.ways))
+    for column in ("tokens_per_second", "start"):
+        sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="way", y=(column,)))
     gpus = _gpus()
     if DATAPARALLEL in asked.ways and gpus < 2:
         sheet.note(
@@ -101,8 +103,6 @@ def measure(asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
             _row(way, asked, sheet, environ)
         except JobFailed as error:
             sheet.note(str(error))
-    for column in ("tokens_per_second", "start"):
-        sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="way", y=(column,)))
 
 
 def _gpus() -> int:

@@ -126,13 +126,6 @@ def _two(batch: halves.Batch, world: Group) -> halves.Way | None:
 
 def _schedules(asked: Question, sheet: Sheet, world: Group, meet: Callable[[], None]) -> None:
     """Efficiency: the time of the same work without a pipeline, on all ranks at once, over ranks x the pipeline's."""
-    for number in asked.micro_batches:
-        if world.is_main:
-            sheet.doing(f"schedules, {number} micro-batches")
-        works = {name: schedules.pipelined(world, name, number) for name in asked.schedules}
-        found = turns.taken({"alone": schedules.alone(world, number), **works}, meet, asked.repeats)
-        if world.is_main:
-            _add_schedules(sheet, number, world.world_size, found)
     if world.is_main:
         sheet.plot(
             Plot(
@@ -144,6 +137,13 @@ def _schedules(asked: Question, sheet: Sheet, world: Group, meet: Callable[[], N
                 x_title="micro-batches m",
             )
         )
+    for number in asked.micro_batches:
+        if world.is_main:
+            sheet.doing(f"schedules, {number} micro-batches")
+        works = {name: schedules.pipelined(world, name, number) for name in asked.schedules}
+        found = turns.taken({"alone": schedules.alone(world, number), **works}, meet, asked.repeats)
+        if world.is_main:
+            _add_schedules(sheet, number, world.world_size, found)
 
 
 def _add_schedules(sheet: Sheet, number: int, world_size: int, found: Mapping[str, list[float]]) -> None:

@@ -109,6 +109,17 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
     """
     refuse(asked)
     sheet.expect(len(asked.ranks) * len(asked.ways))
+    sheet.plot(
+        Plot(
+            name="phases",
+            title=f"{TITLE}: {max(asked.ranks)} ranks",
+            kind="stacked",
+            x="way",
+            y=PHASES,
+            where={"ranks": max(asked.ranks)},
+        )
+    )
+    sheet.plot(Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True, x_title="ranks"))
     for number in asked.ranks:
         nodes = min(asked.nodes, number)
         found: dict[str, list[dict[str, float]]] = {way: [] for way in asked.ways}
@@ -122,17 +133,6 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
         for way, starts in found.items():
             if starts:
                 _add(sheet, number, nodes, way, starts)
-    sheet.plot(
-        Plot(
-            name="phases",
-            title=f"{TITLE}: {max(asked.ranks)} ranks",
-            kind="stacked",
-            x="way",
-            y=PHASES,
-            where={"ranks": max(asked.ranks)},
-        )
-    )
-    sheet.plot(Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True, x_title="ranks"))
 
 
 def _add(sheet: Sheet, number: int, nodes: int, way: str, starts: list[dict[str, float]]) -> None:

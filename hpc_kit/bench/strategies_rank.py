@@ -38,6 +38,8 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
         if world.is_main:
             sheet.hosts(hosts)
             sheet.expect(len(question.strategies))
+            for column in ("tokens_per_second", "states", "communication"):
+                sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
         speeds: dict[str, float] = {}
         for name in question.strategies:
             summaries = _repeats(name, question, world, sheet)
@@ -114,9 +116,7 @@ def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> flo
 
 
 def _conclude(sheet: Sheet, speeds: Mapping[str, float]) -> None:
-    """The table of what to choose beside the measured order, and the pictures."""
+    """The table of what to choose beside the measured order."""
     for case, measured in verdicts(speeds):
         labels = {"case": case.case, "order of the table": ", ".join(case.order), "measured": ", ".join(measured)}
         sheet.add({**labels, "agrees": case.order == measured})
-    for column in ("tokens_per_second", "states", "communication"):
-        sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))

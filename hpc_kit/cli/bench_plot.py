@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpc_kit.cli.account import shown
+from hpc_kit.errors import RecordError
 
 
 @click.command("plot")
@@ -15,9 +16,14 @@ from hpc_kit.cli.account import shown
 def command(result: Path, out: Path | None) -> None:
     """Draw the pictures of a result as PNG and SVG: where it was measured there may be no matplotlib.
 
-    Exit status 2 where the file is no result, or matplotlib is missing.
+    Exit status 2 where the file is no result, or matplotlib is missing; 1 where it was interrupted before its first row.
     """
     from hpc_kit.bench import document, draw
 
-    for path in draw.files(document.read(result), out or result.parent):
+    found = document.read(result)
+    if not found.plots:
+        raise RecordError(
+            f"{shown(result)} names no picture", found="it was interrupted before its rows", remedy="measure it again"
+        )
+    for path in draw.files(found, out or result.parent):
         click.echo(shown(path))
