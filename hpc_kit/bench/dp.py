@@ -162,8 +162,9 @@ def _run(way: str, asked: Question, environ: Mapping[str, str], argv: list[str],
         SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned", str(asked.ranks), *argv[1:]],
         TORCHRUN: [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={asked.ranks}"],
         SRUN: [
-            *("srun", "--nodes=1", f"--ntasks={asked.ranks}"),
-            *(["--overlap"] * ("SLURM_JOB_ID" in os.environ)),
+            *("srun", "--nodes=1", f"--ntasks={asked.ranks}", f"--ntasks-per-node={asked.ranks}", "--cpus-per-task=1"),
+            # The step that this process runs in has the job's CPUs and memory already.
+            *(["--overlap", "--mem=0"] if "SLURM_JOB_ID" in os.environ else []),
             *argv,
         ],
     }

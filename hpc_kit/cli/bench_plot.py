@@ -16,7 +16,7 @@ from hpc_kit.errors import RecordError
 def command(result: Path, out: Path | None) -> None:
     """Draw the pictures of a result as PNG and SVG: where it was measured there may be no matplotlib.
 
-    Exit status 2 where the file is no result, or matplotlib is missing; 1 where it was interrupted before its first row.
+    Exit status 1 where it was interrupted before its first row, 2 where the file is no result or matplotlib is missing.
     """
     from hpc_kit.bench import document, draw
 

@@ -83,6 +83,8 @@ def test_a_shipped_job_ends_well(sent: tuple[Project, dict[str, Sent]], job: str
     run = project.folder / "runs" / job / number
     record = json.loads((run / "record.json").read_text())
     assert (record["slurm"], record["host"], record["end"]["state"]) == ("system", "ctl", "COMPLETED")
+    for path in run.glob("bench_*.json"):  # a bench goes on without what it could not measure
+        assert [note for note in json.loads(path.read_text())["notes"] if " failed" in note] == []
 
 
 def test_the_real_scheduler_says_when_a_job_would_start(checkout: Project) -> None:
