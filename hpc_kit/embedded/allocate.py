@@ -73,6 +73,28 @@ def allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) ->
         nodes: What is free.
         totals: The same nodes when nothing runs, for `--exclusive` and `--mem=0`.
     """
+    if request.fits and _allocate(request, totals, totals) is None:
+        nodes, totals = grown(request, nodes), grown(request, totals)
+    return _allocate(request, nodes, totals)
+
+
+def grown(request: Request, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, those on which nothing runs at least as large as the request needs them to be."""
+    count = request.max_nodes or request.min_nodes
+    tasks = request.tasks_per_node or -(-request.ntasks // count) or 1
+    gpus = max(request.gpus_per_node, -(-request.gpus // count), request.gpus_per_task * tasks)
+    cpus = max(request.min_cpus, request.cpus_per_gpu * gpus, request.cpus_per_task)
+    cpus = cpus if request.overcommit else max(cpus, request.cpus_per_task * tasks)
+    mem = max(request.mem_per_node, request.mem_per_cpu * cpus, request.mem_per_gpu * gpus)
+    return [
+        node._replace(cpus=max(node.cpus, cpus), mem=max(node.mem, mem), gpus=tuple(range(max(len(node.gpus), gpus))))
+        if node.whole
+        else node
+        for node in nodes
+    ]
+
+
+def _allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) -> list[Share] | None:
     whole = {node.name: node for node in totals}
     rooms = [room for node in nodes if (room := _room(request, node, whole[node.name])).tasks]
     for count in _counts(request, len(rooms)):
@@ -93,6 +115,7 @@ def impossible(request: Request, totals: Sequence[Node]) -> str | None:
         raise Refused(denied="Invalid node name specified")
     if not set(request.exclude) <= names:
         raise Refused(denied="Invalid node name specified")
+    totals = grown(request, totals) if request.fits else totals
     if not request.overcommit and request.tasks * request.cpus_per_task > sum(node.cpus for node in totals):
         return "PartitionConfig"
     if request.min_nodes > len(totals):

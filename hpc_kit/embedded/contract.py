@@ -42,6 +42,12 @@ effect for the reason given, or is refused; nothing is passed over in silence.
 
 ## Differences to know
 
+- A script that was written for another cluster runs: the default partition goes by any name, features, licences,
+  reservations and options of newer releases are taken without effect, and a job that asks for more CPUs, memory or
+  GPUs than a node has gets nodes to itself that count as so large. Its programs find the GPUs that the machine has,
+  and no others. With `strict` (`[embedded] strict = true` in the cluster file) all this is refused as by Slurm.
+- What is not made up are nodes: a job that asks for more of them than there are waits (PartitionNodeLimit), and one
+  that names others is refused. `[embedded] nodes` in the cluster file makes more of them.
 - Nodes are names with counts of CPUs, memory and GPUs. They are kept account of, and not enforced: nothing is bound,
   and a job that takes more memory than it asked for meets the machine's own limits only.
 - Jobs start in the order of their priority (first come, first served). A job that waits for nodes keeps those that it

@@ -38,6 +38,7 @@ _AS_GIVEN = {
     "dependency": "SLURM_JOB_DEPENDENCY",
     "profile": "SLURM_PROFILE",
     "acctg-freq": "SLURM_ACCTG_FREQ",
+    "tres-per-task": "SLURM_TRES_PER_TASK",
 }
 """Options of sbatch that show in the batch shell just as they were written, and only then."""
 
@@ -64,7 +65,7 @@ def batch_environ(job: Job, settings: Settings, submit_environ: Mapping[str, str
     )
     environ.pop("SLURM_UMASK", None)
     environ.setdefault("TMPDIR", "/tmp")  # noqa: S108 - slurmd's own default
-    if settings.gpus:
+    if settings.gpus or any(job.gpus):
         set_gpus(environ, "SLURM_JOB_GPUS", job.gpus[0] if job.gpus else ())
     return environ
 

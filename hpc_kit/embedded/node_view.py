@@ -69,8 +69,8 @@ def node_views(state: State) -> list[NodeView]:
             NodeView(
                 node.name,
                 node.cpus,
-                sum(job.cpus[index] for job, index in held),
-                sum(job.mem[index] for job, index in held),
+                min(node.cpus, sum(job.cpus[index] for job, index in held)),
+                min(node.mem, sum(job.mem[index] for job, index in held)),
                 sum(len(job.gpus[index]) for job, index in held),
                 any(job.completing for job, _ in held),
                 out.get(node.name),

@@ -51,7 +51,7 @@ def of_partition(settings: Settings, partition: Partition) -> tuple[str, ...]:
 
 
 def partition(settings: Settings, name: str) -> Partition:
-    """A partition by its name.
+    """A partition by its name; the default one goes by any other name as well, unless the settings are strict.
 
     Raises:
         Refused: There is none.
@@ -59,6 +59,8 @@ def partition(settings: Settings, name: str) -> Partition:
     for each in settings.partitions:
         if each.name == name:
             return each
+    if not settings.strict:
+        return settings.partitions[0]._replace(name=name)
     raise Refused(f"error: invalid partition specified: {name}", denied="Invalid partition name specified")
 
 

@@ -32,6 +32,7 @@ class Request(NamedTuple):
         overcommit: One CPU a node, whatever the tasks.
         contiguous: Nodes side by side.
         fewest: Of a range, as few nodes as will do, not as many as are free.
+        fits: Where no node is large enough, one on which nothing runs is.
         notes: What sbatch says about it and goes on.
     """
 
@@ -55,6 +56,7 @@ class Request(NamedTuple):
     overcommit: bool = False
     contiguous: bool = False
     fewest: bool = False
+    fits: bool = False
     notes: tuple[str, ...] = ()
 
     @property

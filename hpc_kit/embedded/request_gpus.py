@@ -36,6 +36,11 @@ def read_gres(text: str) -> list[tuple[str | None, int]]:
     return found
 
 
+def is_gpu(item: str) -> bool:
+    """Whether an item of `--gres` asks for GPUs."""
+    return bool(_GRES.fullmatch(item))
+
+
 def count(options: Mapping[str, str], *names: str) -> int:
     """How many GPUs these options ask for, of all types together; of one type, the last number counts."""
     found: dict[str | None, int] = {}

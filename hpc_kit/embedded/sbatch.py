@@ -7,13 +7,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import submission
+from hpc_kit.embedded import leniency, nodes, submission
 from hpc_kit.embedded.exit_codes import exit_status
 from hpc_kit.embedded.forecast import forecast
 from hpc_kit.embedded.help import usage
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.request_gpus import INVALID
-from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.state import State
 from hpc_kit.embedded.support import VARIABLES
 from hpc_kit.errors import DirectiveError
@@ -44,7 +44,8 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _sbatch(argv: list[str], environ: Mapping[str, str]) -> int:
-    given, words = _parse(argv)
+    strict = load(environ).strict
+    given, words = _parse(argv, strict=strict)
     if given.has("version"):
         print(f"slurm {VERSION}")
         return 0
@@ -53,7 +54,8 @@ def _sbatch(argv: list[str], environ: Mapping[str, str]) -> int:
         return 0
     script, command = _script(given, words, environ)
     name = words[0] if words else "stdin"
-    options = submission.in_force(_directives(script, name), _variables(environ), given)
+    directives, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
+    options = submission.in_force(directives, variables, given)
     what = submission.Submission(
         options,
         name=options.get("job-name") or _name(given, words),
@@ -74,17 +76,18 @@ def _submit(state: State, what: submission.Submission, environ: Mapping[str, str
     for note in () if quiet else request.notes:
         print(f"sbatch: {note}", file=sys.stderr)
     job = submission.submit(state, what, environ)
+    leniency.remark("sbatch", request, len(nodes.names(state.settings)))
     if not quiet:
         print(job.job_id if "parsable" in what.options else f"Submitted batch job {job.job_id}", flush=True)
     return _wait(state, job.job_id) if "wait" in what.options else 0
 
 
-def _parse(argv: list[str]) -> tuple[Options, list[str]]:
+def _parse(argv: list[str], *, strict: bool) -> tuple[Options, list[str]]:
     try:
         given, words = parse_options(argv)
     except DirectiveError as error:
         raise _usage_error(error) from None
-    _check(given)
+    _check(given, strict=strict)
     return given, words
 
 
@@ -104,12 +107,12 @@ def _not_understood(line: str) -> Refused:
     return Refused(status=BAD_OPTION)
 
 
-def _check(options: Options) -> None:
+def _check(options: Options, *, strict: bool) -> None:
     for each in options.given:
         name = each.option.name
-        if each.option.since:
+        if each.option.since and strict:
             raise _not_understood(f"sbatch: unrecognized option '--{name}'")
-        if name == "requeue" and each.value is not None:  # newer releases take a value
+        if name == "requeue" and each.value is not None and strict:  # newer releases take a value
             raise _not_understood("sbatch: option '--requeue' doesn't allow an argument")
         if each.option.kind in _LATER or (each.option.name == "nodes" and not (each.value or "").strip("0")):
             continue
@@ -188,7 +191,7 @@ def _check_script(script: bytes) -> None:
         )
 
 
-def _directives(script: bytes, name: str) -> Options:
+def _directives(script: bytes, name: str, *, strict: bool) -> Options:
     try:
         directives = read_directives(script.decode(errors="surrogateescape"))
         if len(directives.components()) > 1:
@@ -196,11 +199,11 @@ def _directives(script: bytes, name: str) -> Options:
         options = directives.options()
     except DirectiveError as error:
         raise _usage_error(error, name) from None
-    _check(options)
+    _check(options, strict=strict)
     return options
 
 
-def _variables(environ: Mapping[str, str]) -> Options:
+def _variables(environ: Mapping[str, str], *, strict: bool) -> Options:
     """SBATCH_* as options; one that is only a flag counts whatever its value is."""
     given = []
     for variable, name in VARIABLES.items():
@@ -208,7 +211,7 @@ def _variables(environ: Mapping[str, str]) -> Options:
             option = SBATCH[name]
             given.append(Given(option, None if option.value is Value.NONE else environ[variable], 0))
     options = Options(tuple(given))
-    _check(options)
+    _check(options, strict=strict)
     return options
 
 

@@ -42,6 +42,7 @@ class Settings(NamedTuple):
         min_job_age: Seconds that squeue and scontrol still know a finished job.
         max_jobs: Finished jobs that sacct still knows.
         requeue: Whether jobs may be requeued that do not say (Slurm's JobRequeue).
+        strict: Whether names, sizes and options that are not there are refused in Slurm's words.
         minute: Seconds that a minute of a time limit, and of a signal ahead of it, really lasts. For tests.
         cluster: Slurm's ClusterName.
         state: State directory; None for the one that the environment names.
@@ -58,6 +59,7 @@ class Settings(NamedTuple):
     min_job_age: float = 300
     max_jobs: int = 10_000
     requeue: bool = True
+    strict: bool = False
     minute: float = 60
     cluster: str = "embedded"
     state: str | None = None

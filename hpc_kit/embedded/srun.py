@@ -8,12 +8,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import processes, srun_job, srun_launch, srun_multi, srun_step
+from hpc_kit.embedded import leniency, processes, srun_job, srun_launch, srun_multi, srun_step
 from hpc_kit.embedded.filenames import Names
 from hpc_kit.embedded.memory import OUT_OF_MEMORY
 from hpc_kit.embedded.records import Step
 from hpc_kit.embedded.refused import Refused
-from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.srun_end import Manner
 from hpc_kit.embedded.srun_files import Place, Plumbing
 from hpc_kit.embedded.srun_gpus import check_types
@@ -67,8 +67,9 @@ def _error_status(named: str) -> int:
 
 
 def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
-    asked = read(argv, environ)
-    if (answer := _answer(asked)) is not None:
+    strict = load(environ).strict
+    asked = read(argv, environ, strict=strict)
+    if (answer := _answer(asked, strict=strict)) is not None:
         print(answer)
         return 0
     commands = _commands(asked)
@@ -85,7 +86,7 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
         raise
 
 
-def _answer(asked: Asked) -> str | None:
+def _answer(asked: Asked, *, strict: bool) -> str | None:
     """What is only to be printed."""
     if asked.has("version"):
         return f"slurm {VERSION}"
@@ -95,7 +96,7 @@ def _answer(asked: Asked) -> str | None:
         return usage()
     if asked.get("mpi") == "list":
         return "MPI plugin types are...\n\tnone"
-    check_mpi(asked.get("mpi", "none"))
+    check_mpi(asked.get("mpi", "none"), strict=strict)
     return None
 
 
@@ -127,6 +128,8 @@ class _Srun:
         """From the request to the exit status."""
         if self.asked.has("multi-prog") and not self.asked.has("ntasks"):
             self.asked = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands))})
+        if not self.state.settings.strict:
+            self.asked = self.asked._replace(values=leniency.counted(self.asked.values))
         request = step_request(self.asked, self.environ, self.home.job, allocated=self.home.own)
         self.talk.notes(request.notes)
         processes.adopt_orphans("srun")
@@ -149,7 +152,8 @@ class _Srun:
         # One second, which --immediate means without a value, is none at all to srun.
         patience = max(0, int(self.asked.get("immediate") or 1) - 1) if self.asked.has("immediate") else None
         try:
-            check_types(self.asked, self.state.settings.gpu_type)
+            if self.state.settings.strict:
+                check_types(self.asked, self.state.settings.gpu_type)
             return srun_step.create(self.state, job, request, draft, self.talk, patience=patience)
         except Refused as refused:
             denied = [f"error: Unable to create step for job {job.job_id}: {refused.denied}"] if refused.denied else []

@@ -156,6 +156,6 @@ def task_environ(
     )
     if local == 0:  # slurmstepd looks after its first task's only
         environ.setdefault("TMPDIR", "/tmp")  # noqa: S108
-    if settings.gpus:
+    if settings.gpus or any(step.gpus) or "SLURM_JOB_GPUS" in environ:
         set_gpus(environ, "SLURM_STEP_GPUS", gpus, len(step.gpus[node]) if step.gpus else 0)
     return environ

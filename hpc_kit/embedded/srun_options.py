@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.srun_table import ALLOCATION, INPUT, SRUN_SUPPORT
-from hpc_kit.embedded.support import NO_SUCH, Support
+from hpc_kit.embedded.support import Support
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.kinds import check_value, slurm_words
 from hpc_kit.slurm.options import SRUN, Option, Options, Value, parse_options
@@ -59,8 +59,8 @@ class Asked(NamedTuple):
         return None if value is None else int(value or 0)
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Asked:
-    """Read srun's environment and command line.
+def read(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True) -> Asked:
+    """Read srun's environment and command line; where nobody is `strict`, that of a newer srun, too.
 
     Raises:
         Refused: An option is unknown, wrong, or one that cannot be honoured here.
@@ -70,6 +70,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Asked:
     except HpcKitError as error:
         raise UnknownOption((error.found or error.what).removeprefix("srun: "), status=BAD_OPTION) from None
     for each in given.given:
+        if each.option.since and strict:
+            raise UnknownOption(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
         _check(each.option, each.value)
     typed = {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
     if len(_MEMORY & typed.keys()) > 1:
@@ -107,8 +109,6 @@ def _is_yes(value: str) -> bool:
 
 
 def _check(option: Option, value: str | None) -> None:
-    if option.since:
-        raise UnknownOption(f"unrecognized option '--{option.name}'", status=BAD_OPTION)
     zero_nodes = option.name == "nodes" and value and not value.strip("0")  # srun takes it for nothing said
     if zero_nodes or option.name in {"distribution", "kill-on-bad-exit"} or _is_nothing(option, value):
         return
@@ -137,17 +137,20 @@ def _refuse(values: Mapping[str, str]) -> None:
         row = SRUN_SUPPORT[name]
         inside = "jobid" in values and name in ALLOCATION
         empty = name in {"task-prolog", "task-epilog"} and value in {"", "none"}
-        if row.support is Support.REFUSED and not inside and not empty and name not in NO_SUCH:
+        if row.support is Support.REFUSED and not inside and not empty:
             raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
 
 
-def check_mpi(plugin: str) -> None:
+def check_mpi(plugin: str, *, strict: bool = True) -> None:
     """Of Slurm's MPI plug-ins there is none here, which is what `none` and `openmpi` ask for.
+
+    The others are taken where nobody is strict: most programs that are started with them are no MPI programs.
 
     Raises:
         Refused: It is another.
     """
-    if plugin not in {"none", "openmpi"}:
+    known = {"none", "openmpi"} if strict else {"none", "openmpi", "pmi2", "cray_shasta"}
+    if plugin not in known and (strict or not plugin.startswith("pmix")):
         raise Refused(
             f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
             f"error: cannot find mpi plugin for mpi/{plugin}",

@@ -20,8 +20,10 @@ _WITH_REASON = {
     "bcast": _FILES,
     "bcast-exclude": _FILES,
     "compress": _FILES,
-    "container": Row(_REFUSED, "no container runtime is set up"),
-    "context": Row(_REFUSED, "there is no SELinux plugin"),
+    "container": Row(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like"),
+    "container-id": Row(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like"),
+    "container-type": Row(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like"),
+    "context": Row(_KEPT, "there is no SELinux plugin"),
     "cores-per-socket": _TOPOLOGY,
     "cpu-bind": Row(_KEPT, "tasks are told of it in SLURM_CPU_BIND, and run on any CPU"),
     "cpu-freq": Row(_KEPT, "CPUs run as fast as the machine lets them"),
@@ -35,7 +37,7 @@ _WITH_REASON = {
     "interactive": Row(_REFUSED, "there is no salloc that would need it"),
     "mcs-label": Row(_KEPT, "there is one user"),
     "mem-bind": _TOPOLOGY,
-    "mpi": Row(Support.DONE, "none is what there is"),
+    "mpi": Row(Support.DONE, "tasks get no PMI: `pmix` and `pmi2` have no effect, and are refused with `strict`"),
     "msg-timeout": Row(_KEPT, "no messages go over a network"),
     "network": Row(_KEPT, "there is no interconnect to set up"),
     "no-allocate": Row(_REFUSED, "steps belong to a job"),
@@ -45,7 +47,7 @@ _WITH_REASON = {
     "power": Row(_KEPT, "power is not managed"),
     "profile": _ACCOUNTED,
     "propagate": Row(_KEPT, "tasks have the limits that srun has"),
-    "resv-ports": Row(_REFUSED, "no ports are set aside for MPI"),
+    "resv-ports": Row(_KEPT, "no ports are set aside for MPI"),
     "send-libs": _FILES,
     "slurmd-debug": Row(_KEPT, "there is no slurmd"),
     "sockets-per-node": _TOPOLOGY,
@@ -54,8 +56,18 @@ _WITH_REASON = {
     "task-prolog": _SCRIPTS,
     "threads": Row(_KEPT, "srun starts its tasks itself"),
     "threads-per-core": Row(_KEPT, "virtual nodes have CPUs, and neither sockets nor cores; tasks are told of it"),
-    "x11": Row(_REFUSED, "tasks run on this machine and see its display anyway"),
-}
+    "x11": Row(_KEPT, "tasks run on this machine and see its display anyway"),
+    "external-launcher": Row(_KEPT, "newer than 22.05; srun starts its tasks itself"),
+    "treewidth": Row(_KEPT, "newer than 22.05; srun starts its tasks itself"),
+    "wait-for-children": Row(_KEPT, "newer than 22.05; a task's end is that of its own process"),
+    **{
+        name: SBATCH_SUPPORT[name]
+        for name in (
+            "consolidate-segments", "extra", "mem-update", "oom-kill-step", "resources", "segment", "spread-segments",
+            "tres-bind", "tres-per-task",
+        )
+    },
+}  # fmt: skip
 
 ALLOCATION = frozenset(
     {

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import allocate, dependencies, exports, nodes, processes, start, wake
+from hpc_kit.embedded import allocate, dependencies, exports, leniency, nodes, processes, start, wake
 from hpc_kit.embedded.owner import is_known, whoami
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.refused import Refused
@@ -59,11 +59,11 @@ def check_supported(options: Mapping[str, str], settings: Settings) -> None:
     """
     for name, value in options.items():
         row = SBATCH_SUPPORT.get(name)
-        if row and row.support is Support.REFUSED and (value or name not in NO_SUCH):
-            if name in NO_SUCH:
-                raise Refused(denied=NO_SUCH[name])
+        if row and row.support is Support.REFUSED:
             raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
-        if name == "clusters" and (lines := settings.other_clusters(value)):
+        if settings.strict and value and name in NO_SUCH:
+            raise Refused(denied=NO_SUCH[name])
+        if settings.strict and name == "clusters" and (lines := settings.other_clusters(value)):
             raise Refused(*lines)
         if name in {"uid", "gid"} and value not in whoami().names(name):
             if not is_known(name, value):
@@ -106,11 +106,7 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
     """Work out and check everything about a job but its id."""
     options = what.options
     check_supported(options, state.settings)
-    request = read_request(options, environ)
-    if not state.settings.gpus and (request.gpus or request.gpus_per_node or request.gpus_per_task):
-        raise Refused(INVALID)
-    if not set(request.gpu_types) <= {state.settings.gpu_type}:
-        raise Refused(denied=allocate.NO_NODES)
+    request = _request(state.settings, options, environ)
     partition, reason = _choose_partition(state, options, request)
     terms = read_terms(options, environ, state.settings, partition)
     if nodes.over_limit(partition, terms.time_limit):
@@ -145,6 +141,18 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         submit_time=now(),
     )
     return job._replace(**terms._asdict()), request
+
+
+def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> Request:
+    """The size of a job; what is not here it may ask for where the settings are not strict."""
+    if not settings.strict:
+        return leniency.fitted(read_request(leniency.counted(options), environ), set(nodes.names(settings)))
+    request = read_request(options, environ)
+    if not settings.gpus and (request.gpus or request.gpus_per_node or request.gpus_per_task):
+        raise Refused(INVALID)
+    if not set(request.gpu_types) <= {settings.gpu_type}:
+        raise Refused(denied=allocate.NO_NODES)
+    return request
 
 
 def submit_allocation(state: State, options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> int:

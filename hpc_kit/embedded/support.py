@@ -26,22 +26,24 @@ _BOOKS = Row(_KEPT, "there is no accounting; squeue, sacct and the job's environ
 _TOPOLOGY = Row(_KEPT, "a virtual node has no sockets, cores or threads, only CPUs")
 _BINDING = Row(_KEPT, "nothing is bound to CPUs, memory or GPUs here")
 _ONE_MACHINE = Row(_KEPT, "all nodes are this machine")
+_SEGMENTS = Row(_KEPT, "newer than 22.05; there is no topology to keep to")
+_OCI = Row(_NO, "no OCI runtime: start the container in the script, by apptainer or the like")
 
 SBATCH_SUPPORT: dict[str, Row] = {
     "account": _BOOKS,
     "acctg-freq": Row(_KEPT, "nothing is sampled"),
     "array": Row(_DONE, "indices below MaxArraySize; `%N` at once"),
-    "batch": Row(_NO, "no node has features to choose the batch host by"),
-    "bb": Row(_NO, "no burst buffer"),
-    "bbf": Row(_NO, "no burst buffer"),
+    "batch": Row(_KEPT, "nodes have no features"),
+    "bb": Row(_KEPT, "no burst buffer: all nodes share this machine's files"),
+    "bbf": Row(_KEPT, "no burst buffer: all nodes share this machine's files"),
     "begin": Row(_DONE),
     "chdir": Row(_DONE),
-    "cluster-constraint": Row(_NO, "there is one cluster"),
-    "clusters": Row(_DONE, "the own cluster's name or `all`; any other is refused"),
+    "cluster-constraint": Row(_KEPT, "there is one cluster"),
+    "clusters": Row(_DONE, "any name is this cluster's; with `strict` only its own and `all`"),
     "comment": Row(_DONE),
-    "constraint": Row(_NO, "nodes have no features"),
-    "container": Row(_NO, "no OCI runtime"),
-    "context": Row(_NO, "no SELinux context is set"),
+    "constraint": Row(_KEPT, "nodes have no features; refused with `strict`"),
+    "container": _OCI,
+    "context": Row(_KEPT, "no SELinux context is set"),
     "contiguous": Row(_DONE),
     "core-spec": Row(_KEPT, "no CPU is set aside for the system"),
     "cores-per-socket": _TOPOLOGY,
@@ -64,9 +66,9 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "gpu-freq": Row(_KEPT, "the GPUs' frequency is left alone"),
     "gpus": Row(_DONE),
     "gpus-per-node": Row(_DONE),
-    "gpus-per-socket": Row(_NO, "a virtual node has no sockets"),
+    "gpus-per-socket": Row(_NO, "a virtual node has no sockets: give --gpus-per-node"),
     "gpus-per-task": Row(_DONE),
-    "gres": Row(_DONE, "`gpu[:type]:N`; no other resource exists"),
+    "gres": Row(_DONE, "`gpu[:type]:N`; other resources have no effect, and are refused with `strict`"),
     "gres-flags": _BINDING,
     "help": Row(_DONE),
     "hint": _TOPOLOGY,
@@ -75,7 +77,7 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "input": Row(_DONE),
     "job-name": Row(_DONE),
     "kill-on-invalid-dep": Row(_DONE),
-    "licenses": Row(_NO, "there are no licences"),
+    "licenses": Row(_KEPT, "there are no licences; refused with `strict`"),
     "mail-type": Row(_KEPT, "no mail is sent"),
     "mail-user": Row(_KEPT, "no mail is sent"),
     "mcs-label": _BOOKS,
@@ -102,17 +104,19 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "overcommit": Row(_DONE),
     "oversubscribe": Row(_KEPT, "CPUs of a node are shared by count only"),
     "parsable": Row(_DONE),
-    "partition": Row(_DONE, "of a list, the first that the job fits into"),
+    "partition": Row(
+        _DONE, "of a list, the first that the job fits into; the default one goes by any name, but with `strict`"
+    ),
     "power": _ONE_MACHINE,
-    "prefer": Row(_NO, "nodes have no features"),
+    "prefer": Row(_KEPT, "nodes have no features; refused with `strict`"),
     "priority": Row(_DONE),
     "profile": Row(_KEPT, "nothing is sampled"),
     "propagate": Row(_KEPT, "limits are those of the first sbatch since the queue was empty"),
     "qos": _BOOKS,
     "quiet": Row(_DONE),
-    "reboot": Row(_NO, "this machine is not restarted"),
+    "reboot": Row(_KEPT, "this machine is not restarted"),
     "requeue": Row(_DONE),
-    "reservation": Row(_NO, "there are no reservations"),
+    "reservation": Row(_KEPT, "there are no reservations; refused with `strict`"),
     "signal": Row(_DONE, "to the steps, or `B:` to the batch shell; to the second, not up to 60 s early"),
     "sockets-per-node": _TOPOLOGY,
     "spread-job": _ONE_MACHINE,
@@ -132,6 +136,20 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "wait-all-nodes": Row(_DONE, "the nodes are always all there"),
     "wckey": _BOOKS,
     "wrap": Row(_DONE),
+    # Newer than 22.05, and unknown with `strict`.
+    "consolidate-segments": _SEGMENTS,
+    "container-id": _OCI,
+    "container-type": _OCI,
+    "extra": Row(_KEPT, "newer than 22.05; nodes have no such data to choose by"),
+    "mem-update": Row(_KEPT, "newer than 22.05; a job's memory is counted as asked for"),
+    "oom-kill-step": Row(_KEPT, "newer than 22.05; memory is not enforced"),
+    "resources": Row(_KEPT, "newer than 22.05; there are no licences"),
+    "resv-ports": Row(_KEPT, "newer than 22.05; no ports are set aside"),
+    "segment": _SEGMENTS,
+    "spread-segments": _SEGMENTS,
+    "stepmgr": Row(_KEPT, "newer than 22.05; srun looks after its steps itself"),
+    "tres-bind": Row(_KEPT, "newer than 22.05; nothing is bound to CPUs, memory or GPUs here"),
+    "tres-per-task": Row(_DONE, "newer than 22.05; CPUs and GPUs, other resources have no effect"),
 }
 
 NO_SUCH = {
@@ -140,7 +158,7 @@ NO_SUCH = {
     "prefer": "Invalid preferred feature specification",
     "reservation": "Requested reservation is invalid",
 }
-"""What slurmctld says of names that it does not know; here there are none."""
+"""What slurmctld says of names that it does not know; here there are none, and strict settings refuse them."""
 
 VARIABLES: dict[str, str] = {
     "SBATCH_ACCOUNT": "account",

@@ -127,6 +127,7 @@ def embedded_environ(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, 
         partitions=tuple(Partition(name) for name in wanted.partitions),
         max_array_size=wanted.max_array_size,
         kill_wait=wanted.kill_wait,
+        strict=wanted.strict,
         state=_own_state(cluster.name, environ),
     )
     return embedded.environment(settings, environ)

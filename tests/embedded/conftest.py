@@ -41,7 +41,7 @@ class Slurm:
         self.folder = root / "work"
         self.folder.mkdir(parents=True)
         self.directory = root / "state"
-        chosen = {"nodes": "n[1-4]", "memory": 16000, "gpus": 2, "kill_wait": 1.0, **settings}
+        chosen = {"nodes": "n[1-4]", "memory": 16000, "gpus": 2, "kill_wait": 1.0, "strict": True, **settings}
         self.settings = Settings(state=str(self.directory), **chosen)  # type: ignore[arg-type]
         self.environ = environment(self.settings, os.environ)
 

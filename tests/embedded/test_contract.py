@@ -20,4 +20,4 @@ def test_every_option_and_column_has_its_row() -> None:
         assert f"--{name}" in page
     assert "| `%i` | `jobarrayid` |\n" in page
     assert "| `SLURM_RESTART_COUNT` | `1` |\n" in page
-    assert "| `--bb=VALUE` | refused | no burst buffer |\n" in page
+    assert "| `-L, --licenses=VALUE` | accepted, no effect | there are no licences; refused with `strict` |\n" in page
