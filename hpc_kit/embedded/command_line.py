@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
+from hpc_kit.embedded.absent import ABSENT, absent
 from hpc_kit.embedded.commands_folder import COMMANDS
 from hpc_kit.embedded.loading import load
 from hpc_kit.errors import HpcKitError
@@ -26,6 +27,8 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"usage: python -m hpc_kit.embedded {{{'|'.join(COMMANDS)}}} ...", file=sys.stderr)
         return 2
     command, *words = argv
+    if command in ABSENT:
+        return absent(command)
     try:
         return cast("_Command", load(command)).main(words, environ)
     except (HpcKitError, sqlite3.Error) as error:

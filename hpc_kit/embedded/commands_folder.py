@@ -7,9 +7,12 @@ import shlex
 import sys
 from pathlib import Path
 
+from hpc_kit.embedded.absent import ABSENT
 from hpc_kit.embedded.settings import STATE_VARIABLE
 
-COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+COMMANDS = (
+    "sacct", "salloc", "sbatch", "sbcast", "scancel", "scontrol", "sinfo", "squeue", "sstat", *sorted(ABSENT), "srun",
+)  # fmt: skip
 
 # Isolated, and without the interpreter's own site: nothing but the standard library and this package is needed, and
 # a start takes half the time. What a job's PYTHONPATH holds cannot get in its way.

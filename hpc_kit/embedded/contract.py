@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import (
     sacct,
     sacct_fields,
+    salloc,
+    sbcast,
     scancel,
     scontrol,
     scontrol_update,
@@ -18,13 +20,15 @@ from hpc_kit.embedded import (
     sinfo_fields,
     squeue,
     squeue_fields,
+    sstat,
 )
+from hpc_kit.embedded.absent import ABSENT
 from hpc_kit.embedded.environ import batch_environ
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.settings import VERSION, Settings
 from hpc_kit.embedded.srun_table import INPUT, SRUN_SUPPORT
 from hpc_kit.embedded.support import SBATCH_SUPPORT, VARIABLES, Row
-from hpc_kit.slurm.options import SBATCH, SRUN, Option, Value
+from hpc_kit.slurm.options import SALLOC, SBATCH, SRUN, Option, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,9 +37,9 @@ if TYPE_CHECKING:
 
 _INTRODUCTION = f"""# The embedded Slurm
 
-A Slurm for one machine: the commands `sbatch srun squeue sacct scancel scontrol sinfo` with the words, exit statuses
-and variables of Slurm {VERSION}. It runs the very script that a cluster runs, on virtual nodes that are all this
-machine. It needs no root and no daemon: the first job starts a controller, which ends with the last.
+A Slurm for one machine: the commands `sbatch srun salloc squeue sacct scancel scontrol sinfo sstat sbcast` with the
+words, exit statuses and variables of Slurm {VERSION}. It runs the very script that a cluster runs, on virtual nodes
+that are all this machine. It needs no root and no daemon: the first job starts a controller, which ends with the last.
 
 This page is made from the code (`python -m hpc_kit.embedded.contract`). What stands here works, is accepted without
 effect for the reason given, or is refused; nothing is passed over in silence.
@@ -62,7 +66,7 @@ effect for the reason given, or is refused; nothing is passed over in silence.
   `SLURMD_NODENAME` names the node.
 - A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need. A
   command whose code cannot be loaded just then says so in a sentence, and submits nothing.
-- There is no `salloc`, no heterogeneous job, no reservation, no preemption, and no accounting but the queue's records:
+- There is no heterogeneous job, no reservation, no preemption, and no accounting but the queue's records:
   `sacct` knows the last 10000 jobs, `squeue` and `scontrol` those that ended in the last 300 seconds.
 
 ## State and settings
@@ -94,16 +98,23 @@ def text() -> str:
 
 
 def _listings() -> Iterator[str]:
+    yield "## salloc\n"
+    yield _options(salloc.SUPPORT, SALLOC)
     for command, table in (
         ("squeue", squeue.OPTIONS),
         ("sacct", sacct.OPTIONS),
         ("scancel", scancel.OPTIONS),
         ("scontrol", scontrol.OPTIONS),
         ("sinfo", sinfo.OPTIONS),
+        ("sstat", sstat.OPTIONS),
+        ("sbcast", sbcast.OPTIONS),
     ):
         yield f"## {command}\n"
         yield _own_options(table)
         yield from _extras(command)
+    yield "## Commands that have nothing to work on\n"
+    yield "Each ends with status 1 and says why.\n"
+    yield _table(("command", "why"), ((f"`{name}`", why) for name, why in sorted(ABSENT.items())))
 
 
 def _extras(command: str) -> Iterator[str]:
@@ -115,6 +126,8 @@ def _extras(command: str) -> Iterator[str]:
     elif command == "sacct":
         filled = ", ".join(f"`{name}`" for name in sacct_fields.FIELDS)
         yield f"Columns: {filled}. All others of Slurm's are known and empty: nothing is measured.\n"
+    elif command == "sstat":
+        yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All others of Slurm's are known and empty.\n"
     elif command == "scontrol":
         listed = ", ".join(f"`{name}`" for name in sorted(scontrol.COMMANDS))
         changed = ", ".join(f"`{name}`" for name in sorted(scontrol_update.CHANGES))

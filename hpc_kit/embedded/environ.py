@@ -70,6 +70,14 @@ def batch_environ(job: Job, settings: Settings, submit_environ: Mapping[str, str
     return environ
 
 
+def salloc_environ(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the command that salloc runs, which is no process of the job's."""
+    found = {**environ, **_of_submission(job), **_of_job(job)}
+    for name in ("SLURM_PRIO_PROCESS", "SLURM_JOB_UID", "SLURM_JOB_USER", "SLURM_JOB_GID"):
+        found.pop(name, None)
+    return found | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks), "SLURM_NODE_ALIASES": "(null)"}
+
+
 def _of_submission(job: Job) -> dict[str, str]:
     """What sbatch itself puts there: its options."""
     options = job.options

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from hpc_kit.embedded.support import SBATCH_SUPPORT, Support
-from hpc_kit.slurm.options import SBATCH, Value
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded.support import SBATCH_SUPPORT, Row, Support
+from hpc_kit.slurm.options import SBATCH, Option, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
-def usage(command: str) -> str:
-    """The text of `sbatch --help`."""
+def usage(command: str, support: Mapping[str, Row] = SBATCH_SUPPORT, table: Mapping[str, Option] = SBATCH) -> str:
+    """The text of `sbatch --help`, and of salloc's."""
     lines = [
-        f"Usage: {command} [OPTIONS(0)...] [script [args(0)...]]",
+        f"Usage: {command} [OPTIONS(0)...] [{'script' if command == 'sbatch' else 'command'} [args(0)...]]",
         "",
         "An embedded Slurm for one machine. Options:",
     ]
-    for name, row in SBATCH_SUPPORT.items():
+    for name, row in support.items():
         if row.support is not Support.REFUSED:
-            option = SBATCH[name]
+            option = table[name]
             letter = f"-{option.short}, " if option.short else "    "
             value = {Value.NONE: "", Value.REQUIRED: "=VALUE", Value.OPTIONAL: "[=VALUE]"}[option.value]
             lines.append(f"  {letter}--{name}{value}" + ("  (no effect here)" if row.support is Support.KEPT else ""))

@@ -17,7 +17,7 @@ def check_clusters(command: str, named: str, settings: Settings) -> None:
     Raises:
         Problem: It does.
     """
-    if lines := settings.other_clusters(named):
+    if settings.strict and (lines := settings.other_clusters(named)):
         raise Problem("\n".join(f"{command}: {line}" for line in lines))
 
 
@@ -90,3 +90,14 @@ SINFO = {
     ),
     **_refused(json="give -o or -O and read the columns"),
 }
+SBCAST = _kept(
+    compress="the file is copied on this machine",
+    exclude="no libraries are sent",
+    fanout="the file is copied on this machine",
+    send_libs="all nodes share this machine's libraries",
+    size="the file is copied on this machine",
+    timeout="the file is copied on this machine",
+    treewidth="the file is copied on this machine",
+    verbose="there is nothing more to say",
+)
+SSTAT = _kept(noconvert="memory is shown in KiB", verbose="there is nothing more to say")

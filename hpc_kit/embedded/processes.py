@@ -84,14 +84,15 @@ def below(roots: Iterable[int], *, without: Collection[int] = (), inclusive: boo
     return found
 
 
-def marked(marks: Collection[bytes]) -> list[int]:
-    """Processes of this user whose first environment holds all of these `NAME=value`."""
+def marked(marks: Collection[bytes], name_too: bytes = b"") -> list[int]:
+    """Processes of this user whose first environment holds all of these `NAME=value`, and that name."""
     own = os.getpid()
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit() and int(name) != own:
             with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
-                if set(marks) <= set(file.read().split(b"\0")):
+                text = b"\0" + file.read()
+                if set(marks) <= set(text.split(b"\0")) and (not name_too or b"\0" + name_too + b"=" in text):
                     found.append(int(name))
     return found
 

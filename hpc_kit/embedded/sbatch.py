@@ -13,6 +13,7 @@ from hpc_kit.embedded.forecast import forecast
 from hpc_kit.embedded.help import usage
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.request_gpus import INVALID
+from hpc_kit.embedded.sbatch_script import script_of
 from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.state import State
 from hpc_kit.embedded.support import VARIABLES
@@ -52,7 +53,7 @@ def _sbatch(argv: list[str], environ: Mapping[str, str]) -> int:
     if given.has("help") or given.has("usage"):
         print(usage("sbatch"))
         return 0
-    script, command = _script(given, words, environ)
+    script, command = script_of(given, words, environ)
     name = words[0] if words else "stdin"
     directives, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
     options = submission.in_force(directives, variables, given)
@@ -78,8 +79,16 @@ def _submit(state: State, what: submission.Submission, environ: Mapping[str, str
     job = submission.submit(state, what, environ)
     leniency.remark("sbatch", request, len(nodes.names(state.settings)))
     if not quiet:
-        print(job.job_id if "parsable" in what.options else f"Submitted batch job {job.job_id}", flush=True)
+        print(_answer(job.job_id, what.options, environ), flush=True)
     return _wait(state, job.job_id) if "wait" in what.options else 0
+
+
+def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """The id; whoever names the cluster is told which it was."""
+    cluster = load(environ).cluster if "clusters" in options else ""
+    if "parsable" in options:
+        return f"{job_id};{cluster}" if cluster else str(job_id)
+    return f"Submitted batch job {job_id}" + (f" on cluster {cluster}" if cluster else "")
 
 
 def _parse(argv: list[str], *, strict: bool) -> tuple[Options, list[str]]:
@@ -135,60 +144,6 @@ def _bad_value(each: Given) -> Refused:
     if each.option.kind == "instant" and value:
         sys.stderr.write(f"Invalid time specification (pos={fault(value)}): {value}\n")
     return Refused(f"error: {words}", status=BAD_OPTION)
-
-
-def _script(given: Options, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
-    """The text of the batch script, and its path as `scontrol show job` tells it."""
-    if given.has("wrap"):
-        if words:
-            raise Refused("error: Script arguments not permitted with --wrap option")
-        text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{given.get('wrap')}\n"
-        return text.encode(errors="surrogateescape"), ""
-    if not words:
-        script, command = sys.stdin.buffer.read(), ""
-    else:
-        command = _find(words[0], environ)
-        try:
-            with open(command, "rb") as file:  # noqa: PTH123
-                script = file.read()
-        except IsADirectoryError:
-            script = b""
-        except OSError:
-            raise Refused(f"error: Unable to open file {words[0]}") from None
-    _check_script(script)
-    return script, command
-
-
-def _find(name: str, environ: Mapping[str, str]) -> str:
-    """A script in the current folder, else one along PATH."""
-    folders = [""] if "/" in name else ["", *environ.get("PATH", "").split(os.pathsep)]
-    for folder in folders:
-        path = os.path.join(folder, name)  # noqa: PTH118
-        if os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
-            return os.path.abspath(path)  # noqa: PTH100
-    return name
-
-
-def _check_script(script: bytes) -> None:
-    if not script:
-        raise Refused("error: Batch script is empty!")
-    if not script.strip():
-        raise Refused("error: Batch script contains only whitespace!")
-    if not script.startswith(b"#!"):
-        raise Refused(
-            "error: This does not look like a batch script.  The first",
-            "error: line must start with #! followed by the path to an interpreter.",
-            "error: For instance: #!/bin/sh",
-        )
-    if b"\0" in script:
-        raise Refused(
-            "error: The Slurm controller does not allow scripts that", "error: contain a NULL character '\\0'."
-        )
-    if b"\r\n" in script:
-        raise Refused(
-            "error: Batch script contains DOS line breaks (\\r\\n)",
-            "error: instead of expected UNIX line breaks (\\n).",
-        )
 
 
 def _directives(script: bytes, name: str, *, strict: bool) -> Options:

@@ -34,7 +34,7 @@ _WITH_REASON = {
     "gres-flags": _TOPOLOGY,
     "het-group": Row(_REFUSED, "there are no heterogeneous jobs"),
     "hint": Row(_KEPT, "virtual nodes have CPUs, and neither sockets nor cores; tasks are told of it"),
-    "interactive": Row(_REFUSED, "there is no salloc that would need it"),
+    "interactive": Row(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
     "mcs-label": Row(_KEPT, "there is one user"),
     "mem-bind": _TOPOLOGY,
     "mpi": Row(Support.DONE, "tasks get no PMI: `pmix` and `pmi2` have no effect, and are refused with `strict`"),

@@ -93,7 +93,7 @@ class Supervisor:
         tree.end_lost_steps(self.state, job)
         for order in self.state.take_orders(job.job_id):
             self._obey(order)
-        if not job.batch and self._status is None and not processes.alive(job.holder):
+        if job.holder and self._status is None and not processes.alive(job.holder):
             self._status = signal.SIGKILL
         if self._status is None and not self._ending:
             self._watch_clock()

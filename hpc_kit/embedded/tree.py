@@ -28,7 +28,8 @@ def all_of(state: State, job: Job) -> list[int]:
     if job.batch:
         return _pids([os.getpid()], spare)
     # The tasks of an srun without a script are no children of this process; their environment tells whose they are.
-    roots = [pid for pid in processes.marked(marks(state, job)) if pid not in spare]
+    # What salloc runs is no task, and stays.
+    roots = [pid for pid in processes.marked(marks(state, job), b"SLURM_STEP_ID") if pid not in spare]
     return [process.pid for process in processes.below(roots, without=spare, inclusive=True)]
 
 
