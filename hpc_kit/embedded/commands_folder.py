@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,6 +22,18 @@ _SCRIPT = """#!/bin/sh
 export {state_name}
 exec {python} -I -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); \
 from hpc_kit.embedded.command_line import main; main()' {root} {command} "$@"
+"""
+
+# A script asks for the host that it runs on, and compares it with the nodes of its job.
+_HOSTNAME = """#!/bin/sh
+if [ -n "${SLURMD_NODENAME-}" ] && [ $# -lt 2 ]; then
+    case ${1-} in
+    "" | -s | --short | -f | --fqdn | --long) echo "$SLURMD_NODENAME" && exit ;;
+    -i | --ip-address | -I | --all-ip-addresses)
+        case $SLURMD_NODENAME in *[!0-9.]*) ;; *) echo "$SLURMD_NODENAME" && exit ;; esac ;;
+    esac
+fi
+exec {program} "$@"
 """
 
 LOGIN = "login.sh"
@@ -56,14 +69,22 @@ def make(directory: Path) -> Path:
     """The folder `bin` of a state directory, made or brought up to date; each command whole or not at all."""
     folder = directory / "bin"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for command in COMMANDS:
-        path, text = folder / command, script(directory, command)
+    texts = {command: script(directory, command) for command in COMMANDS} | {"hostname": _hostname(folder)}
+    for command, text in texts.items():
+        path = folder / command
         if not path.exists() or path.read_text() != text:
             new = folder / f".{command}.{os.getpid()}"
             new.write_text(text)
             new.chmod(0o755)
             new.replace(path)
     return folder
+
+
+def _hostname(folder: Path) -> str:
+    """The text of `hostname`, which inside a job is the node's, and else this machine's own command."""
+    folders = [each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(each) != folder]
+    program = shutil.which("hostname", path=os.pathsep.join(folders))
+    return _HOSTNAME.replace("{program}", shlex.quote(program) if program else "uname -n")
 
 
 def script(directory: Path, command: str) -> str:

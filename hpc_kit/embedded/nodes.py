@@ -64,6 +64,15 @@ def partition(settings: Settings, name: str) -> Partition:
     raise Refused(f"error: invalid partition specified: {name}", denied="Invalid partition name specified")
 
 
+def partitions(settings: Settings, named: str | None) -> list[Partition]:
+    """All partitions, or those that are known by the names of a list."""
+    wanted = named.split(",") if named is not None else []
+    found = [each for each in settings.partitions if named is None or each.name in wanted]
+    known = {each.name for each in settings.partitions}
+    others = [] if settings.strict else [name for name in wanted if name not in known]
+    return found + [partition(settings, name) for name in others]
+
+
 def over_limit(partition: Partition, time_limit: int) -> bool:
     """Whether a job's time limit is above its partition's."""
     return partition.max_time >= 0 and not 0 <= time_limit <= partition.max_time

@@ -16,7 +16,7 @@ from hpc_kit.embedded.request_gpus import INVALID
 from hpc_kit.embedded.sbatch_script import script_of
 from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.state import State
-from hpc_kit.embedded.support import VARIABLES
+from hpc_kit.embedded.support import VARIABLES, plugin_hint
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.instants import fault
@@ -107,8 +107,7 @@ def _usage_error(error: DirectiveError, script: str = "") -> Refused:
         return Refused(f"fatal: {script}: {line.removeprefix('fatal: ')}")
     if "Invalid directive" in line:
         return Refused(line, status=BAD_OPTION)
-    line = f"sbatch: {line}"
-    return _not_understood(line)
+    return _not_understood(f"sbatch: {line}{plugin_hint(line)}")
 
 
 def _not_understood(line: str) -> Refused:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import job_ids, nodes, processes
 from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.node_view import NodeView, node_views
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.scontrol_job import job_text, step_text
 from hpc_kit.embedded.scontrol_node import node_text, partition_text
 from hpc_kit.embedded.settings import VERSION
@@ -170,10 +171,12 @@ def _nodes(state: State, name: str | None) -> list[NodeView]:
 
 
 def _partitions(state: State, name: str | None) -> list[Partition]:
-    found = [each for each in state.settings.partitions if name in {None, each.name}]
-    if not found:
-        raise NotShown(f"Partition {name} not found")
-    return found
+    if name is None:
+        return list(state.settings.partitions)
+    try:
+        return [nodes.partition(state.settings, name)]
+    except Refused:
+        raise NotShown(f"Partition {name} not found") from None
 
 
 def _config(state: State) -> str:

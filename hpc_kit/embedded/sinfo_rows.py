@@ -42,9 +42,7 @@ def find_rows(state: State, options: Mapping[str, str], shown: Sequence[Field]) 
 
 def _single(state: State, options: Mapping[str, str], views: Mapping[str, NodeView]) -> Iterable[Row]:
     """A line for each node of each partition, and one for a partition of whose nodes none is to be shown."""
-    for each in state.settings.partitions:
-        if "partition" in options and each.name not in options["partition"].split(","):
-            continue
+    for each in nodes.partitions(state.settings, options.get("partition")):
         own = [views[name] for name in nodes.of_partition(state.settings, each) if name in views]
         yield from (Row(state.settings, each, [view]) for view in own)
         if not own and "Node" not in options and "list-reasons" not in options:
@@ -54,7 +52,9 @@ def _single(state: State, options: Mapping[str, str], views: Mapping[str, NodeVi
 def _sorted(rows: list[Row], options: Mapping[str, str], order: Sequence[str]) -> list[Row]:
     """Partitions as configured and busy nodes first, or nodes by name, unless --sort says otherwise."""
     keys: dict[str, Callable[[Row], object]] = {
-        "#": lambda row: row.settings.partitions.index(row.partition),
+        "#": lambda row: [*(each.name for each in row.settings.partitions), row.partition.name].index(
+            row.partition.name
+        ),
         "t": lambda row: -_ORDER.index(row.first.state),
         "T": lambda row: -_ORDER.index(row.first.state),
         "N": lambda row: order.index(row.first.name) if row.views else -1,

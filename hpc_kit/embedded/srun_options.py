@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.srun_table import ALLOCATION, INPUT, SRUN_SUPPORT
-from hpc_kit.embedded.support import Support
+from hpc_kit.embedded.support import Support, plugin_hint
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.kinds import check_value, slurm_words
 from hpc_kit.slurm.options import SRUN, Option, Options, Value, parse_options
@@ -68,7 +68,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True
     try:
         given, command = parse_options(argv, "srun")
     except HpcKitError as error:
-        raise UnknownOption((error.found or error.what).removeprefix("srun: "), status=BAD_OPTION) from None
+        line = (error.found or error.what).removeprefix("srun: ")
+        raise UnknownOption(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
     for each in given.given:
         if each.option.since and strict:
             raise UnknownOption(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)

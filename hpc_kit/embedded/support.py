@@ -222,3 +222,10 @@ VARIABLES: dict[str, str] = {
     "SBATCH_WCKEY": "wckey",
 }
 """Variables that stand for options of sbatch: stronger than a directive, weaker than the command line."""
+
+
+def plugin_hint(line: str) -> str:
+    """What to do about an option of Pyxis, behind the words that it is unknown."""
+    if "unrecognized option '--container" not in line and "unrecognized option '--no-container" not in line:
+        return ""
+    return " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"

@@ -74,7 +74,8 @@ class Slurm:
         """Submit a script with this body; its id."""
         script = self.folder / "job.sh"
         script.write_text(f"#!{shell}\n{body}\n")
-        return int(self.said("sbatch", "--parsable", *options, str(script), *arguments))
+        told = self.said("sbatch", "--parsable", *options, str(script), *arguments)
+        return int(told.partition(";")[0])
 
     def state(self) -> State:
         """The state, to look into."""

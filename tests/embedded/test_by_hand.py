@@ -51,7 +51,7 @@ def submit(slurm: Slurm, path: Path) -> int:
     process = slurm.start("sbatch", "--parsable", path.name, env={"PROJECT_DIR": "/project"}, folder=folder)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    return int(out)
+    return int(out.partition(";")[0])
 
 
 def jobs_of(slurm: Slurm, job_id: int) -> list[Job]:

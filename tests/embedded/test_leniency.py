@@ -76,6 +76,19 @@ def test_a_step_outside_of_a_job_may_be_large_too(lenient: Slurm) -> None:
     assert (done.returncode, done.stdout) == (0, "gpu 0,1\n")
 
 
+def test_a_partition_of_another_cluster_is_shown_by_its_name(lenient: Slurm) -> None:
+    lenient.submit("true", "--hold", "-p", "gpu")
+    assert lenient.said("sinfo", "-h", "-p", "gpu,local", "-o", "%P %D") == "local* 4\ngpu 4\n"
+    assert lenient.said("squeue", "-h", "-p", "gpu", "-o", "%P") == "gpu\n"
+    assert lenient.said("scontrol", "show", "partition", "gpu").startswith("PartitionName=gpu\n")
+    assert lenient.said("sinfo", "-h", "-o", "%P") == "local*\n"
+
+
+def test_options_of_pyxis_are_refused_with_what_to_do(lenient: Slurm) -> None:
+    for command in (["sbatch", "--container-image=x", "--wrap", "true"], ["srun", "--container-mounts=/a:/a", "true"]):
+        assert "start the container in the script" in lenient.refused(*command)[1]
+
+
 def test_a_node_grows_only_while_nothing_runs_on_it() -> None:
     busy, idle = Node("a", 4, 100, (), whole=False), Node("b", 8, 100)
     request = Request(min_nodes=1, ntasks=1, cpus_per_task=20, mem_per_node=500, gpus=2, fits=True)

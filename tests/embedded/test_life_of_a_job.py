@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -227,3 +228,18 @@ def test_settings_are_checked_where_they_are_read(make_slurm: Callable[..., Slur
     assert status == 1
     assert "no setting is called 'cpu'" in complaint
     (slurm.directory / "slurm.json").unlink()
+
+
+def test_hostname_is_the_nodes_inside_a_job_and_the_machines_outside(slurm: Slurm) -> None:
+    outside = {name: value for name, value in slurm.environ.items() if name != "SLURMD_NODENAME"}
+    assert subprocess.check_output(["hostname"], env=outside, text=True) == f"{os.uname().nodename}\n"
+    job_id = slurm.submit("hostname; srun -N1 -n1 -w n2 hostname -s; srun -n1 -N1 hostname --fqdn", "-N2")
+    slurm.until(job_id, "COMPLETED")
+    assert slurm.log(f"slurm-{job_id}.out") == "n1\nn2\nn1\n"
+
+
+def test_the_address_of_a_node_that_is_named_by_it(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(nodes="127.0.0.[1-2]")
+    job_id = slurm.submit("srun -N1 -n1 -w 127.0.0.2 hostname --ip-address; srun -N2 -n2 -l hostname -I | sort", "-N2")
+    slurm.until(job_id, "COMPLETED")
+    assert slurm.log(f"slurm-{job_id}.out") == "127.0.0.2\n0: 127.0.0.1\n1: 127.0.0.2\n"
