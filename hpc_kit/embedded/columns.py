@@ -25,10 +25,10 @@ class Column(NamedTuple):
     suffix: str = ""
     fitting: bool = False
 
-    def fit(self, text: str) -> str:
-        """The text in the column's width, cut where it is too long."""
+    def fit(self, text: str, *, whole: bool = False) -> str:
+        """The text in the column's width, cut where it is too long; not so, on the right, where it must stay whole."""
         if self.width:
-            text = text[: self.width]
+            text = text if whole and self.right else text[: self.width]
             text = text.rjust(self.width) if self.right else text.ljust(self.width)
         return text + self.suffix
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import exit_codes, tres_view
@@ -91,11 +92,11 @@ def _node_range(view: View) -> str:
 def _details(view: View) -> Iterator[str]:
     gpus = sum(len(share.gpus) for share in view.shares)
     yield f"JOB_GRES=gpu:{gpus}" if gpus else "JOB_GRES=(null)"
-    for share in view.shares:
-        listed = ",".join(map(str, share.gpus))
-        gres = f"gpu:{len(share.gpus)}(IDX:{listed})" if share.gpus else ""
-        cpus = f"0-{share.cpus - 1}" if share.cpus > 1 else "0"
-        yield f"  Nodes={share.node} CPU_IDs={cpus} Mem={share.mem} GRES={gres}"
+    # Neighbours that give the same are one line.
+    for (count, mem, devices), shares in groupby(view.shares, lambda share: (share.cpus, share.mem, share.gpus)):
+        gres = f"gpu:{len(devices)}(IDX:{','.join(map(str, devices))})" if devices else ""
+        cpus = f"0-{count - 1}" if count > 1 else "0"
+        yield f"  Nodes={fold(share.node for share in shares)} CPU_IDs={cpus} Mem={mem} GRES={gres}"
 
 
 def _files(view: View) -> Iterator[str]:

@@ -133,7 +133,7 @@ def _print(views: list[View], options: dict[str, str]) -> None:
             print(time.strftime("%a %b %d %H:%M:%S %Y"))
         print(layout.prefix + "".join(column.fit(field.heading) for column, field in shown))
     for view in sort(views, options.get("sort") or ("S" if "start" in options else "P,t,-p")):
-        print(layout.prefix + "".join(column.fit(field.value(view)) for column, field in shown))
+        print(layout.prefix + "".join(column.fit(field.value(view), whole=field.whole) for column, field in shown))
 
 
 def sort(views: list[View], keys: str) -> list[View]:

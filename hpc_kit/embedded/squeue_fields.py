@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 class Field(NamedTuple):
-    """A column: its heading, its letter or empty, its long names, and its value."""
+    """A column: its heading, its letter or empty, its long names, its value, and whether that is never cut."""
 
     heading: str
     letter: str
     names: str
     value: Callable[[View], str]
+    whole: bool = False
 
 
 def _option(name: str, otherwise: str = "(null)") -> Callable[[View], str]:
@@ -83,10 +84,10 @@ FIELDS = (
     Field("THREADS_PER_CORE", "J", "threads", lambda _: "*"),
     Field("COMMENT", "k", "comment", lambda view: null(view.job.comment)),
     Field("ARRAY_TASK_ID", "K", "arraytaskid", lambda view: view.array_task),
-    Field("TIME_LIMIT", "l", "timelimit", lambda view: view.time_limit),
-    Field("TIME_LEFT", "L", "timeleft", lambda view: view.time_left),
+    Field("TIME_LIMIT", "l", "timelimit", lambda view: view.time_limit, whole=True),
+    Field("TIME_LEFT", "L", "timeleft", lambda view: view.time_left, whole=True),
     Field("MIN_MEMORY", "m", "minmemory", lambda view: view.memory[1]),
-    Field("TIME", "M", "timeused", lambda view: clock(view.elapsed)),
+    Field("TIME", "M", "timeused", lambda view: clock(view.elapsed), whole=True),
     Field("REQ_NODES", "n", "reqnodes", lambda view: fold(view.request.nodelist)),
     Field("NODELIST", "N", "nodelist", lambda view: view.nodelist),
     Field("COMMAND", "o", "command", lambda view: null(" ".join([view.job.command, *view.job.arguments]).strip())),

@@ -72,8 +72,8 @@ class Supervisor:
         """Enter the script's step and its logs: whoever finds the job lost has to write there."""
         files = batch.logs(job)
         self.state.update_job(job.job_id, std_in=files.stdin, std_out=files.stdout, std_err=files.stderr)
-        nodes, cpus = job.nodes[:1], job.cpus[:1]
-        self.state.add_step(Step(job.job_id, BATCH_STEP, job.attempt, "batch", nodes, cpus=cpus, start_time=now()))
+        step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], start_time=now())
+        self.state.add_step(step._replace(cpus=job.cpus[:1], mem=job.mem[:1], gpus=job.gpus[:1]))
 
     def _launch(self) -> None:
         try:

@@ -447,7 +447,7 @@ def test_commands_that_there_are_not(slurm: Slurm) -> None:
     import sys
 
     done = subprocess.run(
-        [sys.executable, "-m", "hpc_kit.embedded", "salloc"],
+        [sys.executable, "-m", "hpc_kit.embedded", "sview"],
         capture_output=True,
         text=True,
         env=slurm.environ,
@@ -455,3 +455,24 @@ def test_commands_that_there_are_not(slurm: Slurm) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: python -m hpc_kit.embedded {sacct|")
+
+
+def test_times_are_never_cut_on_the_right(slurm: Slurm) -> None:
+    slurm.submit("true", "--hold", "-t", "12-10:20:00")
+    assert slurm.said("squeue", "-h", "-o", "%.3l|%3l|%.4M|%.2L|%.3P") == "12-10:20:00|12-|0:00|12-10:20:00|loc\n"
+    assert slurm.said("squeue", "-o", "%.3l").splitlines() == ["TIM", "12-10:20:00"]
+    assert " 12-10:20:00 " in slurm.said("squeue", "-l")
+
+
+def test_the_batch_script_holds_what_the_job_has_of_its_node(slurm: Slurm) -> None:
+    job_id = slurm.submit("true", "-N2", "-n2", "--mem=64", "--gres=gpu:1")
+    slurm.until(job_id, "COMPLETED")
+    found = slurm.said("sacct", "-nP", "-j", f"{job_id}.batch", "-o", "JobID,AllocTRES")
+    assert found == f"{job_id}.batch|cpu=1,gres/gpu=1,mem=64M,node=1\n"
+
+
+def test_nodes_of_which_a_job_has_the_same_are_one_line(slurm: Slurm) -> None:
+    job_id = slurm.submit("sleep 600", "-N3", "-n4", "--ntasks-per-node=2", "--mem=64", "--gres=gpu:1")
+    slurm.until(job_id, "RUNNING")
+    text = slurm.said("scontrol", "-d", "show", "job", str(job_id))
+    assert "     Nodes=n[1-3] CPU_IDs=0-1 Mem=64 GRES=gpu:1(IDX:0)\n" in text
