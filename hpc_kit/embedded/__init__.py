@@ -1,4 +1,4 @@
-"""A Slurm for one machine, spoken to by its commands alone: sbatch srun squeue sacct scancel scontrol sinfo."""
+"""A Slurm for one machine, spoken to by its commands alone: sbatch srun salloc squeue sacct scancel..."""
 
 from __future__ import annotations
 
