@@ -2,18 +2,21 @@
 
 Rank 0 listens on a second port and says to everybody who calls: the token of this meeting, and the store's port. The
 caller only reads: whatever else may listen there is not disturbed, and a program that says nothing costs a moment.
+The call stays open until all have met: its end is the bell for which the callers wait, without a question to the store.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import selectors
 import socket
 import time
 from _thread import start_new_thread
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from collections import deque
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.runtime import addresses
 
@@ -23,6 +26,17 @@ if TYPE_CHECKING:
 _CONNECT = 2.0
 """Seconds for one call; a firewall that drops packets answers never."""
 _LONGEST = 200
+_OTHER_FILES = 200
+"""What rank 0 may have open beside a connection of each rank with its store."""
+
+
+class Answer(NamedTuple):
+    """What rank 0 has said, and the call."""
+
+    port: int
+    """Of its store."""
+    bell: socket.socket
+    """Ends when all have met, or earlier where rank 0 may not open as many files."""
 
 
 def light(candidates: Sequence[int]) -> socket.socket | None:
@@ -35,11 +49,11 @@ def light(candidates: Sequence[int]) -> socket.socket | None:
 
 
 @contextmanager
-def shining(listener: socket.socket, token: str, port: int) -> Iterator[None]:
-    """Answer all callers inside."""
+def shining(listener: socket.socket, token: str, port: int, ranks: int) -> Iterator[None]:
+    """Answer all callers inside; at the end, the bell rings."""
     greeting = f"{token} {port}\n".encode()
     # Not threading.Thread: its start waits until the thread runs, which takes long on a busy node.
-    start_new_thread(_answer, (listener, greeting))
+    start_new_thread(_answer, (listener, greeting, _calls(ranks)))
     try:
         yield
     finally:
@@ -48,8 +62,8 @@ def shining(listener: socket.socket, token: str, port: int) -> Iterator[None]:
         listener.close()
 
 
-def ask(address: str, ports: Sequence[int], token: str, patience: float) -> int | dict[int, str]:
-    """The port of the store behind one of these beacons, or why each of them is none of ours.
+def ask(address: str, ports: Sequence[int], token: str, patience: float) -> Answer | dict[int, str]:
+    """What one of these beacons says of the store, or why each of them is none of ours.
 
     All are called at the same time: where a firewall drops what is sent, that costs one patience and not one a port.
     """
@@ -69,7 +83,7 @@ def ask(address: str, ports: Sequence[int], token: str, patience: float) -> int 
                 port = int(key.data)
                 found = _heard(ready, key, heard, token)
                 if isinstance(found, int):
-                    return found
+                    return Answer(found, _call_of(key).dup())
                 answers |= {port: found} if found else {}
     return answers | dict.fromkeys((port for port in ports if port not in answers), "no answer")
 
@@ -87,9 +101,7 @@ def _heard(
     ready: selectors.BaseSelector, key: selectors.SelectorKey, heard: dict[int, bytes], token: str
 ) -> int | str | None:
     """What one call has come to: a port, a problem, or None while it goes on."""
-    call, port = key.fileobj, int(key.data)
-    if not isinstance(call, socket.socket):
-        raise TypeError(f"no socket: {call!r}")
+    call, port = _call_of(key), int(key.data)
     if key.events == selectors.EVENT_WRITE:
         if code := call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             ready.unregister(call)
@@ -111,14 +123,29 @@ def _heard(
     return "another launch" if words and words[0].startswith("hpc_kit/") else "another program"
 
 
-def _answer(listener: socket.socket, greeting: bytes) -> None:
+def _call_of(key: selectors.SelectorKey) -> socket.socket:
+    if not isinstance(key.fileobj, socket.socket):
+        raise TypeError(f"no socket: {key.fileobj!r}")
+    return key.fileobj
+
+
+def _calls(ranks: int) -> int:
+    """How many calls may stay open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(2 * ranks, max(0, files - ranks - _OTHER_FILES))
+
+
+def _answer(listener: socket.socket, greeting: bytes, most: int) -> None:
+    calls: deque[socket.socket] = deque()
     while True:
         try:
             caller, _ = listener.accept()
         except OSError:
-            return
-        with caller:
-            try:
-                caller.sendall(greeting)
-            except OSError:
-                continue
+            break
+        with suppress(OSError):
+            caller.sendall(greeting)
+        calls.append(caller)
+        if len(calls) > most:
+            calls.popleft().close()
+    for caller in calls:
+        caller.close()

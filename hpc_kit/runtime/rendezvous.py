@@ -100,12 +100,14 @@ def meet(
             opened = until_all_have_come.enter_context(store.opened(world, store.token(world, occasion), timeout))
         else:
             opened = Search(world, store.token(world, occasion), timeout, here, environ).find()
+        if opened.bell is not None:
+            until_all_have_come.enter_context(opened.bell)
         # Agents of torchrun and their workers meet in one store, and so do workers that were started again.
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _part(opened.store, f"{prefix}/roster")
         route.tell(notes, world, opened, here)
         roster.sign(notes, world, roster.Entry(here, os.getpid(), facts=facts))
-        roster.wait_for_all(notes, world, until, timeout)
+        roster.wait_for_all(notes, world, until, timeout, opened.bell)
     whole = roster.completed(notes, world)
     address = route.of_rank_0(notes, whole, opened)
     doors = _part(opened.store, f"{prefix}/doors")

@@ -14,6 +14,7 @@ from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
 from hpc_kit.runtime import sameness
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from torch._C._distributed_c10d import Store
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _ARRIVED, _COMPLETE, _REFUSED = "arrived", "complete", "refused"
 IN, OUT = "in", "out"
 _MAX_PAUSE = 0.1
+_WITH_BELL = 2.0
+"""Seconds; the end of a connection may be lost on its way."""
 _MOST_NAMED = 16
 _READ_WITHIN = 5.0
 """Seconds that rank 0 leaves the others to read that the nodes differ."""
@@ -70,7 +73,7 @@ def sign(store: Store, world: World, entry: Entry) -> None:
         store.set(_COMPLETE, json.dumps(sameness.differences((each.host, each.facts) for each in everybody)))
 
 
-def wait_for_all(store: Store, world: World, until: float, timeout: float) -> None:
+def wait_for_all(store: Store, world: World, until: float, timeout: float, bell: socket.socket | None = None) -> None:
     """Wait until every rank has signed.
 
     Args:
@@ -78,13 +81,15 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float) -> No
         world: Who waits.
         until: How long, by time.monotonic().
         timeout: The same in seconds from the beginning, for the error.
+        bell: Ends when all have come, or earlier.
 
     Raises:
         RendezvousError: Some did not come in time, or rank 0 has gone; names ranks and hosts.
         ContradictoryEnvironment: The nodes do not run the same; told in full by rank 0, in short by the others.
     """
     try:
-        if wait_until(lambda: store.check([_COMPLETE]), until, world.world_size):
+        ranks = 1 if world.rank == 0 else world.world_size  # rank 0 has an answer before the others
+        if wait_until(lambda: store.check([_COMPLETE]), until, ranks, bell):
             _check_same(json.loads(store.get(_COMPLETE)), store, world)
             return
     except RuntimeError as error:
@@ -97,29 +102,42 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float) -> No
 
 
 def open_doors(store: Store) -> None:
-    """Begin to count who passes; nothing is counted yet."""
+    """Begin to count who passes; rank 0 does not."""
     for door in (IN, OUT):
-        store.add(door, 0)
+        store.append(door, "")  # type: ignore[attr-defined]
 
 
 def pass_door(store: Store, door: str) -> None:
     """Be counted: behind IN a rank has read all about the meeting, behind OUT it needs the store no more."""
     with suppress(RuntimeError):
-        store.add(door, 1)
+        # Unlike add() without a question and an answer.
+        store.append(door, ".")  # type: ignore[attr-defined]
 
 
 def wait_for(store: Store, door: str, world: World, *, patience: float) -> None:
     """Wait until all but rank 0 have passed, or for `patience` seconds."""
-    wait_until(lambda: store.add(door, 0) >= world.world_size - 1, time.monotonic() + patience, world.world_size)
+    wait_until(lambda: len(store.get(door)) >= world.world_size - 1, time.monotonic() + patience, world.world_size)
 
 
-def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
-    """Whether it is done in time. Asked again and again: a store's own wait writes to the log when it times out."""
+def wait_until(is_done: Callable[[], bool], until: float, ranks: int, bell: socket.socket | None = None) -> bool:
+    """Whether it is done in time. Asked again and again: a store's own wait writes to the log when it times out.
+
+    Where there is a bell, its end is waited for, so that many ranks do not keep the store busy with their questions.
+    """
     start = time.monotonic()
     while not is_done():
         now = time.monotonic()
         if now >= until:
             return False
+        if bell is not None:
+            bell.settimeout(min(_WITH_BELL, until - now))
+            try:
+                bell = bell if bell.recv(1) else None
+            except TimeoutError:
+                pass
+            except OSError:
+                bell = None
+            continue
         # Early the last rank may come at any moment; later a longer pause is a small part of the wait. Rank 0's store
         # answers all of them.
         time.sleep(min(_MAX_PAUSE, until - now, max(0.002, (now - start) / 50, ranks / 20_000)))

@@ -42,7 +42,8 @@ def interface(world: World, address: str) -> str | None:
 
 def name_for(opened: Opened, address: str) -> str:
     """What libraries of this process are told: the host's name, or the address where the name leads nowhere."""
-    return opened.host if _address(opened.host) else address or "127.0.0.1"
+    leads_there = opened.bell is not None or _address(opened.host)
+    return opened.host if leads_there else address or "127.0.0.1"
 
 
 def _address(host: str) -> str:

@@ -51,8 +51,8 @@ def facts(world: World, program: Path | None, environ: Mapping[str, str]) -> Fac
 
     # Builds for other devices, 2.13.0+cpu and 2.13.0+cu130, understand one another.
     found = {"Python": platform.python_version(), "torch": torch.__version__.partition("+")[0], "hpc_kit": __version__}
-    program = program or _running()
-    if program is not None and program.suffix == ".py" and program.is_file() and not world.local_rank:
+    program = None if world.local_rank else program or _running()
+    if program is not None and program.suffix == ".py" and program.is_file():
         found[f"the code of {program.name}"] = fingerprint(program)
     return found
 

@@ -41,6 +41,8 @@ class Search:
     start: float = field(default_factory=time.monotonic)
     seen: dict[tuple[str, int], str] = field(default_factory=dict)
     """What was heard at each place."""
+    first: dict[str, str] = field(default_factory=dict)
+    """The first address of each name."""
 
     def find(self) -> Opened:
         """Find the store that rank 0 has opened: only one that says the token is believed.
@@ -58,33 +60,28 @@ class Search:
                     self._addresses(host, required=True)
             for host, found in places.items():
                 for address in found:
-                    port = self._asked(host, address, turn)
-                    if port is not None:
-                        return self._opened(host, address, port)
+                    answer = self._asked(host, address, turn)
+                    if answer is not None:
+                        # What libraries are told is the name, where the name leads there.
+                        name = host if self.first.get(host) == address else address
+                        left = max(1.0, self.start + self.timeout - time.monotonic())
+                        return connected(address, name, answer, left)
             # Early it may come at any moment; later a longer pause is a small part of the wait.
             time.sleep(min(_MAX_PAUSE, left, max(0.005, waited / 50, self.world.world_size / 5000)))
             turn += 1
         raise _not_found(self.world, likely, self.timeout, self.seen)
 
-    def _asked(self, host: str, address: str, turn: int) -> int | None:
+    def _asked(self, host: str, address: str, turn: int) -> beacon.Answer | None:
         first, *others = ports.beacons(self.world.key)
         for called in ([first], others):
             left = self.start + self.timeout - time.monotonic()
             if left <= 0 or (called is others and turn % _EVERY and self.seen[host, first] == "Connection refused"):
                 return None
             answer = beacon.ask(address, called, self.token, left)
-            if isinstance(answer, int):
+            if isinstance(answer, beacon.Answer):
                 return answer
             self.seen |= {(host, port): problem for port, problem in answer.items()}
         return None
-
-    def _opened(self, host: str, address: str, port: int) -> Opened:
-        # What libraries are told is the name, where the name leads there.
-        try:
-            name = host if addresses.lookup(host)[0] == address else address
-        except OSError:
-            name = address
-        return connected(address, name, port, max(1.0, self.start + self.timeout - time.monotonic()))
 
     def _likely(self) -> list[str]:
         """Where rank 0 should be; an address set by the job script first, then the launcher's own."""
@@ -120,6 +117,7 @@ class Search:
             found = addresses.lookup(host)
         except OSError as error:
             return self._without_names(host, error, required=required)
+        self.first[host] = found[0]
         # The own name may mean the loopback on a node itself, as Debian writes it, but never on another node.
         others = [address for address in found if not addresses.is_loopback(address)]
         if others or host in {*found, self.here} or self.world.nnodes == 1:

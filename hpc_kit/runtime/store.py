@@ -28,6 +28,8 @@ class Opened(NamedTuple):
     port: int
     address: str = ""
     """Where this process has found it."""
+    bell: socket.socket | None = None
+    """What ends when all have met."""
 
 
 def token(world: World, occasion: int = 0) -> str:
@@ -67,7 +69,7 @@ def _announced(world: World, token: str, port: int) -> Iterator[None]:
     listener = beacon.light(candidates)
     if listener is None:
         raise _all_taken(world, candidates)
-    with beacon.shining(listener, token, port):
+    with beacon.shining(listener, token, port, world.world_size):
         yield
 
 
@@ -120,8 +122,8 @@ def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Ope
     return Opened(store, world.master_addr, world.master_port)
 
 
-def connected(address: str, host: str, port: int, timeout: float) -> Opened:
-    """The store at an address at which its owner has been heard.
+def connected(address: str, host: str, answer: beacon.Answer, timeout: float) -> Opened:
+    """The store of an owner that has answered at this address.
 
     Raises:
         RendezvousError: Its owner has gone.
@@ -131,7 +133,7 @@ def connected(address: str, host: str, port: int, timeout: float) -> Opened:
     try:
         store = TCPStore(
             address,
-            port,
+            answer.port,
             None,
             False,  # noqa: FBT003 (is_master)
             timedelta(seconds=timeout),
@@ -140,10 +142,10 @@ def connected(address: str, host: str, port: int, timeout: float) -> Opened:
     except RuntimeError as error:
         raise RendezvousError(
             f"rank 0 on {host} went away while the ranks were meeting",
-            found=f"its store was at {address}:{port}",
+            found=f"its store was at {address}:{answer.port}",
             remedy="look at the log of rank 0, which tells why",
         ) from error
-    return Opened(store, host, port, address)
+    return Opened(store, host, answer.port, address, answer.bell)
 
 
 def _all_taken(world: World, candidates: Sequence[int]) -> RendezvousError:

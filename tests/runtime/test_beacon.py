@@ -23,10 +23,48 @@ def listener() -> Iterator[socket.socket]:
 
 def test_it_tells_the_port_of_the_store_to_all_who_know_the_token(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
-    with beacon.shining(listener, TOKEN, 4711):
-        assert [beacon.ask("127.0.0.1", [port], TOKEN, 5) for _ in range(3)] == [4711] * 3
+    with beacon.shining(listener, TOKEN, 4711, 4):
+        answers = [beacon.ask("127.0.0.1", [port], TOKEN, 5) for _ in range(3)]
+        assert [answer.port for answer in answers if isinstance(answer, beacon.Answer)] == [4711] * 3
         assert beacon.ask("127.0.0.2", [port], "hpc_kit/9999", 5) == {port: "another launch"}
     assert beacon.ask("127.0.0.1", [port], TOKEN, 5) == {port: "Connection refused"}
+    for answer in answers:
+        assert isinstance(answer, beacon.Answer)
+        answer.bell.close()
+
+
+def bells(port: int, number: int) -> list[socket.socket]:
+    """What so many callers hold in their hands."""
+    answers = [beacon.ask("127.0.0.1", [port], TOKEN, 5) for _ in range(number)]
+    found = [answer.bell for answer in answers if isinstance(answer, beacon.Answer)]
+    assert len(found) == number
+    for bell in found:
+        bell.settimeout(20)
+    return found
+
+
+def test_its_end_is_a_bell_for_all_who_have_called(listener: socket.socket) -> None:
+    with beacon.shining(listener, TOKEN, 4711, 3):
+        early, late = bells(listener.getsockname()[1], 2)
+        late.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            late.recv(1)
+    late.settimeout(20)
+    with early, late:
+        assert (early.recv(1), late.recv(1)) == (b"", b"")
+
+
+def test_where_it_may_open_no_more_files_the_oldest_call_ends_early(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beacon, "_calls", lambda _ranks: 1)
+    with beacon.shining(listener, TOKEN, 4711, 3):
+        first, second = bells(listener.getsockname()[1], 2)
+        with first, second:
+            assert first.recv(1) == b""
+            second.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                second.recv(1)
 
 
 def test_a_program_that_says_something_else_is_another_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,35 @@ def test_all_ranks_meet_on_the_first_port_in_one_store(job: str) -> None:
     assert [meeting.is_owner for meeting in meetings] == [True, False, False, False]
     meetings[3].part("test").set("word", "from rank 3")
     assert meetings[1].part("test").get("word") == b"from rank 3"
+
+
+def test_who_has_found_rank_0_waits_for_its_bell(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not ask the store again and again, of which there is one for all of them."""
+    real, waited = roster.wait_until, dict[int, bool]()
+
+    def spy(is_done: Callable[[], bool], until: float, ranks: int, bell: socket.socket | None = None) -> bool:
+        waited[threading.get_ident()] = bell is not None
+        return real(is_done, until, ranks, bell)
+
+    monkeypatch.setattr(roster, "wait_until", spy)
+    met(meet(Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()))
+    assert sorted(waited.values()) == [False, True, True]
+
+
+def test_a_bell_that_ends_early_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell, other = socket.socketpair()
+    slept: list[float] = []
+    monkeypatch.setattr(roster.time, "sleep", slept.append)  # type: ignore[attr-defined]
+    questions = itertools.count()
+
+    def is_done() -> bool:
+        if (asked := next(questions)) == 0:
+            other.close()
+        return asked == 3
+
+    with bell, other:
+        assert roster.wait_until(is_done, time.monotonic() + 300, 1, bell)
+    assert len(slept) == 2
 
 
 def test_the_same_processes_can_meet_again(job: str) -> None:
@@ -259,7 +289,7 @@ def test_of_a_host_with_two_addresses_the_one_that_answers_is_taken(job: str, mo
     monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
     real = beacon.ask
 
-    def heard(address: str, called: Sequence[int], token: str, patience: float) -> int | dict[int, str]:
+    def heard(address: str, called: Sequence[int], token: str, patience: float) -> beacon.Answer | dict[int, str]:
         return dict.fromkeys(called, "no answer") if address == "127.0.0.9" else real(address, called, token, patience)
 
     monkeypatch.setattr(beacon, "ask", heard)
@@ -289,7 +319,7 @@ def test_after_a_while_rank_0_is_looked_for_on_the_other_nodes(job: str, monkeyp
     monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
     real = beacon.ask
 
-    def heard(address: str, called: Sequence[int], token: str, patience: float) -> int | dict[int, str]:
+    def heard(address: str, called: Sequence[int], token: str, patience: float) -> beacon.Answer | dict[int, str]:
         silent = dict.fromkeys(called, "Connection refused")
         return real(address, called, token, patience) if address == NODES[3] else silent
 
