@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,8 @@ SPEAK = 'echo "rank $RANK of $WORLD_SIZE"; '
 
 
 @pytest.fixture
-def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """The script of a program on two hosts with two ranks each; `ssh` reads the files of the test's own user."""
+def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """The script of a program with two ranks a host, on two of them; `ssh` reads the files of the test's own user."""
     ssh = hosts.home / ".ssh"
     wrapper = hosts.project / "bin" / "ssh"
     wrapper.parent.mkdir()
@@ -32,8 +33,8 @@ def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
     marks = ("--set", f"env.MARK={hosts.mark}", "--set", f"env.PYTHONPATH={ROOT}")
 
-    def rendered(code: str) -> Path:
-        words = ["render", "--shell", "-j", "2x2", *marks, "--", "bash", "-c", SPEAK + code]
+    def rendered(code: str, *options: str, nodes: int = 2) -> Path:
+        words = ["render", "--shell", *options, "-j", f"{nodes}x2", *marks, "--", "bash", "-c", SPEAK + code]
         done = subprocess.run([sys.executable, "-m", "hpc_kit", *words], capture_output=True, text=True, check=True)
         file = hosts.project / "job.sh"
         file.write_text(done.stdout)
@@ -42,7 +43,7 @@ def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
     return rendered
 
 
-def test_the_status_is_that_of_the_rank_that_failed_first(hosts: Hosts, script: Callable[[str], Path]) -> None:
+def test_the_status_is_that_of_the_rank_that_failed_first(hosts: Hosts, script: Callable[..., Path]) -> None:
     words = ["bash", str(script('[ "$RANK" = 3 ] && exit 7; exec sleep 600')), "n1", "n2"]
     done = subprocess.run(words, cwd=hosts.project, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (7, ""), done.stdout
@@ -52,7 +53,7 @@ def test_the_status_is_that_of_the_rank_that_failed_first(hosts: Hosts, script: 
     assert hosts.await_none() == []
 
 
-def test_ctrl_c_ends_all_hosts(hosts: Hosts, script: Callable[[str], Path]) -> None:
+def test_ctrl_c_ends_all_hosts(hosts: Hosts, script: Callable[..., Path]) -> None:
     process = subprocess.Popen(
         ["bash", script("exec sleep 600"), "n1", "n2"], cwd=hosts.project, stdout=subprocess.DEVNULL
     )
@@ -62,4 +63,28 @@ def test_ctrl_c_ends_all_hosts(hosts: Hosts, script: Callable[[str], Path]) -> N
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 130
+    assert hosts.await_none() == []
+
+
+STANDALONE = 'test -z "$HPC_KIT_SSH_HOSTS" && echo "at $MASTER_ADDR $MASTER_PORT"; '
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_standalone_launch_needs_torch_alone(
+    hosts: Hosts, script: Callable[..., Path], nodes: int, status: int
+) -> None:
+    """Every rank knows who it is and where to meet; the first that fails gives the status, and the others end."""
+    last = 2 * nodes - 1
+    code = f'[ "$RANK" = {last} ] && exit {status}; [ {status} = 0 ] || exec sleep 600'
+    file = script(STANDALONE + code, "--standalone", nodes=nodes)
+    assert "hpc_kit" not in re.sub("(?m)^#.*", "", file.read_text())
+    words = ["bash", str(file), *("n1", "n2")[: nodes if nodes > 1 else 0]]
+    done = subprocess.run(words, cwd=hosts.project, capture_output=True, text=True, timeout=200)
+    assert done.returncode == status, done.stdout + done.stderr
+    logs = [log.read_text().splitlines() for log in sorted((hosts.project / "runs" / "bash").glob("*/rank-*.log"))]
+    assert [lines[0] for lines in logs] == [f"rank {rank} of {2 * nodes}" for rank in range(2 * nodes)]
+    (place,) = {lines[1] for lines in logs}
+    _, address, port = place.split()
+    assert (address, 10000 <= int(port) < 30000) == ("127.0.0.1" if nodes == 1 else "127.0.77.1", True)
     assert hosts.await_none() == []

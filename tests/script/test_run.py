@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -33,6 +34,11 @@ done
 exit "${SRUN_STATUS:-$worst}"
 """
 
+GETENT = """#!/bin/bash
+# A name service that knows one address, or none.
+[ -n "${ADDRESS-10.0.0.1}" ] && for each in ${ADDRESS-10.0.0.1}; do echo "$each      STREAM $2"; done
+"""
+
 
 @pytest.fixture
 def run(project: Path) -> Run:
@@ -40,7 +46,10 @@ def run(project: Path) -> Run:
     (project / "bin").mkdir()
     srun = project / "bin" / "srun"
     srun.write_text(SRUN)
-    srun.chmod(0o755)
+    names = project / "bin" / "getent"
+    names.write_text(GETENT)
+    for file in (srun, names):
+        file.chmod(0o755)
 
     def start(
         *command: str, standalone: bool = False, set: dict[str, object] | None = None, **variables: str
@@ -108,6 +117,47 @@ def test_a_standalone_script_tells_each_task_who_it_is(run: Run, project: Path) 
     port = 10000 + (7 * 31) % 20000
     expected = [f"{rank} {rank % 2} {rank // 2} 4 2 n1 {port} " for rank in range(4)]
     assert [(project / f"rank-{rank}").read_text() for rank in range(4)] == expected
+
+
+def masters(run: Run, project: Path, **variables: str) -> list[str]:
+    """Where the ranks of two nodes are told to meet."""
+    program = 'echo "$MASTER_ADDR $MASTER_PORT" >met-$RANK'
+    shape: dict[str, object] = {"resources.nodes": 2, "resources.ntasks_per_node": 1}
+    done = run("bash", "-c", program, standalone=True, set=shape, TASKS="0 1", NODES="0 1", **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [(project / f"met-{rank}").read_text().strip() for rank in range(2)]
+
+
+def test_a_standalone_job_passes_by_a_port_that_is_taken(run: Run, project: Path) -> None:
+    first = 10000 + 7 * 31
+    with socket.create_server(("127.0.0.1", first)):
+        assert masters(run, project) == [f"n1 {first + 1621}"] * 2
+    assert masters(run, project, SLURM_RESTART_COUNT="2") == [f"n1 {first + 2}"] * 2
+
+
+def test_a_standalone_job_takes_the_sites_names_for_the_network_of_the_training(run: Run, project: Path) -> None:
+    assert masters(run, project, HPC_KIT_MASTER_HOST="{host}-ib0") == ["n1-ib0 10217"] * 2
+
+
+def test_without_names_a_standalone_job_meets_where_srun_was_called(run: Run, project: Path) -> None:
+    assert masters(run, project, ADDRESS="", SLURM_LAUNCH_NODE_IPADDR="10.1.2.3") == ["10.1.2.3 10217"] * 2
+    assert masters(run, project, ADDRESS="") == ["n1 10217"] * 2
+
+
+def test_a_name_that_means_the_node_itself_is_refused_with_the_line_to_mend(run: Run, project: Path) -> None:
+    shape: dict[str, object] = {"resources.nodes": 2, "resources.ntasks_per_node": 1}
+    own = {"TASKS": "0 1", "NODES": "0 1", "ADDRESS": "127.0.1.1", "SLURMD_NODENAME": "localhost"}
+    done = run("bash", "-c", "echo >met-$RANK", standalone=True, set=shape, **own)
+    assert (done.returncode, (project / "met-0").exists(), (project / "met-1").exists()) == (1, True, False)
+    assert re.fullmatch(
+        r"hpc-kit: the name localhost of the host of rank 0 means n2 itself there\n"
+        r"  found  localhost resolves to 127.0.1.1; in /etc/hosts, line \d+:127.0.0.1\s+localhost.*\n"
+        r"(\d+:.*\n)*"
+        r"  do     replace that line on n2:  ADDRESS localhost   \(its address on the network of the nodes\)\n",
+        done.stderr,
+    )
+    assert masters(run, project, ADDRESS="127.0.1.1 10.0.0.1") == ["n1 10217"] * 2
+    assert masters(run, project, ADDRESS="127.0.0.1", SLURMD_NODENAME="127.0.0.1") == ["127.0.0.1 10217"] * 2
 
 
 @pytest.mark.parametrize(

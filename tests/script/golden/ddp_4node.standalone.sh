@@ -10,6 +10,7 @@ set -euo pipefail
 launch=$(date +%Y%m%d%H%M%S)
 run=$PWD/runs/ddp_4node/$launch
 mkdir -p "$run"
+echo "logs    $run/rank-*.log"
 
 hosts=(a b)
 
@@ -24,12 +25,25 @@ export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
+# Each worker runs in this shell, which notes who fails first. A signal is for the program: the shell waits for its end.
+# shellcheck disable=SC2016  # expanded in the worker, not here
+worker='
+unset LOGLEVEL
+exec >>"$HPC_KIT_RUN/rank-$RANK.log" 2>&1
+trap : HUP INT QUIT ABRT ALRM TERM USR1 USR2 XCPU TSTP TTIN TTOU
+"$@" && exit
+code=$?
+set -o noclobber
+{ echo "$RANK $(uname -n) $code $(date +%s)" >"$HPC_KIT_RUN/first-failure"; } 2>/dev/null
+exit "$code"'
+
+# LOGLEVEL: the agent that holds the store leaves first, which the others report as an error.
+export LOGLEVEL=CRITICAL
 exec .venv/bin/python -m torch.distributed.run --nnodes=2 --node-rank="$node" --nproc-per-node=2 \
-  --master-addr="$master" --master-port="$port" --no-python \
+  --master-addr="$master" --master-port="$port" --no-python bash -c "$worker" worker \
   .venv/bin/python jobs/train/ddp.py --steps 60
 END_OF_AGENT
 
-launch=$((10000 + $$ % 20000)) # the port
 all=$(IFS=,; echo "${hosts[*]}")
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
@@ -37,9 +51,23 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 
 quiet=(-o BatchMode=yes -o ConnectTimeout=15 -o LogLevel=ERROR)
-# The address by which the first host is reached: ssh says CLIENT PORT SERVER PORT.
+# The address by which a host is reached: ssh says CLIENT PORT SERVER PORT.
 # shellcheck disable=SC2016  # expanded there
 read -r _ _ master _ < <(ssh "${quiet[@]}" "${hosts[0]}" 'echo "$SSH_CONNECTION"')
+case $master in 127.* | ::1)
+  # From the first host itself it is no address for the others, unless all of them are on this machine.
+  # shellcheck disable=SC2016  # expanded there
+  read -r _ _ last _ < <(ssh "${quiet[@]}" "${hosts[-1]}" 'echo "$SSH_CONNECTION"')
+  case $last in 127.* | ::1) ;; *) master=${hosts[0]#*@} ;; esac ;;
+esac
+# A port below those that Linux hands out; one on which somebody listens on the first host is passed by.
+read -r port < <(ssh "${quiet[@]}" "${hosts[0]}" bash -s $$ <<'END_OF_PORT'
+port=$((10000 + $1 % 20000))
+while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((10000 + (port - 10000 + 1621) % 20000)); done
+echo "$port"
+END_OF_PORT
+)
+launch=$port
 for node in "${!hosts[@]}"; do
   host=${hosts[node]} file=$run/agent-$node.sh
   # Values go through stdin into a file of mode 0600: what stands on a command line is read by everybody.

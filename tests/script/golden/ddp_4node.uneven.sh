@@ -37,9 +37,15 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 
 quiet=(-o BatchMode=yes -o ConnectTimeout=15 -o LogLevel=ERROR)
-# The address by which the first host is reached: ssh says CLIENT PORT SERVER PORT.
+# The address by which a host is reached: ssh says CLIENT PORT SERVER PORT.
 # shellcheck disable=SC2016  # expanded there
 read -r _ _ master _ < <(ssh "${quiet[@]}" "${hosts[0]}" 'echo "$SSH_CONNECTION"')
+case $master in 127.* | ::1)
+  # From the first host itself it is no address for the others, unless all of them are on this machine.
+  # shellcheck disable=SC2016  # expanded there
+  read -r _ _ last _ < <(ssh "${quiet[@]}" "${hosts[-1]}" 'echo "$SSH_CONNECTION"')
+  case $last in 127.* | ::1) ;; *) master=${hosts[0]#*@} ;; esac ;;
+esac
 for node in "${!hosts[@]}"; do
   host=${hosts[node]} file=$run/agent-$node.sh
   # Values go through stdin into a file of mode 0600: what stands on a command line is read by everybody.

@@ -21,3 +21,4 @@ export OMP_NUM_THREADS=1
 
 exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=1 --nproc-per-node=1 \
   jobs/train/ddp.py --steps 60
+
