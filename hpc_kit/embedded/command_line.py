@@ -7,8 +7,7 @@ import sqlite3
 import sys
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
-from hpc_kit.embedded.absent import ABSENT, absent
-from hpc_kit.embedded.commands_folder import COMMANDS
+from hpc_kit.embedded.commands_folder import ABSENT, COMMANDS
 from hpc_kit.embedded.loading import load
 from hpc_kit.errors import HpcKitError
 
@@ -28,7 +27,8 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
         return 2
     command, *words = argv
     if command in ABSENT:
-        return absent(command)
+        print(f"{command}: error: not supported by the embedded Slurm: {ABSENT[command]}", file=sys.stderr)
+        return 1
     try:
         return cast("_Command", load(command)).main(words, environ)
     except (HpcKitError, sqlite3.Error) as error:

@@ -22,7 +22,7 @@ from hpc_kit.embedded import (
     squeue_fields,
     sstat,
 )
-from hpc_kit.embedded.absent import ABSENT
+from hpc_kit.embedded.commands_folder import ABSENT
 from hpc_kit.embedded.environ import batch_environ
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.settings import VERSION, Settings

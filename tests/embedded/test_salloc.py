@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.embedded.absent import ABSENT
+from hpc_kit.embedded.commands_folder import ABSENT
 from hpc_kit.embedded.salloc import SUPPORT
 from hpc_kit.embedded.support import Support
 from hpc_kit.slurm.options import SALLOC
