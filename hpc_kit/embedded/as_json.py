@@ -1,4 +1,4 @@
-"""`squeue --json` and `sacct --json`: the fields that programs read, under the names that 22.05 gives them."""
+"""`squeue --json`: the fields that programs read, under the names that 22.05 gives them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 def print_jobs(views: Iterable[View]) -> None:
     """Print all of them as one document."""
+    print_document("v0.0.38", "v0.0.38", [_job(view) for view in views])
+
+
+def print_document(plugin: str, name: str, jobs: list[dict[str, object]]) -> None:
+    """Print jobs with the plugin and the Slurm that they are told by."""
     major, minor, micro = (int(part) for part in VERSION.split("."))
     meta = {
-        "plugin": {"type": "openapi/v0.0.38", "name": "Slurm OpenAPI v0.0.38"},
+        "plugin": {"type": f"openapi/{plugin}", "name": f"Slurm OpenAPI {name}"},
         "Slurm": {"version": {"major": major, "minor": minor, "micro": micro}, "release": VERSION},
     }
-    print(json.dumps({"meta": meta, "errors": [], "jobs": [_job(view) for view in views]}, indent=2))
+    print(json.dumps({"meta": meta, "errors": [], "jobs": jobs}, indent=2))
 
 
 def _job(view: View) -> dict[str, object]:

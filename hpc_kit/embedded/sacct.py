@@ -90,9 +90,9 @@ def _sacct(options: dict[str, str], environ: Mapping[str, str]) -> int:
         # The database knows nothing of other clusters, and says nothing about them.
         rows = [] if state.settings.other_clusters(options.get("clusters", "all")) else _rows(state, options)
         if "json" in options:
-            from hpc_kit.embedded.as_json import print_jobs
+            from hpc_kit.embedded.sacct_json import print_rows
 
-            print_jobs([row.view for row in rows if row.step is None])
+            print_rows(rows)
         elif "batch-script" in options:
             _print_scripts(state, rows)
         else:

@@ -156,7 +156,24 @@ def test_programs_may_read_json(queue: Slurm) -> None:
     jobs = json.loads(queue.said("squeue", "--json"))["jobs"]
     assert [(job["job_id"], job["job_state"]) for job in jobs] == [(1, "RUNNING"), (2, "PENDING"), (3, "PENDING")]
     (job,) = json.loads(queue.said("sacct", "--json", "-j", "4"))["jobs"]
-    assert (job["name"], job["exit_code"]) == ("bad", 768)
+    # The names are those of a real 22.05; torchx reads state.current.
+    assert " ".join(sorted(job)) == (
+        "account allocation_nodes array association cluster comment constraints container derived_exit_code "
+        "exit_code flags group het job_id kill_request_user mcs name nodes partition priority qos required "
+        "reservation state steps time tres user wckey working_directory"
+    )
+    assert job["state"] == {"current": "FAILED", "reason": "None"}
+    assert job["exit_code"] == {"status": "ERROR", "return_code": 3}
+    assert [(step["step"]["id"], step["state"], step["nodes"]["count"]) for step in job["steps"]] == [
+        ("batch", "FAILED", 1)
+    ]
+    running, *_ = json.loads(queue.said("sacct", "--json", "-X"))["jobs"]
+    assert (running["state"]["current"], running["time"]["end"], running["time"]["limit"]) == ("RUNNING", 0, 10)
+    assert running["tres"]["allocated"][:3] == [
+        {"type": "cpu", "name": None, "id": 1, "count": 3},
+        {"type": "mem", "name": None, "id": 2, "count": 400},
+        {"type": "node", "name": None, "id": 4, "count": 2},
+    ]
 
 
 def test_the_books_look_like_slurms(queue: Slurm) -> None:
