@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.sameness import Facts
     from hpc_kit.runtime.world import World
 
-_ARRIVED, _COMPLETE, _REFUSED = "arrived", "complete", "refused"
+_ARRIVED, _COMPLETE, _REFUSED, _TOLD = "arrived", "complete", "refused", "told"
 IN, OUT = "in", "out"
 _MAX_PAUSE = 0.1
 _WITH_BELL = 2.0
 """Seconds; the end of a connection may be lost on its way."""
 _MOST_NAMED = 16
 _READ_WITHIN = 5.0
-"""Seconds that rank 0 leaves the others to read that the nodes differ."""
+"""Seconds for all to read that the nodes differ, and for rank 0 to tell it."""
 
 
 @dataclass(frozen=True)
@@ -168,19 +168,24 @@ def _entries(store: Store, world: World) -> list[Entry]:
 def _check_same(differences: list[str], store: Store, world: World) -> None:
     if not differences:
         return
+    # Rank 0 tells it first, in full; and not before all have read it: they would blame that its store is gone.
     if not world.is_main:
         store.add(_REFUSED, 1)
+        with suppress(RuntimeError):
+            _wait_a_little(lambda: store.check([_TOLD]), world)
         raise ContradictoryEnvironment(f"the nodes do not run the same: {'; '.join(differences)}")
-    # Whoever has not read it when rank 0's store is gone would blame that.
-    wait_until(
-        lambda: store.add(_REFUSED, 0) >= world.world_size - 1, time.monotonic() + _READ_WITHIN, world.world_size
-    )
+    _wait_a_little(lambda: store.add(_REFUSED, 0) >= world.world_size - 1, world)
+    store.set(_TOLD, "")
     raise ContradictoryEnvironment(
         "the nodes do not run the same",
         found="\n".join(differences),
         remedy="the same environment and the same files on all nodes;\n"
         f"where it is meant to differ: export {sameness.SAME}=0",
     )
+
+
+def _wait_a_little(is_done: Callable[[], bool], world: World) -> None:
+    wait_until(is_done, time.monotonic() + _READ_WITHIN, world.world_size)
 
 
 def _incomplete(store: Store, world: World, timeout: float) -> RendezvousError:
