@@ -1,8 +1,9 @@
-"""The loop of jobs/train/ddp.py as one writes it by hand, in plain torch: what bench/strategies.py holds ours against.
+"""The loop of jobs/train/ddp.py as one writes it by hand, in plain torch: what bench/by_hand.py holds ours against.
 
     torchrun --nproc-per-node=2 bench/hand_written.py --steps 20 [--late]
 
-The same model, data, optimizer, schedule and clipping; nothing is metered but the whole. Prints its median step time.
+The same model, data, optimizer, schedule and clipping; nothing is metered but the whole. Prints its median step time,
+a step being over when the slowest rank is through.
 --late averages the gradients after backward, not in it: what DDP's overlap is worth.
 """
 
@@ -65,8 +66,10 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         times.append(time.perf_counter() - begun)
+    slowest = torch.tensor(times)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     if rank == 0:
-        print(json.dumps({"step_time_median": statistics.median(times)}))
+        print(json.dumps({"step_time_median": statistics.median(slowest.tolist())}))
     dist.destroy_process_group()
 
 
