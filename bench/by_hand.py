@@ -3,7 +3,8 @@
     python bench/by_hand.py [--rounds 5] [--steps 20] [--json]
 
 Ratios, each taken in one run, in turn, over 2 ranks: tokens a second, ours / by hand; what DDP's overlap is worth; the
-share of a step spent waiting for data. The machine should be idle; the load is printed beside the figures.
+share of a step spent waiting for data. Of all steps but each run's first the median counts, and beside each ratio
+stands its standard error, from how the rounds differ: on a machine whose speed drifts no smaller difference is seen.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TRAIN = ROOT / "jobs" / "train"
-Summary = dict[str, float]
 
 
-def run(program: Path, ranks: int, *arguments: str) -> Summary:
-    """One training under torchrun, one thread a rank; its summary."""
+def run(program: Path, ranks: int, *arguments: str) -> dict[str, Any]:
+    """One training under torchrun, one thread a rank: the seconds of its steps, and its summary where it has one."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "HPC_KIT_RUN": folder, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
@@ -31,46 +32,42 @@ def run(program: Path, ranks: int, *arguments: str) -> Summary:
         done = subprocess.run(argv, env=environ, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{' '.join(argv)}\n{done.stdout}{done.stderr}")
-        summary = Path(folder, "summary.json")
-        text = summary.read_text() if summary.is_file() else done.stdout.splitlines()[-1]
-        found: Summary = json.loads(text)
-        return found
+        if not (summary := Path(folder, "summary.json")).is_file():
+            return dict(json.loads(done.stdout.splitlines()[-1]))
+        return {**json.loads(summary.read_text()), **json.loads(Path(folder, "steps.json").read_text())}
 
 
-def in_turn(rounds: int, runs: dict[str, list[str]]) -> dict[str, list[Summary]]:
-    """Each of them once a round, so that a machine whose speed drifts drifts for all."""
-    found: dict[str, list[Summary]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, (program, ranks, *arguments) in runs.items():
-            folder = TRAIN if (TRAIN / program).is_file() else ROOT / "bench"
-            found[name].append(run(folder / program, int(ranks), *arguments))
+def in_turn(rounds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
+    """Each way once a round, in an order that turns, so that a machine whose speed drifts drifts for all."""
+    by_hand = ROOT / "bench" / "hand_written.py"
+    ways: dict[str, tuple[Path, list[str]]] = {
+        "ours": (TRAIN / "ddp.py", []),
+        "by hand": (by_hand, []),
+        "late": (by_hand, ["--late"]),
+    }
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    for number in range(rounds):
+        for name, (program, more) in list(ways.items())[:: 1 if number % 2 else -1]:
+            found[name].append(run(program, 2, "--steps", str(steps), *more))
     return found
 
 
-def median(summaries: list[Summary], key: str = "step_time_median") -> float:
-    return statistics.median(summary[key] for summary in summaries)
+def ratio(over: list[dict[str, Any]], under: list[dict[str, Any]]) -> tuple[float, float]:
+    """Of the medians of all steps, and the standard error that the rounds' own ratios give it."""
+    medians = [[statistics.median(each["seconds"][1:]) for each in way] for way in (over, under)]
+    whole = [statistics.median([second for each in way for second in each["seconds"][1:]]) for way in (over, under)]
+    each = [one / other for one, other in zip(*medians, strict=True)]
+    error = statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else float("nan")
+    return whole[0] / whole[1], error
 
 
-def ratio(over: list[Summary], under: list[Summary]) -> float:
-    """Of two ways taken in the same rounds: the median of the rounds' ratios of step times."""
-    pairs = zip(over, under, strict=True)
-    return statistics.median(one["step_time_median"] / other["step_time_median"] for one, other in pairs)
-
-
-def ddp(rounds: int, steps: list[str]) -> Summary:
-    found = in_turn(
-        rounds,
-        {
-            "ours": ["ddp.py", "2", *steps],
-            "by hand": ["hand_written.py", "2", *steps],
-            "late": ["hand_written.py", "2", *steps, "--late"],
-        },
-    )
+def measured(rounds: int, steps: int) -> dict[str, float | tuple[float, float]]:
+    found = in_turn(rounds, steps)
+    shares = ("data_share", "communication_share")
     return {
         "throughput, ours / by hand": ratio(found["by hand"], found["ours"]),
         "step time, averaged after backward / in it": ratio(found["late"], found["by hand"]),
-        "data_share": median(found["ours"], "data_share"),
-        "communication_share": median(found["ours"], "communication_share"),
+        **{share: statistics.median(each[share] for each in found["ours"]) for share in shares},
     }
 
 
@@ -81,13 +78,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     before = os.getloadavg()[0]
-    facts = {"load before": before, **ddp(args.rounds, ["--steps", str(args.steps)])}
+    facts: dict[str, Any] = {"load before": before, **measured(args.rounds, args.steps)}
     if args.json:
         print(json.dumps(facts, indent=2))
         return
     print(f"load {before:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} CPUs")
     for key, value in facts.items():
-        print(f"  {key:<50} {value:8.3f}")
+        shown = f"{value[0]:8.3f} +- {value[1]:.3f}" if isinstance(value, tuple) else f"{value:8.3f}"
+        print(f"  {key:<50} {shown}")
 
 
 if __name__ == "__main__":
