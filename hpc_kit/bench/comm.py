@@ -32,16 +32,16 @@ ALGORITHMS = ("ring", "star")
 TITLE = "Collectives, side by side"
 COLUMNS = {
     "seconds": Column(unit="s", title="time"),
-    "algbw": Column(unit="GB/s", better="higher"),
-    "busbw": Column(unit="GB/s", better="higher"),
-    "sent": Column(unit="B", better="none"),
-    "received": Column(unit="B", better="none"),
-    "traffic": Column(unit="B", better="none", title="sent and received"),
+    "algbw": Column(unit="GB/s", better="higher", kind="reckoned"),
+    "busbw": Column(unit="GB/s", better="higher", kind="reckoned"),
+    "sent": Column(unit="B", better="none", kind="counted"),
+    "received": Column(unit="B", better="none", kind="counted"),
+    "traffic": Column(unit="B", better="none", title="sent and received", kind="reckoned"),
     "alpha": Column(unit="s"),
-    "alpha_error": Column(unit="s", better="none", title="+-"),
+    "alpha_error": Column(unit="s", better="none", title="+-", kind="reckoned"),
     "beta": Column(unit="ns/B"),
-    "beta_error": Column(unit="ns/B", better="none", title="+-"),
-    "bandwidth": Column(unit="GB/s", better="higher", title="1 / beta"),
+    "beta_error": Column(unit="ns/B", better="none", title="+-", kind="reckoned"),
+    "bandwidth": Column(unit="GB/s", better="higher", title="1 / beta", kind="reckoned"),
 }
 """seconds: of one collective of the slowest rank, or of one message; algbw: bytes / seconds; busbw: algbw times what
 each rank's link carries, comparable among collectives and numbers of ranks."""

@@ -81,7 +81,7 @@ def compare(first: Document, second: Document, despite: Sequence[str] = ()) -> C
         tuple(ratio for pair in both for ratio in _ratios(*pair, first.columns)),
         len(ours) - len(both),
         len(theirs) - len(both),
-        _notes(first, second),
+        (*_notes(first, second), *_from_nothing(both, first.columns)),
     )
 
 
@@ -91,17 +91,25 @@ def _key(row: Row) -> tuple[tuple[str, Value], ...]:
 
 def _ratios(first: Row, second: Row, columns: dict[str, Column]) -> list[Ratio]:
     found = []
-    # Beside a quantity with repeats, those without are reckoned from it: bandwidths.
-    for name in first.spread or first.values:
-        one, other = first.values[name], second.values.get(name)
-        if other is None or not one:
+    for name, column in columns.items():
+        one, other = first.values.get(name), second.values.get(name)
+        if column.kind == "reckoned" or not one or other is None:
             continue
-        ratio, sure = other / one, None
+        ratio, sure = other / one, 0.0 if column.kind == "counted" else None
         errors = [uncertainty(row.spread.get(name)) for row in (first, second)]
         if errors[0] is not None and errors[1] is not None and other:
             sure = abs(ratio) * math.hypot(errors[0] / one, errors[1] / other)
-        found.append(Ratio(first.labels, name, one, other, ratio, sure, _verdict(ratio, sure, columns[name])))
+        found.append(Ratio(first.labels, name, one, other, ratio, sure, _verdict(ratio, sure, column)))
     return found
+
+
+def _from_nothing(pairs: Sequence[tuple[Row, Row]], columns: dict[str, Column]) -> tuple[str, ...]:
+    """Of what is 0 in the first only there is no ratio: that is said instead."""
+    compared = [name for name, column in columns.items() if column.kind != "reckoned"]
+    names = [
+        name for name in compared if any(one.values.get(name) == 0 != other.values.get(name, 0) for one, other in pairs)
+    ]
+    return (f"no ratio to 0, in some row: {', '.join(names)}",) if names else ()
 
 
 def _verdict(ratio: float, sure: float | None, column: Column) -> Literal["better", "worse", "other", "same", "?"]:

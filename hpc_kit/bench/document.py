@@ -29,6 +29,8 @@ class Column(Struct, frozen=True, kw_only=True):
     better: Literal["lower", "higher", "none"] = "lower"
     title: str = ""
     """Its name for readers, where the column's own does not do."""
+    kind: Literal["measured", "counted", "reckoned"] = "measured"
+    """counted: exactly, so that any difference is one; reckoned: from others of its row, which are compared instead."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 TITLE = "Model states of a rank: parameters, gradients and optimizer"
 COLUMNS = {
-    "parameters": Column(unit="B"),
-    "gradients": Column(unit="B"),
-    "optimizer": Column(unit="B"),
-    "total": Column(unit="B"),
-    "formula": Column(unit="B", better="none"),
-    "deviation": Column(unit="%", better="none"),
-    "on_device": Column(unit="B"),
-    "gathered": Column(unit="B", title="gathered for a layer"),
+    "parameters": Column(unit="B", kind="counted"),
+    "gradients": Column(unit="B", kind="counted"),
+    "optimizer": Column(unit="B", kind="counted"),
+    "total": Column(unit="B", kind="counted"),
+    "formula": Column(unit="B", better="none", kind="reckoned"),
+    "deviation": Column(unit="%", better="none", kind="reckoned"),
+    "on_device": Column(unit="B", kind="counted"),
+    "gathered": Column(unit="B", title="gathered for a layer", kind="counted"),
     "seconds": Column(unit="s", title="step"),
 }
 

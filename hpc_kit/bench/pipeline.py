@@ -15,10 +15,10 @@ TITLE = "Layers on two devices, and the schedules of a pipeline"
 COLUMNS = {
     "seconds": Column(unit="s"),
     "gain": Column(unit="%", better="higher", title="quicker than one device"),
-    "tutorial": Column(unit="%", better="none", title="in the tutorial"),
+    "tutorial": Column(unit="%", better="none", title="in the tutorial", kind="reckoned"),
     "efficiency": Column(better="higher"),
-    "ideal": Column(better="none", title="m / (m + p - 1)"),
-    "ideal_of_stages": Column(better="none", title="v m / (v m + p - 1)"),
+    "ideal": Column(better="none", title="m / (m + p - 1)", kind="reckoned"),
+    "ideal_of_stages": Column(better="none", title="v m / (v m + p - 1)", kind="reckoned"),
 }
 SPLITS, SCHEDULES = "splits", "schedules"
 SWEEPS = (SPLITS, SCHEDULES)

@@ -16,7 +16,7 @@ TITLE = "Ways of splitting the training, side by side"
 COLUMNS = {
     "tokens_per_second": Column(unit="1/s", better="higher"),
     "step": Column(unit="s"),
-    "states": Column(unit="B", title="parameters, gradients, optimizer of a rank"),
+    "states": Column(unit="B", title="parameters, gradients, optimizer of a rank", kind="counted"),
     "memory": Column(unit="B", title="memory of a rank"),
     "communication": Column(unit="%"),
     "waiting": Column(unit="%"),

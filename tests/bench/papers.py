@@ -8,7 +8,12 @@ from hpc_kit.bench.document import Column, Document, Plot, Row
 from hpc_kit.bench.machine import Host, Load, Machine
 from hpc_kit.bench.sample import summary
 
-COLUMNS = {"seconds": Column(unit="s", title="time"), "algbw": Column(unit="GB/s", better="higher")}
+COLUMNS = {
+    "seconds": Column(unit="s", title="time"),
+    "algbw": Column(unit="GB/s", better="higher", kind="reckoned"),
+    "memory": Column(unit="B"),
+    "total": Column(unit="B", kind="counted"),
+}
 
 
 def host(name: str = "n1", *, cpu: str = "a processor", busy: float = 0.0) -> Host:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from msgspec import structs
 
 from hpc_kit.bench.compare import compare
-from hpc_kit.bench.document import Document, encode
+from hpc_kit.bench.document import Document, Row, encode
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import AnswerNo, SpecError
 from tests.bench.papers import document, host, row
@@ -32,10 +32,26 @@ def test_a_ratio_counts_beyond_its_uncertainty(factor: float, verdict: str) -> N
     assert found == [("seconds", verdict)]
 
 
-def test_without_repeats_every_quantity_counts_and_only_an_equal_one_is_the_same() -> None:
-    plain = [structs.replace(row(4, value), spread={}) for value in ([1.0], [1.0], [2.0])]
-    assert verdicts(document([plain[0]]), document([plain[1]])) == [("seconds", "same"), ("algbw", "same")]
-    assert verdicts(document([plain[0]]), document([plain[2]])) == [("seconds", "?"), ("algbw", "?")]
+def test_without_repeats_only_what_is_equal_or_counted_can_be_told() -> None:
+    def without(**values: float) -> Document:
+        return document([Row(labels={}, values=values)])
+
+    one = without(seconds=1.0, memory=100, total=100)
+    assert verdicts(one, one) == [("seconds", "same"), ("memory", "same"), ("total", "same")]
+    other = without(seconds=2.0, memory=200, total=200)
+    assert verdicts(one, other) == [("seconds", "?"), ("memory", "?"), ("total", "worse")]
+
+
+def test_beside_what_has_repeats_the_others_are_compared_but_what_is_reckoned() -> None:
+    rows = [structs.replace(row(4, STEADY), values=row(4, STEADY).values | {"total": size}) for size in (100, 50)]
+    assert verdicts(document([rows[0]]), document([rows[1]])) == [("seconds", "same"), ("total", "better")]
+
+
+def test_of_nothing_there_is_no_ratio_but_a_note() -> None:
+    rows = [Row(labels={}, values={"memory": 8, "total": size}) for size in (0, 50)]
+    found = compare(document([rows[0]]), document([rows[1]]))
+    assert [each.column for each in found.ratios] == ["memory"]
+    assert found.notes == ("no ratio to 0, in some row: total",)
 
 
 def test_what_is_in_one_only_is_counted() -> None:
