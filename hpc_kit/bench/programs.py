@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from hpc_kit.bench import processes
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SUMMARY
 from hpc_kit.runtime.launchers import CHOICE
@@ -57,15 +58,15 @@ def of_rank(rank: int, world_size: int, local: tuple[int, int], master: tuple[st
 def run(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> str | None:
     """Run a command to its end; its last words where it failed."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=dict(environ))
-        try:
-            ended = f"exit code {code}" if (code := process.wait(timeout)) else ""
-        except subprocess.TimeoutExpired:
-            ended = f"not ended within {timeout:g} s"
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        # A rank that runs this is sent SIGTERM when the bench is over; what it has begun would stay.
+        with processes.interruptible():
+            process = processes.begin(argv, environ, log)
+            try:
+                ended = f"exit code {code}" if (code := process.wait(timeout)) else ""
+            except subprocess.TimeoutExpired:
+                ended = f"not ended within {timeout:g} s"
+            finally:
+                processes.end(process)
         if not ended:
             return None
         log.seek(0)

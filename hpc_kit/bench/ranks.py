@@ -12,11 +12,12 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn
+from typing import IO, NamedTuple
 
+from hpc_kit.bench import processes
 from hpc_kit.bench.sheet import Sheet, Told, hear
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime import addresses
@@ -28,12 +29,14 @@ SAID = "hpc_kit-bench "
 TIMEOUT = 4 * 3600.0
 """Seconds; a collective that hangs is given up much earlier, by its group's own time-out."""
 
-_GRACE, _LAST_LINES = 10.0, 12
+_GRACE, _LAST_LINES = processes.GRACE + 5, 12
+"""A rank that runs a program of its own ends that first."""
 
 
 class Started(NamedTuple):
     """A process and what it says; rank 0 is heard while it runs, the others when they have ended."""
 
+    name: str
     process: subprocess.Popen[str]
     words: IO[str]
 
@@ -100,17 +103,19 @@ def measure(
         import_module(program).main(dict(asked), sheet)
         return
     words = [sys.executable, "-m", "hpc_kit.bench.ranks", program, json.dumps(asked)]
+    if launcher is None and not mpi:
+        starts = [(f"rank {rank}", words, environ) for rank, environ in enumerate(_environments(ranks))]
+    else:
+        start = shlex.split(launcher) if launcher else mpirun(ranks)
+        starts = [(start[0], [*start, *words], _environment())]
     with ExitStack() as stack:
-        if launcher is None and not mpi:
-            starts = [(words, environ) for environ in _environments(ranks)]
-        else:
-            start = shlex.split(launcher) if launcher else mpirun(ranks)
-            starts = [([*start, *words], _environment())]
-        started = [
-            stack.enter_context(_running(argv, environ, speaks=number == 0))
-            for number, (argv, environ) in enumerate(starts)
-        ]
-        _follow(started, sheet, timeout)
+        started: list[Started] = []
+        try:
+            for each in starts:
+                started.append(stack.enter_context(_begun(*each, speaks=not started)))
+            _follow(started, sheet, timeout)
+        finally:
+            processes.end(*(each.process for each in started), grace=_GRACE)
 
 
 def has_mpirun() -> bool:
@@ -161,49 +166,37 @@ def _environments(ranks: int) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def _running(argv: Sequence[str], environ: Mapping[str, str], *, speaks: bool) -> Iterator[Started]:
-    """A process that is not left behind; who does not speak while it runs writes a file, which nobody must empty."""
+def _begun(name: str, argv: Sequence[str], environ: Mapping[str, str], *, speaks: bool) -> Iterator[Started]:
+    """A process and its words; who does not speak while it runs writes a file, which nobody must empty."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        output = subprocess.PIPE if speaks else log
-        process = subprocess.Popen(
-            argv, stdout=output, stderr=subprocess.STDOUT, env=environ, encoding="utf-8", errors="replace"
-        )
-        try:
-            yield Started(process, process.stdout or log)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                _end(process)
-            if process.stdout is not None:
-                process.stdout.close()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    try:
-        process.wait(_GRACE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        process = processes.begin(argv, environ, subprocess.PIPE if speaks else log)
+        with process.stdout or nullcontext():
+            yield Started(name, process, process.stdout or log)
 
 
 def _follow(started: Sequence[Started], sheet: Sheet, timeout: float) -> None:
     """Hear rank 0 to its end, then see how all have ended."""
-    overdue = threading.Timer(timeout, _terminate, [started])
+    all_of_them = [each.process for each in started]
+    watch, late = processes.Watch(all_of_them), threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        processes.end(*all_of_them, grace=_GRACE)
+
+    overdue = threading.Timer(timeout, give_up)
     overdue.start()
     try:
-        said, others = 0, deque[str](maxlen=_LAST_LINES)
-        for line in started[0].words:
-            if line.startswith(SAID):
-                hear(line.removeprefix(SAID), sheet)
-                said += 1
-            elif line.strip():
-                others.append(line.rstrip())
-        codes = [each.process.wait() for each in started]
+        said, others = _hear(started[0].words, sheet)
+        failed = watch.first_failure()
     finally:
         overdue.cancel()
-    for code, each in zip(codes, started, strict=True):
-        if code:
-            _blame(code, others if each is started[0] else each.tail())
+    what, remedy = f"the ranks did not end within {timeout:g} s", "fewer or smaller things to measure"
+    if failed is not None:
+        first = started[failed]
+        if not late.is_set():
+            what, remedy = processes.ended(f"{first.name} of the measurement", first.process.returncode)
+        words = others if failed == 0 else first.tail()
+        raise JobFailed(what, found="\n".join(words) or "it said nothing", remedy=remedy)
     if not said:
         raise JobFailed(
             "the ranks ended well and said no results",
@@ -212,17 +205,16 @@ def _follow(started: Sequence[Started], sheet: Sheet, timeout: float) -> None:
         )
 
 
-def _terminate(started: Sequence[Started]) -> None:
-    for each in started:
-        each.process.terminate()
-
-
-def _blame(code: int, words: Iterable[str]) -> NoReturn:
-    raise JobFailed(
-        f"a rank of the measurement failed with exit code {code}",
-        found="\n".join(words) or "it said nothing",
-        remedy="the last lines of its output are above",
-    )
+def _hear(words: Iterable[str], sheet: Sheet) -> tuple[int, deque[str]]:
+    """Fill in what rank 0 says; how many lines of that there were, and the last others."""
+    said, others = 0, deque[str](maxlen=_LAST_LINES)
+    for line in words:
+        if line.startswith(SAID):
+            hear(line.removeprefix(SAID), sheet)
+            said += 1
+        elif line.strip():
+            others.append(line.rstrip())
+    return said, others
 
 
 def _main(program: str, asked: str) -> None:

@@ -20,5 +20,9 @@ BENCHES = {
 
 
 @click.group("bench", cls=LazyGroup, modules={name: f"hpc_kit.cli.bench_{name}" for name in BENCHES}, lines=BENCHES)
-def command() -> None:
+@click.pass_context
+def command(context: click.Context) -> None:
     """Measured curves of this machine and its network."""
+    from hpc_kit.bench import processes
+
+    context.with_resource(processes.interruptible())

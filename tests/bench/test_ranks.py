@@ -63,7 +63,8 @@ def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: 
     [
         ("echo it went wrong; exit 3", 60, "exit code 3\n.*it went wrong"),
         ("true", 60, "said no results"),
-        ("exec sleep 100", 0.1, "exit code -15"),
+        ("exec sleep 100", 0.1, "did not end within 0.1 s"),
+        ("kill -SEGV $$", 60, "launcher of the measurement was ended by SIGSEGV"),
     ],
 )
 def test_ranks_that_do_not_answer(tmp_path: Path, sheet: Kept, body: str, timeout: float, fault: str) -> None:

@@ -1,0 +1,93 @@
+"""What a bench has started ends with it: children too, and by SIGTERM as by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.bench import processes, programs
+from tests.conftest import ROOT
+
+STAYS = "trap '' TERM; sleep 1000 & echo $! >{}; wait; wait"
+
+
+def goes(pid: int, seconds: float = 20.0) -> bool:
+    """Whether a process is gone soon; one whose end nobody has asked for is."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def written(path: Path) -> int:
+    """The process id in a file, as soon as it is there."""
+    while not path.exists() or not path.read_text().endswith("\n"):
+        time.sleep(0.02)
+    return int(path.read_text())
+
+
+def begun(script: str) -> subprocess.Popen[str]:
+    return processes.begin(["sh", "-c", script], os.environ, subprocess.DEVNULL)
+
+
+def test_a_process_that_does_not_hear_is_killed_with_its_children(tmp_path: Path) -> None:
+    process = begun(STAYS.format(tmp_path / "pid"))
+    child = written(tmp_path / "pid")
+    processes.end(process, grace=0.1)
+    assert process.returncode == -signal.SIGKILL
+    assert goes(child)
+
+
+def test_sigterm_to_a_rank_alone_ends_the_training_that_it_runs(tmp_path: Path) -> None:
+    script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
+    rank = f"from hpc_kit.bench import programs; import os; programs.run(['sh', '-c', {script!r}], os.environ, 1000)"
+    with subprocess.Popen([sys.executable, "-c", rank], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        child = written(tmp_path / "pid")
+        process.terminate()
+        assert goes(child)
+
+
+def test_a_program_that_takes_too_long_leaves_no_child(tmp_path: Path) -> None:
+    script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
+    assert programs.run(["sh", "-c", script], os.environ, 2) == "not ended within 2 s"
+    assert goes(written(tmp_path / "pid"))
+
+
+@pytest.mark.parametrize("last", ["exit 4", "kill -KILL $$"])
+def test_who_failed_first_is_found_and_before_all_who_was_killed(last: str) -> None:
+    kills = "kill" in last
+    scripts = ["exit 0", "exit 3" if kills else last, f"sleep 0.5; {last if kills else 'exit 3'}"]
+    running = [begun(script) for script in scripts]
+    assert processes.Watch(running).first_failure() == (2 if kills else 1)
+    assert processes.Watch([begun("exit 0")]).first_failure() is None
+
+
+def test_the_end_of_a_process_in_words() -> None:
+    assert processes.ended("rank 1", 3)[0] == "rank 1 failed with exit code 3"
+    assert processes.ended("rank 1", -11)[0] == "rank 1 was ended by SIGSEGV"
+    assert "want of memory" in processes.ended("rank 1", -9)[1]
+
+
+def test_sigterm_is_ctrl_c_and_an_ignored_sighup_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with processes.interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
