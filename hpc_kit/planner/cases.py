@@ -7,6 +7,7 @@ row's note says so; where there is none, nothing is predicted.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from hpc_kit.errors import SpecError
 from hpc_kit.planner import hardware
 from hpc_kit.planner.constants import Rates
 from hpc_kit.planner.memory import Memory, peak_memory, stage_memory
-from hpc_kit.planner.rows import Case, rates_of
+from hpc_kit.planner.rows import Case
 from hpc_kit.planner.run import Run, stages
 from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.unsaid import rates_of
 
 COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")
 NEEDED = ("case_id", "layers", "hidden", "seq_len", "gpu", "gpus", "dp", "tp", "pp", "global_batch")
@@ -49,7 +51,7 @@ def read(path: Path) -> list[dict[str, str]]:
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(
-            f"cannot read {path}", found=str(error), remedy="a CSV file of cases: docs/planner.md"
+            f"cannot read {path}", found=str(error), remedy="a CSV file with the columns that docs/planner.md lists"
         ) from error
     missing = [name for name in NEEDED if name not in columns]
     if missing:
@@ -60,6 +62,8 @@ def read(path: Path) -> list[dict[str, str]]:
         )
     seen: set[str] = set()
     for line, row in enumerate(rows, start=2):
+        if not row["case_id"]:
+            raise SpecError(f"{path}, line {line}: no case_id", remedy="a name of its own for each row")
         if row["case_id"] in seen:
             raise SpecError(f"{path}, line {line}: case_id {row['case_id']} appears twice", remedy="keep one")
         seen.add(row["case_id"])
@@ -81,18 +85,23 @@ def filled_share(run: Run, rates: Rates) -> float | None:
 
 def fits(run: Run, rates: Rates) -> bool:
     """Whether it fits; where a GPU's memory is not known, in that of the usual card of its family."""
-    memory = run.machine.gpu.memory or hardware.gpu(run.machine.gpu.name).memory
-    return peak_memory(run, rates).total <= rates.usable * memory
+    return peak_memory(run, rates).total <= rates.usable * hardware.memory(run.machine.gpu)
 
 
 def predict(one: Case) -> Prediction:
-    """Time, memory and fit of a case."""
+    """Time, memory and fit of a case; numbers that lead to no finite time are no prediction."""
     run = one.run
     if run is None:
         return Prediction(one.case_id, None, None, None, one.assumed)
     rates = rates_of(run)
-    time = step_time(run, rates, filled_share(run, rates) or 0.0).total
-    return Prediction(one.case_id, time, reported_memory(run, rates).gib, fits(run, rates), one.assumed)
+    try:
+        time = step_time(run, rates, filled_share(run, rates) or 0.0).total
+        memory = reported_memory(run, rates).gib
+    except (ArithmeticError, ValueError) as error:
+        return Prediction(one.case_id, None, None, None, (f"its numbers cannot be reckoned with: {error}",))
+    if not (0 < time < math.inf and 0 < memory < math.inf):
+        return Prediction(one.case_id, None, None, None, (f"its numbers lead to {time:g} s and {memory:g} GiB",))
+    return Prediction(one.case_id, time, memory, fits(run, rates), one.assumed)
 
 
 def write(path: Path, predictions: Iterable[Prediction]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 from hpc_kit.errors import SpecError
 from hpc_kit.planner.machine import GIB, Gpu, Machine
 
-USUAL = {"a100": "a100-80g"}
+USUAL = {"a100": "a100-80g", "v100": "v100-32g", "gh200": "gh200-96g"}
+SAME = {"gh200-120g": "gh200-96g", "gh200-480g": "gh200-96g"}
+"""Names of drivers that mean another row: they count the processor's memory."""
+NO_MEANING = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam)$")
+"""Parts of a driver's name that do not tell two rows apart."""
 FILE = Path(__file__).with_name("hardware.toml")
 
 
@@ -44,6 +49,19 @@ def names() -> tuple[str, ...]:
     return tuple(_file())
 
 
+def plain(name: str) -> str:
+    """A card's name as in the table: `NVIDIA A100 80GB PCIe` and `a100-pcie-80gb` are `a100-pcie-80g`."""
+    parts = [part for part in re.split(r"[\s_-]+", name.lower()) if part and not NO_MEANING.match(part)]
+    sizes = [found[1] + "g" for part in parts if (found := re.fullmatch(r"(\d+)gi?b?", part))]
+    key = "-".join([part for part in parts if not re.fullmatch(r"\d+gi?b?", part)] + sizes)
+    return SAME.get(key, key)
+
+
+def memory(card: Gpu) -> float:
+    """Bytes of a GPU's memory; where a row does not say them, those of its family's usual card."""
+    return card.memory or gpu(card.name).memory
+
+
 @cache
 def gpu(name: str, *, exact: bool = False) -> Gpu:
     """A GPU by its name; a family such as `h100` means its usual card, or `exact` the row of that very name.
@@ -52,9 +70,9 @@ def gpu(name: str, *, exact: bool = False) -> Gpu:
         SpecError: No such GPU; near matches and how to describe one.
     """
     table = _file()
-    key = name.lower().replace("_", "-").removeprefix("nvidia-")
     if ":" in name:
         return described(name)
+    key = plain(name)
     family = [known for known in table if known.startswith(f"{key}-")]
     if family and not (exact and key in table):
         key = USUAL.get(key, family[0])

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import cast
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.planner import cells as words
 from hpc_kit.planner import hardware
-from hpc_kit.planner.constants import Rates, builtin
+from hpc_kit.planner.cells import Cells
 from hpc_kit.planner.machine import GIB, Machine
-from hpc_kit.planner.memory import peak_memory
 from hpc_kit.planner.model import Model
 from hpc_kit.planner.run import Recompute, Run
-from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.unsaid import completed
 
 PADS_VOCABULARY = frozenset({"megatron", "megatron-deepspeed", "nemo"})
 OVERLAPS = frozenset({"nemo"})
 """Frameworks whose recipes overlap tensor-parallel traffic unless they say otherwise."""
+MOST_LAYERS = 10_000
 
 
 class Case(Struct, frozen=True):
@@ -30,50 +32,9 @@ class Case(Struct, frozen=True):
     series: str = ""
 
 
-class _Cells:
-    """The cells of a row, typed; remembers what had to be assumed."""
-
-    def __init__(self, row: Mapping[str, str]) -> None:
-        self.row = row
-        self.assumed: list[str] = []
-
-    def text(self, name: str, default: str = "", *, say: bool = True) -> str:
-        value = (self.row.get(name) or "").strip()
-        if value:
-            return value
-        if default and say:
-            self.assumed.append(f"{name} = {default}")
-        return default
-
-    def number(self, name: str, default: float | None = None, *, say: bool = True) -> float:
-        value = (self.row.get(name) or "").strip()
-        if not value:
-            if default is None:
-                raise SpecError(f"{name} is empty", remedy="a number")
-            if say:
-                self.assumed.append(f"{name} = {default:g}")
-            return default
-        try:
-            number = float(value)
-        except ValueError:
-            raise SpecError(f"{name} is no number", found=value, remedy="a number") from None
-        if not 0 <= number < 1e18:
-            raise SpecError(f"{name} is out of range", found=value, remedy="a positive number")
-        return number
-
-    def count(self, name: str, default: int | None = None, *, say: bool = True) -> int:
-        number = self.number(name, default, say=say)
-        if number != int(number) or (number < 1 and name != "zero_stage"):
-            raise SpecError(f"{name} is no count", found=f"{number:g}", remedy="a whole number from 1")
-        return int(number)
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        return self.text(name, str(default).lower()).lower() == "true"
-
-
 def case(row: Mapping[str, str]) -> Case:
     """A row as a run."""
-    cells = _Cells(row)
+    cells = Cells(row)
     try:
         run = _run(cells)
     except HpcKitError as error:
@@ -81,26 +42,25 @@ def case(row: Mapping[str, str]) -> Case:
     return Case(row["case_id"], run, tuple(cells.assumed), row.get("series", ""))
 
 
-def _model(cells: _Cells) -> Model:
-    arch = cells.text("arch", "llama")
+def _model(cells: Cells, framework: str, tp: int) -> Model:
+    arch = _arch(cells)
     hidden = cells.count("hidden")
     # Where heads are not published they are taken to be 128 wide, as most are.
     heads = cells.count("heads", max(1, hidden // 128))
     gated, gpt = arch not in {"gpt", "mpt", "nemotron"}, arch == "gpt"
     vocab = cells.count("vocab", 51200)
-    framework = cells.text("framework", say=False)
     if framework in PADS_VOCABULARY:
-        multiple = 128 * cells.count("tp")
+        multiple = 128 * tp
         vocab = -(-vocab // multiple) * multiple
     seq_len = cells.count("seq_len")
     return Model(
         name=cells.text("model_name", "model", say=False),
-        layers=cells.count("layers"),
+        layers=cells.count("layers", most=MOST_LAYERS),
         hidden=hidden,
         ffn=cells.count("ffn", 4 * hidden),
         heads=heads,
         kv_heads=cells.count("kv_heads", heads, say=False),
-        head_dim=hidden // heads if cells.text("heads") else 128,
+        head_dim=max(1, hidden // heads) if cells.text("heads") else 128,
         vocab=vocab,
         seq_len=seq_len,
         gated=gated,
@@ -111,6 +71,26 @@ def _model(cells: _Cells) -> Model:
     )
 
 
+def _arch(cells: Cells) -> str:
+    """The kind of block; one that is not known is taken for a Llama's, a mixture of experts is refused."""
+    value = cells.text("arch", "llama")
+    if "moe" in value.lower() or words.plain(value).startswith("mixtral"):
+        raise SpecError(f"arch is '{value}': a mixture of experts is not modelled")
+    try:
+        return cells.known("arch", words.ARCH, "llama", say=False)
+    except SpecError:
+        cells.assumed.append(f"arch '{value}' as llama")
+        return "llama"
+
+
+def _framework(cells: Cells) -> str:
+    try:
+        return cells.known("framework", words.FRAMEWORK, "torch")
+    except SpecError:
+        cells.assumed.append(f"framework '{cells.text('framework')}': general constants")
+        return "torch"
+
+
 def fabric_of(notes: str) -> str:
     """The kind of network, where a row's notes name it."""
     lower = notes.lower()
@@ -119,67 +99,96 @@ def fabric_of(notes: str) -> str:
     return "omnipath" if "omni-path" in lower else "infiniband"
 
 
-def _machine(cells: _Cells) -> Machine:
+def _machine(cells: Cells, gpus: int) -> Machine:
     gpu = hardware.gpu(cells.text("gpu"), exact=True)
     usual = hardware.network(gpu) * 8 / 1e9
-    across = cells.count("gpus") > cells.count("gpus_per_node", 8)
+    per_node = cells.count("gpus_per_node", 8)
+    across = gpus > per_node
     if not gpu.memory:
-        usually = hardware.gpu(gpu.name)
-        cells.assumed.append(f"fits: in the {usually.memory / GIB:g} GiB of {usually.name}")
+        cells.assumed.append(f"fits: in the {hardware.memory(gpu) / GIB:g} GiB of {hardware.gpu(gpu.name).name}")
+    network = cells.number("inter_node_gbps", usual, say=across)
+    if not network and across:
+        raise SpecError("inter_node_gbps is 0, and the run crosses nodes")
     return Machine(
         gpu=gpu,
-        gpus_per_node=cells.count("gpus_per_node", 8, say=False),
-        network=cells.number("inter_node_gbps", usual, say=across) * 1e9 / 8,
+        gpus_per_node=per_node,
+        network=(network or usual) * 1e9 / 8,
         fabric=fabric_of(cells.text("notes", say=False)),
     )
 
 
-def _run(cells: _Cells) -> Run:
-    precision = cells.text("precision", "bf16")
-    framework = cells.text("framework", "torch")
+def _degrees(cells: Cells, layers: int) -> dict[str, int]:
+    """dp, tp, pp, cp: their product is `gpus`, from which a dp that is empty follows."""
+    found = {name: cells.count(name, 1) for name in ("tp", "pp", "cp")}
+    if found["pp"] > layers:
+        raise SpecError(f"pp {found['pp']} is more than the {layers} layers")
+    rest = math.prod(found.values())
+    gpus, dp = cells.maybe("gpus"), cells.maybe("dp")
+    if dp is None and gpus is not None and gpus % rest:
+        raise SpecError(f"gpus {gpus} is no multiple of tp x pp x cp = {rest}")
+    if dp is None:
+        dp = (gpus or rest) // rest
+        cells.assumed.append("dp = gpus / (tp pp cp)" if gpus else "dp = 1")
+    if gpus is None:
+        cells.assumed.append("gpus = dp tp pp cp")
+    elif gpus != dp * rest:
+        cells.assumed.append("gpus is not dp tp pp cp: the degrees are believed")
+    return {"dp": dp, **found}
+
+
+def _batch(cells: Cells, dp: int) -> tuple[int, int | None]:
+    """Sequences a step, and of a forward pass (None: nothing says), each from the others where it is empty."""
+    batch, size, steps = (cells.maybe(name) for name in ("global_batch", "micro_batch", "grad_accum"))
+    if batch is None:
+        if size is None or steps is None:
+            raise SpecError("global_batch is empty")
+        cells.assumed.append("global_batch = dp micro_batch grad_accum")
+        return dp * size * steps, size
+    if size is None and steps is not None:
+        if batch % (dp * steps):
+            raise SpecError(f"global_batch {batch} is no multiple of dp {dp} x grad_accum {steps}")
+        size = batch // (dp * steps)
+        cells.assumed.append("micro_batch = global_batch / (dp grad_accum)")
+    if batch < dp * (size or 1):
+        raise SpecError(f"global_batch {batch} is less than dp {dp} x micro_batch {size or 1}")
+    if batch % (dp * (size or 1)):
+        cells.assumed.append("micro-batches rounded: global_batch is no multiple of dp x micro_batch")
+    elif steps and size and batch != dp * size * steps:
+        cells.assumed.append("grad_accum is not global_batch / (dp micro_batch): the latter is believed")
+    return batch, size
+
+
+def _run(cells: Cells) -> Run:
+    if cells.text("cpu_offload") and cells.flag("cpu_offload"):
+        raise SpecError("cpu_offload is not modelled")
+    precision = cells.known("precision", words.PRECISION, "bf16")
+    framework = _framework(cells)
     usual = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
-    dp, tp, pp, cp = (cells.count(name, 1) for name in ("dp", "tp", "pp", "cp"))
-    batch = cells.count("global_batch")
-    recompute = cells.text("recompute", "none")
+    degrees = _degrees(cells, cells.count("layers", most=MOST_LAYERS))
+    tp = degrees["tp"]
+    batch, micro_batch = _batch(cells, degrees["dp"])
+    machine = _machine(cells, math.prod(degrees.values()))
+    if precision == "fp8" and not machine.gpu.flops8:
+        raise SpecError(f"precision is fp8, which {machine.gpu.name} has not")
     run = Run(
-        model=_model(cells),
-        machine=_machine(cells),
+        model=_model(cells, framework, tp),
+        machine=machine,
         seq_len=cells.count("seq_len"),
         global_batch=batch,
-        micro_batch=cells.count("micro_batch", 1, say=False),
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        virtual_stages=cells.count("virtual_stages", 1),
-        zero_stage=cells.count("zero_stage", 0),
+        micro_batch=micro_batch or 1,
+        **degrees,
+        virtual_stages=cells.maybe("virtual_stages") or 1,
+        zero_stage=cells.count("zero_stage", 0, least=0, most=3),
         sequence_parallel=cells.flag("sequence_parallel") and tp > 1,
         tp_overlap=tp > 1 and cells.flag("tp_overlap", default=framework in OVERLAPS),
-        recompute=cast(Recompute, recompute),
+        recompute=cast(Recompute, cells.known("recompute", words.RECOMPUTE) or "none"),
         flash=cells.flag("flash_attention", default=True),
         precision=precision,
-        rowwise=cells.text("fp8_recipe", say=False) == "rowwise",
+        rowwise=cells.known("fp8_recipe", words.FP8_RECIPE) == "rowwise",
         compiled=cells.flag("torch_compile"),
-        grad_bytes=4 if cells.text("grad_dtype", usual) == "fp32" else 2,
+        grad_bytes=4 if cells.known("grad_dtype", words.GRAD_DTYPE, usual) == "fp32" else 2,
         framework=framework,
     )
-    if cells.text("micro_batch"):
-        return run
-    chosen = fastest_micro_batch(run)
-    cells.assumed.append(f"micro_batch = {chosen.micro_batch}, the fastest that fits")
-    return chosen
-
-
-def rates_of(run: Run) -> Rates:
-    """The calibrated constants of a run."""
-    return builtin(run.framework, run.machine.gpu.generation, run.machine.fabric)
-
-
-def fastest_micro_batch(run: Run) -> Run:
-    """The same run with the fastest micro-batch that fits, or 1."""
-    share = max(1, run.global_batch // run.dp)
-    options = [structs.replace(run, micro_batch=b) for b in (1, 2, 4, 8, 16) if share % b == 0]
-    rates = rates_of(run)
-    limit = run.machine.gpu.memory * rates.usable
-    good = [one for one in options if not limit or peak_memory(one, rates).total <= limit]
-    return min(good or options[:1], key=lambda one: step_time(one, rates).total)
+    if run.virtual_stages * run.pp > run.model.layers:
+        raise SpecError(f"virtual_stages {run.virtual_stages} x pp {run.pp} are more than the layers")
+    return completed(run, cells, open_batch=micro_batch is None)
