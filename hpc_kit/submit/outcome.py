@@ -9,7 +9,7 @@ from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD
 from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.submit import record
-from hpc_kit.submit.failure import Failure, find_failure
+from hpc_kit.submit.failure import ENDED_FROM_OUTSIDE, Failure, find_failure
 from hpc_kit.submit.record import RecordEnd, RecordFailure
 from hpc_kit.submit.runs import of_folder
 
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     """The state, in plain words."""
 
     exit_status: int
-    """What `hpc-kit` ends with: the job's own code, 128 + signal, 1 where Slurm cut it short and books 0."""
+    """What `hpc-kit` ends with: the job's own code, 128 + signal, 1 where it was ended from outside."""
 
     failure: Failure | None
     summary: dict[str, object]
@@ -136,6 +136,9 @@ def _sentence(state: State, status: JobStatus | None) -> str:
 def _exit_status(run: Run, state: State, status: JobStatus | None) -> int:
     if state is State.COMPLETED:
         return 0
+    # What its processes ended with then tells how they were ended: 0:15 by scontrol, 0:0 by sacct.
+    if state in ENDED_FROM_OUTSIDE:
+        return 1
     end = run.end()
     if state is State.FAILED and end and end.exit_code:
         # The accounting knows the code of a killed program, 137, as 9.

@@ -129,6 +129,7 @@ def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, access: 
 
 def test_a_job_held_back_says_why_once(slurm: FakeSlurm, run: Run, access: Access) -> None:
     slurm.queue("12 PENDING JobHeldUser")
+    slurm.job("12", "CANCELLED", "0:15")
     time = Time((3, lambda: slurm.queue("12 PENDING Priority")), (6, lambda: slurm.queue("12 CANCELLED")))
     assert told(events(run, access, time)) == [
         "None -> PENDING",
