@@ -99,20 +99,22 @@ def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
 
 
 def _partition(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all
-    """The embedded Slurm has no such partition.
+    """The embedded Slurm is strict, and has no such partition.
 
-    Mend: one of those that the cluster file names under [embedded].
+    Where it is not, the job goes to the default one.
+
+    Mend: one of those that the cluster file names under [embedded], or `strict = false` there.
     Documented: docs/embedded-slurm.md.
     """
-    wanted, known = resolved.job.resources.partition, resolved.cluster.embedded.partitions
-    if resolved.cluster.slurm != "embedded" or wanted is None:
+    wanted, embedded = resolved.job.resources.partition, resolved.cluster.embedded
+    if resolved.cluster.slurm != "embedded" or wanted is None or not embedded.strict:
         return
     for name in wanted.split(","):
-        if name not in known:
+        if name not in embedded.partitions:
             yield SpecError(
                 f"no partition '{name}'",
-                found=f"partitions of cluster {resolved.cluster.name}: {', '.join(known)}",
-                remedy=f"partition = '{known[0]}', or leave it out",
+                found=f"partitions of cluster {resolved.cluster.name}: {', '.join(embedded.partitions)}",
+                remedy=f"partition = '{embedded.partitions[0]}', or leave it out",
             )
 
 

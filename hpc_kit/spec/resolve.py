@@ -184,14 +184,19 @@ def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tu
 
 
 def _without_features(resources: Resources, cluster: Cluster) -> tuple[Resources, tuple[str, ...]]:
-    """Leave out the kinds of nodes and the licences of a real cluster where the embedded Slurm stands in for it."""
+    """Leave out what only a real cluster has where the embedded Slurm stands in for it; a strict one refuses it."""
     given = resources.given()
-    if cluster.slurm != "embedded":
+    if cluster.slurm != "embedded" or cluster.embedded.strict:
         return resources, ()
     lacking = {"constraint": "features", "prefer": "features", "licenses": "licences"}
-    dropped = {name: what for name, what in lacking.items() if name in given}
-    notes = tuple(f"left out --{name}={given[name]}: {cluster.name} has no {what}" for name, what in dropped.items())
-    return structs.replace(resources, **dict.fromkeys(dropped)), notes
+    left: dict[str, str | None] = {name: None for name in lacking if name in given}
+    known = ",".join(name for name in (resources.partition or "").split(",") if name in cluster.embedded.partitions)
+    if resources.partition not in {None, known}:
+        left["partition"] = known or None
+    notes = tuple(
+        f"left out --{name}={given[name]}: {cluster.name} has no {lacking.get(name, 'such partition')}" for name in left
+    )
+    return structs.replace(resources, **left), notes
 
 
 def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:

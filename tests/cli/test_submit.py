@@ -128,7 +128,11 @@ def test_ctrl_c_leaves_the_job_and_says_how_to_end_it(project: Path) -> None:
         (["cancel", "99"], 1, "no job 99"),
         (["status", "99"], 1, "no job 99"),
         (["submit", "-j", "1x1", "--", "python", "gone.py"], 2, "gone.py"),
-        (["submit", "-j", "1x1", "-p", "nowhere", "--", "true"], 2, "no partition 'nowhere'"),
+        (
+            ["submit", "-j", "1x1", "-p", "nowhere", "--set", "cluster.embedded.strict=true", "--", "true"],
+            2,
+            "no partition 'nowhere'",
+        ),
         (["submit", "-j", "1x1", "--cluster", "slurm", "--", "bash"], 1, "there is no Slurm here"),
         (["embedded", "run", "--cluster", "slurm", "true"], 2, "is not the embedded one"),
         (["embedded", "run", "no-such-program"], 2, "cannot run no-such-program"),

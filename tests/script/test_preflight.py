@@ -123,9 +123,10 @@ def test_a_log_folder_that_cannot_be_looked_at_is_not_there(project: Path) -> No
     assert findings(resolve(files.load(job, here, root=project), root=project), project) == []
 
 
-def test_the_embedded_slurm_knows_its_partitions(project: Path) -> None:
+def test_a_strict_embedded_slurm_knows_its_partitions(project: Path) -> None:
     (project / "train.py").write_text("")
-    cluster = Cluster(name="local", slurm="embedded", python=sys.executable, embedded=Embedded(partitions=("a", "b")))
+    embedded = Embedded(partitions=("a", "b"), strict=True)
+    cluster = Cluster(name="local", slurm="embedded", python=sys.executable, embedded=embedded)
     check_program(resolved("python", "train.py", root=project, cluster=cluster, partition="a,b"), project)
     with pytest.raises(SpecError, match="no partition 'c'") as caught:
         check_program(resolved("python", "train.py", root=project, cluster=cluster, partition="c"), project)

@@ -11,7 +11,7 @@ from msgspec import structs
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.options import SBATCH
 from hpc_kit.spec import files
-from hpc_kit.spec.cluster import Cluster, Node
+from hpc_kit.spec.cluster import Cluster, Embedded, Node
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
@@ -89,6 +89,19 @@ def test_kinds_of_nodes_and_licences_are_left_out_where_the_embedded_slurm_stand
         "left out --licenses=solver:1: c has no licences",
     )
     assert (options(there, *asked), there.notes) == (asked, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "left", "strict"),
+    [("gpu", None, False), ("gpu,b", "b", False), ("a,b", "a,b", False), ("gpu", "gpu", True), (None, None, False)],
+)
+def test_a_partition_of_a_real_cluster_is_left_out_where_the_embedded_slurm_stands_in(
+    asked: str | None, left: str | None, strict: bool
+) -> None:
+    embedded = Embedded(partitions=("a", "b"), strict=strict)
+    job = fit(Cluster(name="c", slurm="embedded", embedded=embedded), partition=asked)
+    assert job.job.resources.partition == left
+    assert job.notes == (() if left == asked else (f"left out --partition={asked}: c has no such partition",))
 
 
 @pytest.mark.parametrize(
