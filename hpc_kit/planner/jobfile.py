@@ -32,11 +32,10 @@ def job(plan: Plan, base: Job, name: str) -> Job:
         base.resources,
         nodes=run.gpus // per_node,
         ntasks=None,
-        ntasks_per_node=1 if base.launch.launcher == "torchrun" else per_node,
+        ntasks_per_node=1 if base.launch.starts_agents else per_node,
         job_name=None,
     )
-    torchrun = base.launch.launcher == "torchrun"
-    launch = structs.replace(base.launch, nproc_per_node=per_node) if torchrun else base.launch
+    launch = structs.replace(base.launch, nproc_per_node=per_node) if base.launch.starts_agents else base.launch
     said: dict[str, Value] = {
         "PLAN_MICRO_BATCH": run.micro_batch,
         "PLAN_GRAD_ACCUM": run.micro_batches,

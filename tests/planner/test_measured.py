@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec import structs
@@ -80,9 +81,10 @@ def test_the_picture(tmp_path: Path) -> None:
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
-def test_a_plan_as_a_job() -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", "ray"])
+def test_a_plan_as_a_job(launcher: Literal["torchrun", "ray"]) -> None:
     plan = search(task(gpus=16, global_batch=64), rates("dgx-h100")).plans[0]
-    base = Job(name="mine", command=("python", "train.py"), launch=Launch(launcher="torchrun"))
+    base = Job(name="mine", command=("python", "train.py"), launch=Launch(launcher=launcher))
     found = job(plan, base, "x")
     assert (found.resources.nodes, found.resources.ntasks_per_node, found.launch.nproc_per_node) == (2, 1, 8)
     assert found.layout.size(16) == 16
