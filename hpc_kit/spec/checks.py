@@ -14,6 +14,7 @@ from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.documents import Document
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import ALTERNATIVES, Resources
+from hpc_kit.spec.secrets import looks_secret
 
 
 class Where(Struct, frozen=True):
@@ -30,32 +31,12 @@ class Where(Struct, frozen=True):
         return self.cluster.where(default) if in_cluster else self.job.where(key)
 
 
-SECRETS = frozenset({
-    "KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PWD", "PASSPHRASE", "PAT",
-    "CREDENTIAL", "CREDENTIALS",
-})  # fmt: skip
-"""A variable with one of these among the words of its name is taken for a secret."""
-
-_ENDS = ("APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
-_PLAIN_NAMES = frozenset({"PWD", "OLDPWD"})
-_PLAIN_ENDS = ("_FILE", "_PATH", "_DIR")
 READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 """Variables that bash lets nobody set: a script that tries ends there."""
 
 
 def _control(text: str) -> bool:
     return any(character < " " or character == "\x7f" for character in text)
-
-
-def looks_secret(name: str, value: str | None = None) -> bool:
-    """Whether a variable is likely to hold a secret: by its name; a number, or what the shell looks up, is none."""
-    if value is not None and (not value.strip("\"'") or value.isdigit() or value.lstrip('"').startswith(("$", "`"))):
-        return False
-    upper = name.upper()
-    if upper in _PLAIN_NAMES or upper.endswith(_PLAIN_ENDS):
-        return False
-    words = upper.split("_")
-    return not SECRETS.isdisjoint(words) or any(word.endswith(_ENDS) for word in words)
 
 
 def check_words(job: Job, cluster: Cluster, root: Path, where: Where) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.spec.checks import looks_secret
+from hpc_kit.spec.secrets import looks_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -187,6 +187,8 @@ BAD = [
     Bad("KIT501", HEAD + "export WANDB_API_KEY=0123456789abcdef\n", 2, E, "WANDB_API_KEY is a secret"),
     Bad("KIT501", HEAD + "DB_PASSWORD=hunter2 srun python t.py\n", 2, E, "DB_PASSWORD is a secret"),
     Bad("KIT501", HEAD + "srun --export=ALL,HF_TOKEN=abcd1234 python t.py\n", 2, E, "HF_TOKEN is a secret"),
+    Bad("KIT501", HEAD + "export DBPASSWORD=hunter2\n", 2, E, "DBPASSWORD is a secret"),
+    Bad("KIT501", HEAD + "export GITHUB_PAT=ab12cd34ef56ab78\n", 2, E, "GITHUB_PAT is a secret"),
     Bad("KIT501", HEAD + f"huggingface-cli login --token hf_{'a1' * 17}\n", 2, E, "this is a secret"),
 ]
 

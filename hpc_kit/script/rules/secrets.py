@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator
 
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.spec.secrets import looks_secret
 
 _SURE = re.compile(
-    r"(?:^|_)(?:API_?KEY|ACCESS_KEY|SECRET(?:_(?:ACCESS_)?KEY)?|PASSWORD|PASSWD|PASSPHRASE"
-    r"|(?:API|ACCESS|AUTH|BOT|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|WANDB)_TOKEN)\Z",
+    r"API_?KEY|ACCESS_KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PWD"
+    r"|(?:API|ACCESS|AUTH|BOT|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|WANDB)_TOKEN",
     re.IGNORECASE,
 )
-_MAYBE = re.compile(r"(?:^|_)(?:KEY|TOKEN|CREDENTIALS?)\Z", re.IGNORECASE)
+"""What of a name leaves no doubt; a KEY or TOKEN may also be one to sort by, or one of a text."""
+
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|sk-[A-Za-z0-9_-]{30,}"
     r"|AKIA[A-Z0-9]{16}|xox[abpr]-[\w-]{20,}|(?<=wandb login )[0-9a-f]{40})"
@@ -46,11 +48,11 @@ def written_secrets(subject: Subject) -> Iterator[Fault]:
 
 def _is_secret(name: str, value: str) -> bool:
     """Neither number, path, nor placeholder; and long and odd enough where the name alone tells little."""
-    if re.search(r"[\s/$]", value) or _PLACEHOLDER.search(value):
+    if not looks_secret(name) or re.search(r"[\s/$]", value) or _PLACEHOLDER.search(value):
         return False
     if _SURE.search(name):
         return len(value) >= 4
-    return bool(_MAYBE.search(name)) and len(value) >= 16 and bool(re.search(r"\d", value)) and not value.isdigit()
+    return len(value) >= 16 and bool(re.search(r"\d", value)) and not value.isdigit()
 
 
 def _fault(name: str, line: int, column: int, value: str) -> Fault:
