@@ -47,7 +47,7 @@ cancel: venv ## end job ID
 list: venv ## jobs, clusters and templates that can be named
 	@$(KIT) list $(ARGS)
 
-test: dev ## every test that needs no root and no network (under 5 minutes on 2 cores)
+test: dev ## the fast tests (under 5 minutes on 2 cores; no root, no network); test-slow and test-slurm are the others
 	@$(RUN) pytest -q -m 'not slow and not real' --ignore=tests/cluster --numprocesses=2 $(ARGS)
 
 coverage: export COVERED = $(CURDIR)/hpc_kit/*
@@ -66,7 +66,7 @@ lint: dev ## format and lint: ruff, shellcheck
 types: dev ## mypy --strict on package, programs, tests and benchmarks
 	@$(RUN) mypy
 
-golden: dev ## write the golden scripts, the schemas and docs/embedded-slurm.md anew; look at the diff
+golden: dev ## write anew the golden scripts, the schemas, docs/{rules,embedded-slurm,strategies}.md; look at the diff
 	@$(RUN) tests.golden
 
 slurm-up: dev ## a real Slurm of four hosts on this machine, for its own tests (root; Debian's packages)

@@ -1,4 +1,4 @@
-"""What is kept whole and compared whole: rendered scripts, schemas, the embedded Slurm's contract page.
+"""What is kept whole and compared whole: rendered scripts, schemas, and the pages that are made from the code.
 
 `make golden` writes them anew; read the difference before you commit it.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpc_kit.cli.over_ssh import shell_script
 from hpc_kit.cli.request import Request
+from hpc_kit.embedded.contract import text as embedded_page
 from hpc_kit.launch.hosts import read_hosts
 from hpc_kit.script.explain import page as rules_page
 from hpc_kit.script.render import render
@@ -107,6 +108,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield ROOT / "jobs" / "job.schema.json", schema_text("job")
     yield ROOT / "env" / "cluster.schema.json", schema_text("cluster")
     yield ROOT / "docs" / "rules.md", rules_page()
+    yield ROOT / "docs" / "embedded-slurm.md", embedded_page()
     yield pictures.PAGE, pictures.page()
 
 

@@ -1,7 +1,4 @@
-"""The contract: every option, variable and column of the embedded Slurm, as docs/embedded-slurm.md prints it.
-
-`python -m hpc_kit.embedded.contract > docs/embedded-slurm.md` makes the page anew.
-"""
+"""The contract: every option, variable and column of the embedded Slurm, as docs/embedded-slurm.md prints it."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ A Slurm for one machine: the commands `sbatch srun salloc squeue sacct scancel s
 words, exit statuses and variables of Slurm {VERSION}. It runs the very script that a cluster runs, on virtual nodes
 that are all this machine. It needs no root and no daemon: the first job starts a controller, which ends with the last.
 
-This page is made from the code (`python -m hpc_kit.embedded.contract`). What stands here works, is accepted without
+This page is made from the code (`make golden`). What stands here works, is accepted without
 effect for the reason given, or is refused; nothing is passed over in silence.
 
 ## Differences to know
@@ -190,7 +187,3 @@ def _codes(names: str) -> str:
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-if __name__ == "__main__":
-    print(text(), end="")
