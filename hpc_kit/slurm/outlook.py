@@ -84,6 +84,8 @@ def sentence_of(status: JobStatus, queue: Queue, now: dt.datetime) -> tuple[str,
     """
     if status.state is State.RUNNING:
         return running(status), None
+    if status.state is State.UNKNOWN:
+        return f"Slurm says {status.raw_state}, a state that this version of hpc_kit does not know.", None
     if status.state is not State.PENDING:
         return explain_state(status.state), None
     expected = queue.expectation(status, now)
