@@ -11,10 +11,10 @@
     ├── LauncherError                the launcher's variables cannot be used
     │   ├── IncompleteEnvironment    some of them are missing or are no numbers
     │   └── ContradictoryEnvironment two of them cannot both be true
-    ├── RecordError                  the runs folder cannot be written or read
     └── AnswerNo                     exit status 1: the question was right, the answer is no
         ├── SlurmUnavailable         no Slurm here, or it does not answer
         ├── SubmitRefused            sbatch refused the script
+        ├── RecordError              the runs folder cannot be written or read
         ├── UnknownJob               neither Slurm nor runs/ knows this job
         ├── RendezvousError          the ranks did not find one another in time
         ├── LaunchError              a host of a launch over ssh cannot be used
@@ -115,12 +115,6 @@ class ContradictoryEnvironment(LauncherError):
     """Two variables cannot both be true; both are named with their values."""
 
 
-class RecordError(HpcKitError):
-    """A run's folder cannot be written or read."""
-
-    exit_status: ClassVar[int] = 1
-
-
 class AnswerNo(HpcKitError):
     """The question was right; the answer is no."""
 
@@ -133,6 +127,10 @@ class SlurmUnavailable(AnswerNo):
 
 class SubmitRefused(AnswerNo):
     """Sbatch refused the script; its own words are in `found`."""
+
+
+class RecordError(AnswerNo):
+    """A run's folder cannot be written or read."""
 
 
 class UnknownJob(AnswerNo):
