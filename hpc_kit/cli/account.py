@@ -13,6 +13,7 @@ import click
 
 from hpc_kit.cli.session import line
 from hpc_kit.run_files import RECORD
+from hpc_kit.slurm.job_id import order
 
 if TYPE_CHECKING:
     from hpc_kit.submit.access import Access
@@ -62,7 +63,7 @@ def follow(
 
 
 def _in_order(outcomes: list[Outcome]) -> list[Outcome]:
-    return sorted(outcomes, key=lambda each: int(each.job_id.partition("_")[2] or 0))
+    return sorted(outcomes, key=lambda each: order(each.job_id))
 
 
 def _tell(event: Event, *, of_several: bool, one_rank: bool) -> None:

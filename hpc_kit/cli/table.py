@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.slurm.job_id import base_id, element
 from hpc_kit.slurm.states import State
 from hpc_kit.slurm.values import fold_indices
 
@@ -33,33 +34,29 @@ def _by_array(lines: Sequence[Line]) -> list[Line]:
     arrays: dict[str, int] = {}
     groups: dict[tuple[object, ...], int] = {}
     for line in lines:
-        arrays.setdefault(_base(line), len(arrays))
+        arrays.setdefault(base_id(line.job_id), len(arrays))
         groups.setdefault(_alike(line), len(groups))
-    return sorted(lines, key=lambda line: (arrays[_base(line)], groups[_alike(line)]))
-
-
-def _base(line: Line) -> str:
-    return line.job_id.partition("_")[0]
+    return sorted(lines, key=lambda line: (arrays[base_id(line.job_id)], groups[_alike(line)]))
 
 
 def _alike(line: Line) -> tuple[object, ...]:
-    if "_" not in line.job_id:
+    if not element(line.job_id):
         return (line.job_id,)
     # Of those that run, each has another time left: the one that has least speaks for all.
     sentence = None if line.state is State.RUNNING else line.sentence
-    return (_base(line), line.name, line.state, line.reason, sentence)
+    return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
 
 def _row(same: list[Line]) -> Row:
     first = min(same, key=_time_left)
     if len(same) == 1:
         return Row(first.job_id, first.name, str(first), first.next_step)
-    indices = fold_indices(int(line.job_id.partition("_")[2]) for line in same)
-    which = f"{_base(first)}_[{indices}]"
+    indices = fold_indices(int(element(line.job_id)) for line in same)
+    which = f"{base_id(first.job_id)}_[{indices}]"
     text = (
         str(first).replace(": ", f": {len(same)} of them, at least ", 1) if first.state is State.RUNNING else str(first)
     )
-    step = first.next_step and first.next_step.replace(first.job_id, _base(first))
+    step = first.next_step and first.next_step.replace(first.job_id, base_id(first.job_id))
     return Row(which, first.name, text, step)
 
 

@@ -14,7 +14,8 @@ from hpc_kit.slurm.commands import (
     scontrol_job_argv,
     squeue_argv,
 )
-from hpc_kit.slurm.status import JobStatus, base_id, parse_queue, parse_sacct, parse_scontrol_job, parse_squeue
+from hpc_kit.slurm.job_id import base_id
+from hpc_kit.slurm.status import JobStatus, parse_queue, parse_sacct, parse_scontrol_job, parse_squeue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

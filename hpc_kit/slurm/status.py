@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import units
+from hpc_kit.slurm.job_id import JOB_ID, base_id
 from hpc_kit.slurm.states import State, parse_state
 from hpc_kit.slurm.values import parse_array
 
@@ -44,7 +45,6 @@ _SCONTROL_FIELDS = {
     "start": "StartTime", "end": "EndTime", "time_limit": "TimeLimit", "elapsed": "RunTime", "nodelist": "NodeList",
 }  # fmt: skip
 
-_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[[^\]]*\])|\+[0-9]+)?(?P<step>\.\w+)?")
 _RECORD = re.compile(r"JobId=(\S+)(.*?)JobName=(.*?)\s+UserId=([^\s(]+)(.*)", re.DOTALL)
 _NOTHING = frozenset({"", "(null)", "None assigned", "N/A", "None", "Unknown"})
 
@@ -74,12 +74,6 @@ class JobStatus(NamedTuple):
     """SLURM_JOB_ID: for an array's task or a component another number than stands in `job_id`."""
     priority: int | None = None
     """Of a job in everybody's queue; 0: it is held."""
-
-
-def base_id(job_id: str) -> str:
-    """The id without array index, component or step: 12 of `12_3`, `12+1`, `12_[4-9]` and `12.batch`."""
-    match = _ID.fullmatch(job_id)
-    return match["base"] if match else job_id
 
 
 def combined(own: Sequence[JobStatus]) -> JobStatus:
@@ -132,7 +126,7 @@ def _rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
     lines: list[str] = []
     for line in text.removesuffix("\n").split("\n"):
         head, bar, _ = line.partition("|")
-        if bar and _ID.fullmatch(head.strip()) and line.count("|") >= len(fields) - 1:
+        if bar and JOB_ID.fullmatch(head.strip()) and line.count("|") >= len(fields) - 1:
             lines.append(line)
         elif lines:
             lines[-1] += f"\n{line}"
@@ -175,7 +169,7 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
 
 def _tasks(job_id: str) -> list[str]:
     """`12_[4-6%2]` is 12_4, 12_5, 12_6; a list that Slurm has cut short (`...`) stays one id."""
-    match = _ID.fullmatch(job_id)
+    match = JOB_ID.fullmatch(job_id)
     if match is None or not (match["task"] or "").startswith("["):
         return [job_id]
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.commands import scancel_argv
-from hpc_kit.slurm.status import base_id
+from hpc_kit.slurm.job_id import base_id
 from hpc_kit.submit.listing import Line, Wanted, statuses
 
 if TYPE_CHECKING:

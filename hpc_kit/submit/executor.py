@@ -17,6 +17,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.script.render import render_resolved
+from hpc_kit.slurm.job_id import base_id
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import Choice, default_cluster
 from hpc_kit.spec.cluster import Cluster
@@ -38,7 +39,7 @@ class PartlySubmitted(SubmitRefused):
     """Sbatch took the first arrays of several, and refused the next; `jobs` are those that are in the queue."""
 
     def __init__(self, error: HpcKitError, jobs: list[FunctionJob[Any]], total: int) -> None:
-        ids = ", ".join(dict.fromkeys(job.job_id.partition("_")[0] for job in jobs))
+        ids = ", ".join(dict.fromkeys(base_id(job.job_id) for job in jobs))
         super().__init__(
             f"only the first {len(jobs)} of {total} are submitted: {error.what}",
             found=error.found,

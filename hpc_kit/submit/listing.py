@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.job_id import base_id, is_one, order
 from hpc_kit.slurm.outlook import Queue, sentence_of
 from hpc_kit.slurm.states import State, explain_state
-from hpc_kit.slurm.status import base_id
 from hpc_kit.slurm.user import user_name
 from hpc_kit.submit.outcome import ends_of, recorded_end
 from hpc_kit.submit.runs import RECENT, Run, Runs
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.access import Access
     from hpc_kit.submit.outcome import Outcome
-
-_ID = re.compile(r"\d+(?:_\d+|\+\d+)?")
 
 
 class Line(NamedTuple):
@@ -72,8 +69,8 @@ class Wanted(NamedTuple):
     def of(cls, words: Iterable[str] | None) -> Wanted:
         """What is meant by words of a command line: numbers are ids, everything else names of jobs."""
         told = list(dict.fromkeys(words or ()))
-        ids = tuple(word for word in told if _ID.fullmatch(word))
-        names = tuple(word for word in told if not _ID.fullmatch(word))
+        ids = tuple(word for word in told if is_one(word))
+        names = tuple(word for word in told if not is_one(word))
         return cls(ids, names, mine=not told, latest=not told)
 
 
@@ -162,7 +159,7 @@ class _Look:
             jobs += [(job_id, None)] * (self.wanted.again and not own)
         rest = [self._known(base) for base in self.by_base if base not in asked]
         rest += [self._told(run.job_id) for run in self.recent if run.job_id not in self.by_base]
-        jobs += sorted((each for own in rest for each in own), key=lambda job: _order(job[0]), reverse=True)
+        jobs += sorted((each for own in rest for each in own), key=lambda job: order(job[0]), reverse=True)
         missing += [name for name in self.wanted.names if not any(self._is_named(job[0], name) for job in jobs)]
         # One that cannot be asked might know them.
         if self.survey.unreachable is not None and (missing or not jobs):
@@ -235,11 +232,6 @@ def _is_news(run: Run, status: JobStatus | None) -> bool:
         return recorded is None and (status is None or status.state.finished)
     ended = status.end.isoformat() if status.end else None
     return status.state.finished and (str(status.state), ended) != (recorded.state, recorded.end)
-
-
-def _order(job_id: str) -> tuple[int, int]:
-    base, _, index = job_id.replace("+", "_").partition("_")
-    return int(base) if base.isdigit() else 0, int(index) if index.isdigit() else 0
 
 
 def _blame(rank: int | None, host: str | None, headline: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import AnswerNo, SlurmUnavailable
 from hpc_kit.run_files import SCRIPT
+from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.states import State, parse_state
 from hpc_kit.submit.staging import STAGING, adopt, forget, is_lost
 
@@ -120,7 +121,7 @@ def _by_path(lines: str) -> dict[str, Taken]:
     for line in lines.splitlines():
         job_id, _, rest = line.partition("|")
         state, _, path = rest.partition("|")
-        found[path.strip()] = Taken(job_id.strip().partition("_")[0], parse_state(state))
+        found[path.strip()] = Taken(base_id(job_id.strip()), parse_state(state))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD
+from hpc_kit.slurm.job_id import element
 from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.submit import record
 from hpc_kit.submit.failure import ENDED_FROM_OUTSIDE, Failure, find_failure
@@ -94,8 +95,7 @@ def ends_of(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcome]:
         end = outcome(run, status)
         found.append(end)
         if end.state.finished and (status is not None or recorded_end(run) is None):
-            _, _, element = run.job_id.partition("_")
-            news.setdefault(run.array_folder, {})[element or None] = _told(end, status)
+            news.setdefault(run.array_folder, {})[element(run.job_id) or None] = _told(end, status)
     for folder, ends in news.items():
         with suppress(RecordError):
             record.finish(folder, ends)
@@ -121,8 +121,8 @@ def recorded_end(run: Run) -> RecordEnd | None:
     """How it ended, as an earlier look has written it into the record."""
     if run.known is None:
         return None
-    _, _, element = run.job_id.partition("_")
-    return run.known.elements.get(element) if element else run.known.end
+    index = element(run.job_id)
+    return run.known.elements.get(index) if index else run.known.end
 
 
 def _sentence(state: State, status: JobStatus | None) -> str:

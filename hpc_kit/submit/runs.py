@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
+from hpc_kit.slurm.job_id import base_id, element, is_one, order
 from hpc_kit.slurm.values import parse_array
 from hpc_kit.submit import record
 from hpc_kit.submit.logs import Logs, expand
 from hpc_kit.submit.record import Known, RecordLogs
 
 RECENT = 5
-
-_ID = re.compile(r"\d+(?:_\d+)?")
 
 
 class EndMarker(NamedTuple):
@@ -85,7 +83,7 @@ class Run(NamedTuple):
     @property
     def array_folder(self) -> Path:
         """Where the record is: of an element, the folder of its array."""
-        return self.folder.with_name(self.folder.name.partition("_")[0])
+        return self.folder.with_name(base_id(self.folder.name))
 
     def ranks(self) -> list[int]:
         """The ranks that it has, or, without a record, those that have written a log."""
@@ -96,14 +94,14 @@ class Run(NamedTuple):
 
     def elements(self) -> list[Run]:
         """The elements of an array in order, those too that have not started; none where it is no array."""
-        array = self.known.resolved.job.resources.array if self.known and "_" not in self.job_id else None
+        array = self.known.resolved.job.resources.array if self.known and not element(self.job_id) else None
         indices = () if array is None else parse_array(str(array)).indices
         return [_element(self, f"{self.job_id}_{index}") for index in indices]
 
 
 def of_folder(folder: Path) -> Run:
     """The run of a run folder; without a record, the names that a script has by default are taken."""
-    return _run(folder, record.read(folder.with_name(folder.name.partition("_")[0])))
+    return _run(folder, record.read(folder.with_name(base_id(folder.name))))
 
 
 def _run(folder: Path, known: Known | None) -> Run:
@@ -112,7 +110,7 @@ def _run(folder: Path, known: Known | None) -> Run:
     if known:
         logs = known.logs
     else:
-        patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if "_" in folder.name else ("%j.log", "%j/rank-%t.log")
+        patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if element(folder.name) else ("%j.log", "%j/rank-%t.log")
         logs = RecordLogs(batch=patterns[0], ranks=patterns[1])
     return Run(folder.name, name, folder, _absolute(logs, place), known)
 
@@ -148,17 +146,16 @@ class Runs:
         self._runs: dict[Path, Run] = {}
         for job in _scan(root):
             for entry in _scan(Path(job.path)):
-                if _ID.fullmatch(entry.name):
+                if is_one(entry.name):
                     self._folders.setdefault(entry.name, []).append(Path(entry.path))
 
     def find(self, job_id: str) -> Run | None:
         """The run of a job, or of an element of an array; of several with that id, the latest."""
-        # A component of a heterogeneous job has no files of its own.
-        job_id = job_id.partition("+")[0]
-        whole = [self._run(folder) for folder in self._folders.get(job_id.partition("_")[0], ())]
+        whole = [self._run(folder) for folder in self._folders.get(base_id(job_id), ())]
         if whole:
             latest = max(whole, key=_submitted) if len(whole) > 1 else whole[0]
-            return latest if job_id == latest.job_id else _element(latest, job_id)
+            # A component of a heterogeneous job has no files of its own.
+            return _element(latest, job_id) if element(job_id) else latest
         # Submitted by hand, an array has folders of its elements only.
         return max(map(self._run, self._folders.get(job_id, [])), key=_submitted, default=None)
 
@@ -209,7 +206,7 @@ def known_runs(runs: Path) -> list[Run]:
 
 
 def _submitted(run: Run) -> tuple[str, tuple[int, int]]:
-    return run.known.submitted if run.known else "", _order(run.job_id)
+    return run.known.submitted if run.known else "", order(run.job_id)
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
@@ -218,8 +215,3 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
             return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def _order(job_id: str) -> tuple[int, int]:
-    number, _, index = job_id.partition("_")
-    return int(number), int(index or 0)

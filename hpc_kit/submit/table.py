@@ -8,6 +8,7 @@ import reprlib
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.slurm.job_id import base_id
 from hpc_kit.submit.record import reason
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def add(folder: Path, ids: Sequence[str], submissions: Sequence[DelayedSubmissio
 
     Where that cannot be written it is a warning: the jobs are in the queue, and their pickles hold the arguments too.
     """
-    path = folder / f"{ids[0].partition('_')[0]}{SUFFIX}"
+    path = folder / f"{base_id(ids[0])}{SUFFIX}"
     rows = [_row(index, ids[index], submissions[index]) for index in range(len(ids) - count, len(ids))]
     try:
         # Arguments are nobody else's business.

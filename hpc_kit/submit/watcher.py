@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import base_id, combined
+from hpc_kit.slurm.status import combined
 from hpc_kit.submit.monitor import LOST_LOOKS
 
 if TYPE_CHECKING:

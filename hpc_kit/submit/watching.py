@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.outlook import IN_LINE, reason_name
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import base_id
 from hpc_kit.submit.listing import Line, Listing, Wanted, look
 from hpc_kit.submit.monitor import LOST_LOOKS
 from hpc_kit.submit.runs import Runs

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import JobStatus, base_id, parse_sacct, parse_scontrol_job, parse_squeue
+from hpc_kit.slurm.status import JobStatus, parse_sacct, parse_scontrol_job, parse_squeue
 from hpc_kit.slurm.units import UNLIMITED
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -171,11 +172,3 @@ def test_any_name_comes_back_from_squeue(name: str) -> None:
     fields = "ada|main|N/A|N/A|N/A|5:00|0:01|n1|None"
     rows = f"7|7|RUNNING|{fields}|{name}\n8|8|PENDING|{fields}|x\n"
     assert [(each.job_id, each.name) for each in parse_squeue(rows)] == [("7", name), ("8", "x")]
-
-
-@pytest.mark.parametrize(
-    ("job_id", "base"),
-    [("12", "12"), ("12_3", "12"), ("12+1", "12"), ("12_[4-9%2]", "12"), ("12.batch", "12"), ("x", "x")],
-)
-def test_the_base_of_an_id(job_id: str, base: str) -> None:
-    assert base_id(job_id) == base
