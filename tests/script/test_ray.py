@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -84,3 +85,11 @@ def test_one_node_is_the_head_and_the_others_find_it_with_a_token_that_nobody_el
     assert f"--address=n1:{port} --temp-dir=/tmp/ray-7-1" in other
     assert (project / "mode").read_text() == "600\n"
     assert not (project / "runs" / "job" / "7" / "ray-token").exists()
+
+
+def test_a_port_that_is_taken_is_passed_by(project: Path) -> None:
+    first = 10000 + 9 * 31
+    with socket.create_server(("127.0.0.1", first)):
+        executed(project, PROGRAM="true", SLURM_JOB_ID="9")
+    assert f"--port={first + 1621} " in (project / "ray-0").read_text()
+    assert f"--address=n1:{first + 1621} " in (project / "ray-1").read_text()
