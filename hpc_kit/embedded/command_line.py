@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 class _Command(Protocol):
     def main(self, argv: list[str], environ: Mapping[str, str]) -> int:
-        """Run the command."""
+        """Run the command; its exit status.
+
+        Raises:
+            Refused: Slurm would say no.
+        """
 
 
 def run(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -30,10 +34,22 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"{command}: error: not supported by the embedded Slurm: {ABSENT[command]}", file=sys.stderr)
         return 1
     try:
-        return cast("_Command", load(command)).main(words, environ)
+        return _answer(command, words, environ)
     except (HpcKitError, sqlite3.Error) as error:
         print(f"{command}: error: {error}", file=sys.stderr)
         return 1
+
+
+def _answer(command: str, words: list[str], environ: Mapping[str, str]) -> int:
+    work = cast("_Command", load(command))
+    # Behind `load`, which says it where code is missing.
+    from hpc_kit.embedded.refused import Refused
+
+    try:
+        return work.main(words, environ)
+    except Refused as refusal:
+        sys.stderr.write(refusal.said_by(command))
+        return refusal.status
 
 
 def main() -> NoReturn:

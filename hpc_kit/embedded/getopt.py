@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.embedded.refused import Usage
 from hpc_kit.embedded.support import Row, Support
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 NONE, REQUIRED, OPTIONAL = 0, 1, 2
-
-
-class Usage(Exception):
-    """The command line is wrong; its words are what getopt prints behind the command's name."""
-
-
-class Problem(Exception):
-    """Something else is wrong; its words are printed as they stand, and the command ends with 1."""
 
 
 class Given(NamedTuple):

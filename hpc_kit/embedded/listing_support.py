@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded.getopt import Problem
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.support import Row, Support
 
 if TYPE_CHECKING:

@@ -1,6 +1,16 @@
-"""How the embedded Slurm says no."""
+"""How the embedded Slurm says no; `command_line` prints it."""
 
 from __future__ import annotations
+
+BAD_OPTION = 255
+"""Exit status of sbatch, salloc and srun for an option that they do not understand."""
+
+_FAILED = {
+    "salloc": "Job submit/allocate failed",
+    "sbatch": "Batch job submission failed",
+    "srun": "Unable to allocate resources",
+}
+"""A command's phrase for a request that did not get through."""
 
 
 class Refused(Exception):
@@ -18,7 +28,26 @@ class Refused(Exception):
         self.denied = denied
         self.status = status
 
-    def said_by(self, command: str, failed: str) -> str:
-        """All lines, as the command prints them: `failed` is its phrase for a request that did not get through."""
-        lines = [*self.lines, f"error: {failed}: {self.denied}"] if self.denied else self.lines
+    def said_by(self, command: str) -> str:
+        """All lines, as the command prints them."""
+        lines = [*self.lines, f"error: {_FAILED[command]}: {self.denied}"] if self.denied else self.lines
         return "".join(f"{command}: {line}\n" for line in lines)
+
+
+class Usage(Refused):
+    """The command line is wrong; behind the words the command says where the right ones stand."""
+
+    def said_by(self, command: str) -> str:
+        """Slurm's two lines."""
+        return f'{super().said_by(command)}Try "{command} --help" for more information\n'
+
+
+class Problem(Refused):
+    """Something else is wrong; its words are printed as they stand."""
+
+    def __str__(self) -> str:
+        return self.lines[0]
+
+    def said_by(self, command: str) -> str:  # noqa: ARG002 - words of whichever command
+        """Its own words."""
+        return f"{self}\n"

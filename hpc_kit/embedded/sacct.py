@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import listing_support, start
-from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Problem, Table, Usage
+from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table
 from hpc_kit.embedded.job_ids import JobId, find, parse
+from hpc_kit.embedded.refused import Refused, Usage
 from hpc_kit.embedded.sacct_fields import NAMES, SIZES, UNITS, Field, Row, in_unit
 from hpc_kit.embedded.sacct_fields import find as find_field
 from hpc_kit.embedded.sacct_filter import Filter
@@ -55,23 +55,7 @@ OPTIONS = Table(
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        given, words = OPTIONS.parse(argv)
-        options: dict[str, str] = {}
-        for name, value in given:
-            joined = name in {"jobs", "format"} and options.get(name)
-            options[name] = f"{options[name]},{value}" if joined else value or ""
-        if options.get("user") == "" and words:
-            options["user"] = words.pop(0)
-        return _sacct(options, environ)
-    except Usage as error:
-        sys.stderr.write(f"sacct: {error}\n")
-    except Problem as error:
-        sys.stderr.write(f"sacct: {error}\n" if str(error) else "")
-    return 1
-
-
-def _sacct(options: dict[str, str], environ: Mapping[str, str]) -> int:
+    options = _options(argv)
     if "version" in options:
         print(f"slurm {VERSION}")
     elif "helpformat" in options:
@@ -82,8 +66,8 @@ def _sacct(options: dict[str, str], environ: Mapping[str, str]) -> int:
         fields = _fields(options, environ)
         if "units" in options and options["units"][:1].upper() not in UNITS:
             bad = options["units"][:1]
-            raise Problem(
-                f"error: Invalid unit type '{bad}'. Possible options are '{UNITS}'\nsacct: fatal: Invalid unit type"
+            raise Refused(
+                f"error: Invalid unit type '{bad}'. Possible options are '{UNITS}'", "fatal: Invalid unit type"
             )
         state = State.open(environ)
         start.put_in_order(state)
@@ -98,6 +82,21 @@ def _sacct(options: dict[str, str], environ: Mapping[str, str]) -> int:
         else:
             _print(rows, fields, options)
     return 0
+
+
+def _options(argv: list[str]) -> dict[str, str]:
+    try:
+        given, words = OPTIONS.parse(argv)
+    except Usage as error:
+        # It does not say where its options stand.
+        raise Refused(*error.lines) from None
+    options: dict[str, str] = {}
+    for name, value in given:
+        joined = name in {"jobs", "format"} and options.get(name)
+        options[name] = f"{options[name]},{value}" if joined else value or ""
+    if options.get("user") == "" and words:
+        options["user"] = words.pop(0)
+    return options
 
 
 def _print_names() -> None:
@@ -121,7 +120,7 @@ def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[s
             found += [(each, field.width, field) for each, field in map(_known, NAMES)]
             continue
         if percent and not re.fullmatch(r"-?[0-9]+", width):
-            raise Problem(f'error: Invalid field width: "{part}"')
+            raise Refused(f'error: Invalid field width: "{part}"')
         full, field = _known(name)
         found.append((full, int(width) if percent else field.width, field))
     return found
@@ -131,9 +130,9 @@ def _known(name: str) -> tuple[str, Field]:
     found = find_field(name)
     if name.lower() in {"allocgres", "reqgres"}:
         kind = name.lower().removesuffix("gres").title()
-        raise Problem(f"fatal: {kind}GRES has been removed, please use {kind}TRES")
+        raise Refused(f"fatal: {kind}GRES has been removed, please use {kind}TRES")
     if found is None:
-        raise Problem(f'error: Invalid field requested: "{name}"')
+        raise Refused(f'error: Invalid field requested: "{name}"')
     return found
 
 
@@ -186,7 +185,7 @@ def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]
         try:
             ids = parse(options["jobs"])
         except ValueError as error:
-            raise Problem(f"fatal: Bad job/step specified: {error}") from None
+            raise Refused(f"fatal: Bad job/step specified: {error}") from None
         found = _by_ids(state, ids)
     else:
         found = [(job, set[str]()) for job in state.jobs()]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.job_states import parse_states
 from hpc_kit.embedded.owner import is_known
+from hpc_kit.embedded.refused import Problem, Refused
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.instants import fault, parse_instant
 from hpc_kit.slurm.nodelist import expand
@@ -32,7 +31,7 @@ class Filter:
         if "user" not in options and "uid" not in options and os.getuid():
             self._users = {str(os.getuid())}
         if unknown := sorted(word for word in self._users if not is_known("uid", word)):
-            raise Problem(f"error: Invalid user id: {unknown[0]}")
+            raise Refused(f"error: Invalid user id: {unknown[0]}")
         if "allusers" in options or "jobs" in options:
             self._users = set()
         self._hosts = set(expand(options["nodelist"])) if "nodelist" in options else set()
@@ -57,7 +56,7 @@ def _states(options: dict[str, str]) -> frozenset[str]:
     try:
         return parse_states(options["state"]) if options.get("state") else frozenset()
     except ValueError as error:
-        raise Problem(f"fatal: unrecognized job state value '{error}'") from None
+        raise Refused(f"fatal: unrecognized job state value '{error}'") from None
 
 
 def _instant(text: str | None, otherwise: float) -> float:
@@ -66,8 +65,7 @@ def _instant(text: str | None, otherwise: float) -> float:
     try:
         return parse_instant(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
     except HpcKitError:
-        sys.stderr.write(f"Invalid time specification (pos={fault(text)}): {text}\n")
-        raise Problem("") from None
+        raise Problem(f"Invalid time specification (pos={fault(text)}): {text}") from None
 
 
 def _midnight() -> float:

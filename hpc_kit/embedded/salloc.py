@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import processes, srun_job, submission
 from hpc_kit.embedded.environ import salloc_environ
 from hpc_kit.embedded.help import usage
-from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.refused import BAD_OPTION, Refused, Usage
 from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.state import State
 from hpc_kit.embedded.support import SBATCH_SUPPORT, Row, Support
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from hpc_kit.embedded.records import Job
 
-FAILED = "Job submit/allocate failed"
-BAD_OPTION = 255
 _NOT_FOUND = 1
 _LOOK_SECONDS = 0.05
 _QUEUED_SECONDS = 0.3
@@ -50,14 +48,6 @@ _RENAMED = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NETWORK": "network", "R
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        return _salloc(argv, environ)
-    except Refused as refusal:
-        sys.stderr.write(refusal.said_by("salloc", FAILED))
-        return refusal.status
-
-
-def _salloc(argv: list[str], environ: Mapping[str, str]) -> int:
     given, command = _parse(argv, strict=load(environ).strict)
     if given.has("version") or given.has("help") or given.has("usage"):
         print(f"slurm {VERSION}" if given.has("version") else usage("salloc", SUPPORT, SALLOC))
@@ -84,16 +74,12 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[Options, list[str]]:
         given, command = parse_options(argv, "salloc")
         for each in given.given:
             if each.option.since and strict:
-                _fail(f"unrecognized option '--{each.option.name}'")
+                raise Usage(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
             check_value(each.option, each.value)
     except DirectiveError as error:
-        _fail((error.found or error.what).splitlines()[-1].removeprefix("salloc: "))
+        line = (error.found or error.what).splitlines()[-1].removeprefix("salloc: ")
+        raise Usage(line, status=BAD_OPTION) from None
     return given, list(command)
-
-
-def _fail(line: str) -> None:
-    sys.stderr.write(f'salloc: {line}\nTry "salloc --help" for more information\n')
-    raise Refused(status=BAD_OPTION)
 
 
 def _variables(environ: Mapping[str, str]) -> Options:

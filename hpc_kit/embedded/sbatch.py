@@ -11,7 +11,7 @@ from hpc_kit.embedded import leniency, nodes, submission
 from hpc_kit.embedded.exit_codes import exit_status
 from hpc_kit.embedded.forecast import forecast
 from hpc_kit.embedded.help import usage
-from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.refused import BAD_OPTION, Refused, Usage
 from hpc_kit.embedded.request_gpus import INVALID
 from hpc_kit.embedded.sbatch_script import script_of
 from hpc_kit.embedded.settings import VERSION, load
@@ -26,10 +26,6 @@ from hpc_kit.slurm.options import SBATCH, Given, Options, Value, check_value, pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FAILED = "Batch job submission failed"
-BAD_OPTION = 255
-"""sbatch's exit status for an option that it does not understand."""
-
 # The controller, not sbatch, looks at these; or they are worked out with the size of the job.
 _LATER = frozenset({"array", "dependency", "hostlist"})
 _WAIT_SECONDS = 0.25
@@ -37,14 +33,6 @@ _WAIT_SECONDS = 0.25
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        return _sbatch(argv, environ)
-    except Refused as refusal:
-        sys.stderr.write(refusal.said_by("sbatch", FAILED))
-        return refusal.status
-
-
-def _sbatch(argv: list[str], environ: Mapping[str, str]) -> int:
     strict = load(environ).strict
     given, words = _parse(argv, strict=strict)
     if given.has("version"):
@@ -107,21 +95,16 @@ def _usage_error(error: DirectiveError, script: str = "") -> Refused:
         return Refused(f"fatal: {script}: {line.removeprefix('fatal: ')}")
     if "Invalid directive" in line:
         return Refused(line, status=BAD_OPTION)
-    return _not_understood(f"sbatch: {line}{plugin_hint(line)}")
-
-
-def _not_understood(line: str) -> Refused:
-    sys.stderr.write(f'{line}\nTry "sbatch --help" for more information\n')
-    return Refused(status=BAD_OPTION)
+    return Usage(f"{line}{plugin_hint(line)}", status=BAD_OPTION)
 
 
 def _check(options: Options, *, strict: bool) -> None:
     for each in options.given:
         name = each.option.name
         if each.option.since and strict:
-            raise _not_understood(f"sbatch: unrecognized option '--{name}'")
+            raise Usage(f"unrecognized option '--{name}'", status=BAD_OPTION)
         if name == "requeue" and each.value is not None and strict:  # newer releases take a value
-            raise _not_understood("sbatch: option '--requeue' doesn't allow an argument")
+            raise Usage("option '--requeue' doesn't allow an argument", status=BAD_OPTION)
         if each.option.kind in _LATER or (each.option.name == "nodes" and not (each.value or "").strip("0")):
             continue
         try:

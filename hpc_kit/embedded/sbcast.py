@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import listing_support
-from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table, Usage
+from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table
+from hpc_kit.embedded.refused import Problem, Refused
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State
 
@@ -27,25 +27,17 @@ OPTIONS = Table(
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        given, words = OPTIONS.parse(argv)
-        flags = {name: value or "" for name, value in given}
-        if flags.keys() & {"version", "help", "usage"}:
-            print(f"slurm {VERSION}" if "version" in flags else "Usage: sbcast [OPTIONS] SOURCE DEST")
-            return 0
-    except Usage as error:
-        return _look_it_up(f"sbcast: {error}")
+    given, words = OPTIONS.parse(argv)
+    flags = {name: value or "" for name, value in given}
+    if flags.keys() & {"version", "help", "usage"}:
+        print(f"slurm {VERSION}" if "version" in flags else "Usage: sbcast [OPTIONS] SOURCE DEST")
+        return 0
     if len(words) != 2:
-        return _look_it_up(f"Need two file names, have {len(words)} names")
+        raise Problem(f'Need two file names, have {len(words)} names\nTry "sbcast --help" for more information')
     problem = _no_job(flags.get("jobid") or environ.get("SLURM_JOB_ID"), environ) or _copy(words[0], words[1], flags)
     if problem:
-        sys.stderr.write(f"sbcast: error: {problem}\n")
-    return int(bool(problem))
-
-
-def _look_it_up(line: str) -> int:
-    sys.stderr.write(f'{line}\nTry "sbcast --help" for more information\n')
-    return 1
+        raise Refused(f"error: {problem}")
+    return 0
 
 
 def _no_job(named: str | None, environ: Mapping[str, str]) -> str:

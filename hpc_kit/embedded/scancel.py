@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import job_ids, listing_support, start
 from hpc_kit.embedded.arrays import split
-from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
 from hpc_kit.embedded.job_states import parse_states
 from hpc_kit.embedded.owner import is_known
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.wake import poke
@@ -51,17 +52,8 @@ class Target(NamedTuple):
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        given, words = OPTIONS.parse(argv)
-        return _scancel({name: value or "" for name, value in given}, words, environ)
-    except Usage as error:
-        sys.stderr.write(f'scancel: {error}\nTry "scancel --help" for more information\n')
-    except Problem as error:
-        sys.stderr.write(f"{error}\n")
-    return 1
-
-
-def _scancel(options: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
+    given, words = OPTIONS.parse(argv)
+    options = {name: value or "" for name, value in given}
     if "version" in options:
         print(f"slurm {VERSION}")
         return 0

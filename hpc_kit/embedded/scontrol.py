@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import listing_support, scontrol_change, scontrol_show, scontrol_update, start
-from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State
 from hpc_kit.errors import HostlistError
@@ -38,11 +39,7 @@ _ENOUGH = 5
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        given, words = OPTIONS.parse(argv)
-    except Usage as error:
-        sys.stderr.write(f'scontrol: {error}\nTry "scontrol --help" for more information\n')
-        return 1
+    given, words = OPTIONS.parse(argv)
     flags = {name: value or "" for name, value in given}
     if flags.keys() & {"version", "help"}:
         print(f"slurm {VERSION}" if "version" in flags else _help())
@@ -70,7 +67,7 @@ def _answer(flags: dict[str, str], words: list[str], environ: Mapping[str, str])
     except scontrol_show.NotShown as error:
         print(error)
     except Problem as error:
-        sys.stderr.write(f"{error}\n" if str(error) else "")
+        sys.stderr.write(error.said_by("scontrol"))
     return 1
 
 

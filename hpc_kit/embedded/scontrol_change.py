@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import arrays, job_ids, submission
-from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.recover import requeue as put_back
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.schedule import REQUEUED_HELD
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.wake import poke

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import nodes
-from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.owner import user_name
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.wake import poke
 

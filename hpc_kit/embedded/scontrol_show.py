@@ -7,9 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import job_ids, nodes, processes
-from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.node_view import NodeView, node_views
-from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.refused import Problem, Refused
 from hpc_kit.embedded.scontrol_job import job_text, step_text
 from hpc_kit.embedded.scontrol_node import node_text, partition_text
 from hpc_kit.embedded.settings import VERSION

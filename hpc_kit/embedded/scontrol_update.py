@@ -6,8 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import nodes
-from hpc_kit.embedded.getopt import Problem
-from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.refused import Problem, Refused
 from hpc_kit.embedded.request import decode, encode
 from hpc_kit.embedded.scontrol_change import FINISHED, find, own_record
 from hpc_kit.embedded.scontrol_nodes import update_nodes

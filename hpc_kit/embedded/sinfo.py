@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import columns, listing_support, start
-from hpc_kit.embedded.getopt import NONE, REQUIRED, Problem, Table, Usage
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.sinfo_fields import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
 from hpc_kit.embedded.sinfo_rows import find_rows
@@ -38,17 +39,8 @@ REASONS_LONG = "%20E %12U %19H %6t %N"
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        given, words = OPTIONS.parse(argv)
-        return _sinfo({name: value or "" for name, value in given}, words, environ)
-    except Usage as error:
-        sys.stderr.write(f'sinfo: {error}\nTry "sinfo --help" for more information\n')
-    except Problem as error:
-        sys.stderr.write(f"{error}\n")
-    return 1
-
-
-def _sinfo(options: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
+    given, words = OPTIONS.parse(argv)
+    options = {name: value or "" for name, value in given}
     if words:
         raise Problem(f"sinfo: error: Unrecognized option: {words[0]}")
     if "version" in options:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import nodes
 from hpc_kit.embedded.columns import parse_sort
-from hpc_kit.embedded.getopt import Problem
 from hpc_kit.embedded.node_view import NODE_STATES, NodeView, node_views
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.sinfo_fields import BY_LETTER, Field, Row
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import columns, listing_support, nodes, start
-from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Given, Problem, Table, Usage
+from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table
 from hpc_kit.embedded.job_ids import select
 from hpc_kit.embedded.job_states import STATES, parse_states
 from hpc_kit.embedded.owner import is_known
+from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME, EVERYTHING, SORT_KEYS
 from hpc_kit.embedded.state import State, now
@@ -50,17 +51,7 @@ VARIABLES = {
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        given, words = OPTIONS.parse(argv)
-        return _squeue(given, words, environ)
-    except Usage as error:
-        sys.stderr.write(f'squeue: {error}\nTry "squeue --help" for more information\n')
-    except Problem as error:
-        sys.stderr.write(f"{error}\n")
-    return 1
-
-
-def _squeue(given: list[Given], words: list[str], environ: Mapping[str, str]) -> int:
+    given, words = OPTIONS.parse(argv)
     options = {name: value or "" for name, value in given}
     with_value = {name for name, value in given if value is not None}
     if "version" in options:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import leniency, processes, srun_job, srun_launch, srun_multi, srun_step
@@ -45,11 +44,10 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     try:
         return _srun(argv, environ)
     except Refused as refusal:
-        sys.stderr.write(refusal.said_by("srun", srun_job.NO_ALLOCATION))
-        if refusal.status != 1:
-            return refusal.status
-        at_once = isinstance(refusal, srun_job.NotNow)
-        return _error_status(environ.get("SLURM_EXIT_IMMEDIATE" if at_once else "SLURM_EXIT_ERROR", ""))
+        if refusal.status == 1:
+            at_once = isinstance(refusal, srun_job.NotNow)
+            refusal.status = _error_status(environ.get("SLURM_EXIT_IMMEDIATE" if at_once else "SLURM_EXIT_ERROR", ""))
+        raise
     except srun_job.Interrupted:
         return _error_status(environ.get("SLURM_EXIT_ERROR", ""))
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _QUEUED_SECONDS = 0.5
 _LOOK_SECONDS = 0.03
 _NOT_OF_A_JOB = frozenset({"jobid", "kill-on-bad-exit", "wait"})
-NO_ALLOCATION = "Unable to allocate resources"
 OVER = "Job/step already completing or completed"
 BUSY = "Requested nodes are busy"
 

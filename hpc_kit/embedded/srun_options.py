@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.refused import BAD_OPTION, Refused, Usage
 from hpc_kit.embedded.srun_table import ALLOCATION, INPUT, SRUN_SUPPORT
 from hpc_kit.embedded.support import Support, plugin_hint
 from hpc_kit.errors import HpcKitError
@@ -14,18 +14,7 @@ from hpc_kit.slurm.options import SRUN, Option, Options, Value, parse_options
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-BAD_OPTION = 255
-"""srun's exit status for an option that it does not understand."""
-
 _MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
-
-
-class UnknownOption(Refused):
-    """An option that srun does not know; it says where to look them up."""
-
-    def said_by(self, command: str, failed: str) -> str:
-        """Slurm's two lines."""
-        return f'{super().said_by(command, failed)}Try "{command} --help" for more information\n'
 
 
 class Asked(NamedTuple):
@@ -69,10 +58,10 @@ def read(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True
         given, command = parse_options(argv, "srun")
     except HpcKitError as error:
         line = (error.found or error.what).removeprefix("srun: ")
-        raise UnknownOption(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
+        raise Usage(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
     for each in given.given:
         if each.option.since and strict:
-            raise UnknownOption(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
+            raise Usage(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
         _check(each.option, each.value)
     typed = {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
     if len(_MEMORY & typed.keys()) > 1:

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import listing_support, processes, tree
-from hpc_kit.embedded.getopt import NONE, REQUIRED, Table, Usage
+from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
+from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State
 
@@ -41,24 +42,15 @@ _MEMORY = re.compile(r"^Vm(Peak|HWM):\s+(\d+) kB", re.MULTILINE)
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    try:
-        given, words = OPTIONS.parse(argv)
-    except Usage as error:
-        sys.stderr.write(f'sstat: {error}\nTry "sstat --help" for more information\n')
-        return 1
+    given, words = OPTIONS.parse(argv)
     flags = {name: value or "" for name, value in given}
     if flags.keys() & {"version", "help", "usage", "helpformat"}:
         print(f"slurm {VERSION}" if "version" in flags else "\n".join(FIELDS))
         return 0
     named = [part for text in (flags.get("jobs", ""), *words) for part in text.split(",") if part]
     if not named:
-        sys.stderr.write("sstat: error: You didn't give me any jobs to stat.\n")
-        return 1
-    try:
-        columns = _columns(flags)
-    except KeyError as error:
-        sys.stderr.write(f'sstat: fatal: Invalid field requested: "{error.args[0]}"\n')
-        return 1
+        raise Refused("error: You didn't give me any jobs to stat.")
+    columns = _columns(flags)
     _print(columns, [row for name in named for row in _rows(State.open(environ), name, flags)], flags)
     return 0
 
@@ -75,7 +67,7 @@ def _columns(flags: Mapping[str, str]) -> list[tuple[str, int]]:
         names = [name for name in FIELDS if name.lower().startswith(typed.lower())]
         exact = [name for name in names if name.lower() == typed.lower()]
         if not names:
-            raise KeyError(typed)
+            raise Refused(f'fatal: Invalid field requested: "{typed}"')
         name = (exact or names)[0]
         found.append((name, int(width) if width.lstrip("-").isdecimal() else FIELDS[name]))
     return found

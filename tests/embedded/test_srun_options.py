@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.embedded.refused import Refused
-from hpc_kit.embedded.srun_options import BAD_OPTION, Asked, read
+from hpc_kit.embedded.refused import BAD_OPTION, Refused
+from hpc_kit.embedded.srun_options import Asked, read
 from hpc_kit.embedded.srun_table import ALLOCATION, INPUT, SRUN_SUPPORT
 from hpc_kit.embedded.support import Support
 from hpc_kit.slurm.options import SRUN
@@ -21,7 +21,7 @@ def refusal(line: str, **environ: str) -> tuple[str, int]:
     """What srun prints, and its status."""
     with pytest.raises(Refused) as caught:
         asked(line, **environ)
-    return caught.value.said_by("srun", "?"), caught.value.status
+    return caught.value.said_by("srun"), caught.value.status
 
 
 def test_every_option_of_srun_is_spoken_for() -> None:

@@ -26,7 +26,7 @@ def request(line: str, environ: dict[str, str] = OF_JOB, *, allocated: bool = Fa
 def refusal(line: str, environ: dict[str, str] = OF_JOB) -> str:
     with pytest.raises(Refused) as caught:
         request(line, environ)
-    return caught.value.said_by("srun", "?")
+    return caught.value.said_by("srun")
 
 
 @pytest.mark.parametrize(
