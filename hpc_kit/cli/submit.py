@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,19 +108,25 @@ def _send(
         if chain is not None and done:
             options = {**request.options, **dependency(chain, done[-1].job_id, job.job.resources.given())}
             job = job_of(structs.replace(request, options=options), root)  # noqa: PLW2901 - the same, with what it waits for
+        after = f", {job.job.resources.dependency}" if chain is not None and done else ""
+        tell = partial(_tell_job, job=job, after=after)
         try:
-            done.append(submission.send(job, root=root, standalone=standalone, command_line=sys.argv))
+            sent = submission.send(job, root=root, standalone=standalone, command_line=sys.argv, taken=tell)
         except HpcKitError:
             for earlier in done:
                 line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
             raise
-        for note in job.notes:
-            line("note", note)
-        if done[-1].found_again:
-            line("note", f"job {done[-1].job_id} was taken when its answer was lost: it is not submitted a second time")
-        after = f", {job.job.resources.dependency}" if chain is not None and len(done) > 1 else ""
-        line("job", f"{done[-1].job_id} {describe(job)}{after}", right=account.shown(done[-1].run))
+        done.append(sent)
     return done
+
+
+def _tell_job(sent: Submission, job: Resolved, after: str) -> None:
+    """A job that is in the queue, as soon as it is."""
+    for note in (*job.notes, *sent.notes):
+        line("note", note)
+    if sent.found_again:
+        line("note", f"job {sent.job_id} was taken when its answer was lost: it is not submitted a second time")
+    line("job", f"{sent.job_id} {describe(job)}{after}", right=account.shown(sent.run))
 
 
 @contextmanager

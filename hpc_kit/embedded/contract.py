@@ -24,7 +24,8 @@ from hpc_kit.embedded.environ import batch_environ
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.settings import VERSION, Settings
 from hpc_kit.embedded.srun_table import INPUT, SRUN_SUPPORT
-from hpc_kit.embedded.support import SBATCH_SUPPORT, VARIABLES, Row
+from hpc_kit.embedded.support import SBATCH_SUPPORT, Row
+from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from hpc_kit.slurm.options import SALLOC, SBATCH, SRUN, Option, Value
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def text() -> str:
         "## sbatch\n",
         _options(SBATCH_SUPPORT, SBATCH),
         "Variables that stand for options, stronger than a directive and weaker than the command line:\n",
-        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in VARIABLES.items())),
+        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in INPUT_VARIABLES.items())),
         "The batch script's own variables, here of a job of two nodes in an array, requeued once:\n",
         _table(("variable", "for example"), _variables()),
         "## srun\n",

@@ -16,9 +16,10 @@ from hpc_kit.embedded.request_gpus import INVALID
 from hpc_kit.embedded.sbatch_script import script_of
 from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.state import State
-from hpc_kit.embedded.support import VARIABLES, plugin_hint
+from hpc_kit.embedded.support import plugin_hint
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import read_directives
+from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from hpc_kit.slurm.instants import fault
 from hpc_kit.slurm.kinds import slurm_words
 from hpc_kit.slurm.options import SBATCH, Given, Options, Value, check_value, parse_options
@@ -143,7 +144,7 @@ def _directives(script: bytes, name: str, *, strict: bool) -> Options:
 def _variables(environ: Mapping[str, str], *, strict: bool) -> Options:
     """SBATCH_* as options; one that is only a flag counts whatever its value is."""
     given = []
-    for variable, name in VARIABLES.items():
+    for variable, name in INPUT_VARIABLES.items():
         if variable in environ:
             option = SBATCH[name]
             given.append(Given(option, None if option.value is Value.NONE else environ[variable], 0))

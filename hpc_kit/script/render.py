@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit import run_files
-from hpc_kit.errors import TemplateError
+from hpc_kit.errors import SpecError, TemplateError
 from hpc_kit.script import quoting
 from hpc_kit.script.context import context
 from hpc_kit.spec import files, places
@@ -87,9 +87,25 @@ def fill(path: Path, values: Mapping[str, object], root: Path) -> str:
 
     Raises:
         TemplateError: It asks for a value that does not exist, or is no template.
+        SpecError: A value holds bytes that are no UTF-8.
     """
     with _template_errors(path.name.removesuffix(SUFFIX)):
-        return _environment(root, path.parent).get_template(path.name).render(values)
+        text = _environment(root, path.parent).get_template(path.name).render(values)
+    _check_text(text)
+    return text
+
+
+def _check_text(text: str) -> None:
+    """A word of the command line may be made of any bytes; those of a script are UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text[: error.start].rpartition("\n")[2] + text[error.start : error.end]
+        raise SpecError(
+            "a value of the job is no UTF-8",
+            found=os.fsencode(line).decode(errors="backslashreplace"),
+            remedy="the same text in UTF-8; bytes that are no text belong into a file, or into the program",
+        ) from error
 
 
 def _environment(root: Path, own: Path) -> Environment:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.commands import Completed, clean_environ
+from hpc_kit.slurm.commands import Completed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hpc_kit.spec.resolve import Resolved
@@ -53,7 +53,7 @@ def hand_over(
     Args:
         resolved: The job, for the words of an error.
         script: The file; nothing else ever has its path.
-        access: The Slurm.
+        access: The Slurm, with the environment for sbatch.
         cwd: Where sbatch runs, and so where the job does unless it says otherwise.
         meanwhile: What to import while sbatch is at work.
 
@@ -65,7 +65,7 @@ def hand_over(
         AnswerLost: It cannot be known whether it took the job.
         SlurmUnavailable: It could not be asked.
     """
-    process = _start(["sbatch", str(script)], access, cwd)
+    process = _start(["sbatch", str(script)], access.environ, cwd)
     interrupted = False
     try:
         with suppress(ImportError):
@@ -104,12 +104,12 @@ def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Acc
     return found.job_id
 
 
-def _start(argv: list[str], access: Access, cwd: Path) -> subprocess.Popen[str]:
+def _start(argv: list[str], environ: Mapping[str, str], cwd: Path) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
             argv,
             cwd=cwd,
-            env=clean_environ(access.environ),
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -140,10 +140,12 @@ def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def _id_of(answer: Completed) -> str | None:
-    """The job's id; sites put words of their own around it."""
-    if answer.returncode != 0:
-        return None
-    matches = (pattern.search(answer.stdout) for pattern in _IDS)
+    """The job's id; sites put words of their own around it.
+
+    Slurm's own sentence counts whatever the exit status: a site's wrapper may end badly behind it.
+    """
+    patterns = _IDS if answer.returncode == 0 else _IDS[:1]
+    matches = (pattern.search(answer.stdout) for pattern in patterns)
     return next((match[1] for match in matches if match), None)
 
 

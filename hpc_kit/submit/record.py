@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -130,8 +131,20 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 def encode(record: Record) -> bytes:
-    """The text of a record."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    """The text of a record; bytes of its words that are no UTF-8 are written as `\\xff`."""
+    try:
+        data = msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_printable(msgspec.to_builtins(record)))
+    return msgspec.json.format(data, indent=2) + b"\n"
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return os.fsencode(value).decode(errors="backslashreplace")
+    if isinstance(value, dict):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return [_printable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def read(run: Path) -> Known | None:

@@ -73,6 +73,9 @@ class Staging:
         except OSError as error:
             self.drop()
             raise unwritable(folder, error) from error
+        except BaseException:
+            self.drop()
+            raise
 
     def drop(self) -> None:
         """Take everything back."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit import __version__
 from hpc_kit.script.render import command_line as render_command
 from hpc_kit.script.render import render_resolved
+from hpc_kit.slurm.commands import clean_environ
+from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.slurm.user import user_name
 from hpc_kit.spec import files
 from hpc_kit.spec.choose import default_cluster
@@ -20,7 +22,7 @@ from hpc_kit.spec.resolve import resolve
 from hpc_kit.submit import handover
 from hpc_kit.submit.access import Access, access_of, version_of
 from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
-from hpc_kit.submit.provenance import Git, kept_environment, kept_words, packages
+from hpc_kit.submit.provenance import Git, GitState, kept_environment, kept_words, packages
 from hpc_kit.submit.record import Record, RecordLogs
 from hpc_kit.submit.staging import STAGING, Staging
 
@@ -114,6 +116,9 @@ class Submission(NamedTuple):
     found_again: bool = False
     """It was taken already, by a submission whose answer was lost; nothing was submitted now."""
 
+    notes: tuple[str, ...] = ()
+    """What was left out of the environment for it."""
+
 
 def send(
     resolved: Resolved,
@@ -125,6 +130,7 @@ def send(
     text: str | None = None,
     allow_ids: bool = False,
     meanwhile: Callable[[], object] = lambda: None,
+    taken: Callable[[Submission], object] = lambda _: None,
 ) -> Submission:
     """Submit a job that is fitted to its cluster, and leave its record.
 
@@ -137,13 +143,14 @@ def send(
         text: The script, where it is rendered already.
         allow_ids: See `make_log_folders`.
         meanwhile: What to import while sbatch is at work.
+        taken: Told of the job as soon as there is one; git, which may take seconds, is waited for behind it.
 
     Raises:
         SlurmUnavailable: There is no Slurm, or it does not answer.
         AnswerLost: It is not known whether Slurm has the job; the next submission finds out first.
         SubmitRefused: Sbatch took no job; nothing is left behind.
         RecordError: The record cannot be written; the error says whether the job is in the queue.
-        SubmitInterrupted: Ctrl-C came while sbatch was at work; the job is in the queue, with its record.
+        SubmitInterrupted: Ctrl-C came from there on; the job is in the queue, with its record.
     """
     root = root.absolute()
     if text is None:
@@ -152,31 +159,57 @@ def send(
     made = make_log_folders(resolved, root, allow_ids=allow_ids)
     folder = base_folder(resolved, root) / resolved.log_folder
     if job_id := _settled(folder, text, access, repeat=not allow_ids):
-        return Submission(job_id, folder / job_id, access, found_again=True)
+        done = Submission(job_id, folder / job_id, access, found_again=True)
+        taken(done)
+        return done
+    environ, notes = without_overrides(clean_environ(access.environ), text)
     git = Git(root, resolved.cluster.runs)
     try:
         version = str(version_of(resolved.cluster, access.environ) or "") or None
-        record = draft(resolved, root, command_line, access.environ, version=version)
+        record = draft(resolved, root, command_line, environ, version=version)
         staging = Staging(folder, text, record)
-    except Exception:
+    except BaseException:
         git.stop()
         remove_folders(made)
         raise
     try:
-        job_id, interrupted = handover.hand_over(resolved, staging.script, access, root, meanwhile)
+        asked = access._replace(environ=environ)
+        job_id, interrupted = handover.hand_over(resolved, staging.script, asked, root, meanwhile)
     except handover.AnswerLost:
         # The job may be there: its record stays where it is until that is known.
-        staging.lose(git.state())
+        staging.lose(_code(git)[0])
         raise
     except BaseException:
         git.stop()
         staging.drop()
         remove_folders(made)
         raise
-    run = staging.keep(job_id, git.state())
-    if interrupted:
+    done = Submission(job_id, folder / job_id, access, notes=notes)
+    if _keep(done, staging, git, taken) or interrupted:
         raise handover.SubmitInterrupted(job_id)
-    return Submission(job_id, run, access)
+    return done
+
+
+def _keep(done: Submission, staging: Staging, git: Git, taken: Callable[[Submission], object]) -> bool:
+    """Leave the record of a job that is in the queue, however its news are taken; whether Ctrl-C came meanwhile."""
+    stopped = late = False
+    try:
+        taken(done)
+    except KeyboardInterrupt:
+        stopped = True
+    finally:
+        code, late = _code(git)
+        staging.keep(done.job_id, code)
+    return stopped or late
+
+
+def _code(git: Git) -> tuple[GitState, bool]:
+    """What git says; Ctrl-C meanwhile costs that alone, and is told."""
+    try:
+        return git.state(), False
+    except KeyboardInterrupt:
+        git.stop()
+        return GitState(note="git was not waited for: Ctrl-C"), True
 
 
 def _settled(folder: Path, text: str, access: Access, *, repeat: bool) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.commands import clean_environ
+from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.submit.access import access_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def would_start(
 
     text = render_resolved(resolved, standalone=standalone, root=root)
     access = access_of(resolved.cluster, environ)
-    access = access._replace(environ=clean_environ(access.environ))
+    environ, _ = without_overrides(clean_environ(access.environ), text)
+    # The time is read as Slurm prints it where nobody wishes for another form.
+    access = access._replace(environ={name: each for name, each in environ.items() if name != "SLURM_TIME_FORMAT"})
     with tempfile.NamedTemporaryFile("w", prefix="hpc_kit.", suffix=".sbatch", encoding="utf-8") as script:
         script.write(text)
         script.flush()

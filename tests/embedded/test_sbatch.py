@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.embedded import Partition
-from hpc_kit.embedded.support import SBATCH_SUPPORT, VARIABLES, Support
+from hpc_kit.embedded.support import SBATCH_SUPPORT, Support
+from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from hpc_kit.slurm.options import SBATCH
 from tests.embedded.conftest import Slurm
 
@@ -235,7 +236,7 @@ def test_an_environment_may_come_from_a_file(slurm: Slurm) -> None:
 
 def test_every_option_of_sbatch_has_its_row() -> None:
     assert set(SBATCH) == set(SBATCH_SUPPORT)
-    assert set(VARIABLES.values()) <= set(SBATCH_SUPPORT)
+    assert set(INPUT_VARIABLES.values()) <= set(SBATCH_SUPPORT)
     assert all(row.note for row in SBATCH_SUPPORT.values() if row.support is not Support.DONE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,9 @@ class Refused(Exception):
     """The real parser does not take it; the text is what it wrote."""
 
 
-def sbatch_defined_options(script: str, argv: Sequence[str] = ()) -> dict[str, str]:
+def sbatch_defined_options(
+    script: str, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The options of a batch script by name, as the real sbatch prints them.
 
     Raises:
@@ -36,7 +38,7 @@ def sbatch_defined_options(script: str, argv: Sequence[str] = ()) -> dict[str, s
     with tempfile.TemporaryDirectory() as folder:
         batch = Path(folder, "job.sbatch")
         batch.write_text(script, newline="")
-        with _sbatch(folder, [*argv, str(batch)]) as lines:
+        with _sbatch(folder, [*argv, str(batch)], variables or {}) as lines:
             options: dict[str, str] = {}
             heard = []
             for line in lines:
@@ -83,11 +85,11 @@ def _environ(folder: str) -> dict[str, str]:
 
 
 @contextmanager
-def _sbatch(folder: str, argv: list[str]) -> Iterator[Iterator[str]]:
+def _sbatch(folder: str, argv: list[str], variables: Mapping[str, str]) -> Iterator[Iterator[str]]:
     """Its messages line by line; whoever has read enough leaves, and sbatch need not wait for a controller."""
     with subprocess.Popen(
         ["sbatch", "-v", "--test-only", *argv],
-        env=_environ(folder),
+        env={**_environ(folder), **variables},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

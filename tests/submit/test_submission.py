@@ -15,7 +15,9 @@ import pytest
 import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
 from hpc_kit.script.render import render
-from hpc_kit.submit import handover, lost, submission
+from hpc_kit.spec import files
+from hpc_kit.spec.resolve import resolve
+from hpc_kit.submit import handover, lost, provenance, staging, submission
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
 from hpc_kit.submit.submission import submit
@@ -91,6 +93,22 @@ def test_the_users_own_defaults_for_sbatch_stay(slurm: FakeSlurm, monkeypatch: p
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
     submit("job", "fake")
     assert slurm.sbatch_environ()["SBATCH_ACCOUNT"] == "mine"
+
+
+def test_what_the_script_says_holds_against_the_users_defaults_for_sbatch(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = {"SBATCH_PARTITION": "debug", "SBATCH_OUTPUT": "/x", "SBATCH_WAIT": "", "SBATCH_QOS": "low"}
+    for name, value in defaults.items():
+        monkeypatch.setenv(name, value)
+    done = submission.send(resolve(files.load("job", "fake", set={"resources.partition": "gpu"})), root=project)
+    assert {name for name in slurm.sbatch_environ() if name in defaults} == {"SBATCH_QOS"}
+    assert done.notes == (
+        "left out SBATCH_OUTPUT=/x of the environment: the script says --output=runs/job/%j.log",
+        "left out SBATCH_PARTITION=debug of the environment: the script says --partition=gpu",
+        "left out SBATCH_WAIT of the environment: sbatch would not answer before the job is over",
+    )
+    assert not defaults.keys() - {"SBATCH_QOS"} & record_of(done.run)["environment"].keys()
 
 
 def test_the_record_says_what_was_run_and_with_what(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
@@ -365,6 +383,13 @@ def test_an_answer_in_a_sites_own_words_is_understood(slurm: FakeSlurm) -> None:
     assert submit("job", "fake").job_id == "13"
 
 
+def test_a_job_that_was_told_is_there_however_sbatch_ends(slurm: FakeSlurm, project: Path) -> None:
+    hook = 'echo "job 7 of the day"; echo "Submitted batch job 13"; cp -- "$1" "$FAKE/13.script"; exit 2'
+    slurm.says("sbatch.hook", hook)
+    assert submit("job", "fake").job_id == "13"
+    assert record_of(project / "runs/job/13")["job_id"] == "13"
+
+
 def test_without_slurm_nothing_is_made(project: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SlurmUnavailable, match="cluster fake is a real one"):
@@ -422,6 +447,60 @@ def test_ctrl_c_while_sbatch_works_loses_no_job(slurm: FakeSlurm, project: Path,
         submit("job", "fake")
     assert stopped.value.job_id == "12"
     assert (project / "runs/job/12/record.json").is_file()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_git_is_waited_for_keeps_the_record(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance.Git, "state", interrupt)
+    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
+        submit("job", "fake")
+    record = record_of(project / "runs/job/12")
+    assert (record["job_id"], record["git"]["note"]) == ("12", "git was not waited for: Ctrl-C")
+    assert not list((project / "runs/job").glob(".submitting-*"))
+
+
+def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = resolve(files.load("job", "fake"))
+    told: list[str] = []
+
+    def state(git: provenance.Git) -> provenance.GitState:
+        told.append("git")
+        git.stop()
+        return provenance.GitState()
+
+    monkeypatch.setattr(provenance.Git, "state", state)
+    submission.send(resolved, root=project, taken=lambda done: told.append(done.job_id))
+    assert told == ["12", "git"]
+    with pytest.raises(SubmitInterrupted, match="job 13"):
+        submission.send(resolved, root=project, taken=interrupt)
+    assert record_of(project / "runs/job/13")["job_id"] == "13"
+
+
+def test_bytes_that_are_no_text_are_refused_in_a_script_and_spelt_out_in_a_record(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_X", "\udcff")
+    with pytest.raises(SpecError, match="no UTF-8") as error:
+        submit("job", "fake", set={"env.NAME": "caf\udce9"})
+    assert str(error.value.found).endswith("env.NAME=caf\\xe9")
+    assert not (project / "runs").exists()
+    assert record_of(submit("job", "fake").run.folder)["environment"]["NCCL_X"] == "\\xff"
+
+
+def test_whatever_stops_it_before_sbatch_nothing_is_left(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "encode", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        submit("job", "fake")
+    assert not (project / "runs").exists()
 
 
 def test_a_second_ctrl_c_does_not_wait_for_an_sbatch_that_hangs(

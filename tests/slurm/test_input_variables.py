@@ -1,0 +1,56 @@
+"""Variables that would have the last word over a script: which of them sbatch does not get to see."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_kit.slurm.input_variables import INPUT_VARIABLES, without_overrides
+from hpc_kit.slurm.options import SBATCH
+from tests.slurm.oracle import sbatch_defined_options
+
+SCRIPT = "#!/bin/bash\n#SBATCH --time=10 --mem-per-cpu=2G\n#SBATCH --requeue\ntrue\n"
+
+
+def left(script: str = SCRIPT, **environ: str) -> set[str]:
+    kept, notes = without_overrides(environ, script)
+    assert len(notes) == len(environ) - len(kept)
+    return set(environ) - set(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "dropped"),
+    [
+        ("SBATCH_TIMELIMIT", True),
+        ("SBATCH_MEM_PER_NODE", True),
+        ("SBATCH_NO_REQUEUE", True),
+        ("SBATCH_ARRAY_INX", True),
+        ("SBATCH_ERROR", True),
+        ("SBATCH_WAIT", True),
+        ("SBATCH_ACCOUNT", False),
+        ("SBATCH_GPUS", False),
+        ("SLURM_CLUSTERS", False),
+        ("PATH", False),
+    ],
+)
+def test_a_variable_may_add_to_a_script_and_contradict_nothing(name: str, dropped: bool) -> None:
+    assert left(**{name: "x"}) == ({name} if dropped else set())
+
+
+def test_a_component_of_a_heterogeneous_job_counts_too() -> None:
+    script = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --partition=gpu\n"
+    assert left(script, SBATCH_PARTITION="debug") == {"SBATCH_PARTITION"}
+
+
+def test_a_script_that_sbatch_will_not_take_says_nothing() -> None:
+    assert left("#!/bin/bash\n#SBATCH --no-such-option\n", SBATCH_PARTITION="debug") == set()
+
+
+def test_each_variable_is_of_an_option() -> None:
+    assert set(INPUT_VARIABLES.values()) <= set(SBATCH)
+
+
+@pytest.mark.oracle("sbatch")
+def test_sbatch_itself_lets_the_variable_win() -> None:
+    script = "#!/bin/bash\n#SBATCH --partition=main\ntrue\n"
+    for variables, partition in (({"SBATCH_PARTITION": "debug"}, "debug"), ({}, "main")):
+        assert sbatch_defined_options(script, variables=variables)["partition"] == partition
