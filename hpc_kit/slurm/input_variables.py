@@ -1,4 +1,4 @@
-"""The variables of the environment that stand for options of sbatch, and which of them a script leaves nothing to say."""
+"""The variables of the environment that stand for options of sbatch, and which of them must not overrule a script."""
 
 from __future__ import annotations
 

@@ -17,21 +17,42 @@ CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/s
 
 
 def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str | None:
-    """`system` where sbatch is on PATH and Slurm has a configuration, else None."""
-    folders = environ.get("PATH", os.defpath).split(os.pathsep)
-    if not any(os.access(f"{folder or '.'}/sbatch", os.X_OK) for folder in folders):
+    """`system` where sbatch is on PATH and Slurm does not say that it lacks a configuration, else None.
+
+    Raises:
+        SlurmUnavailable: There is an sbatch, no configuration in its usual places, and no answer from sinfo.
+    """
+    sbatch = _program("sbatch", environ)
+    if sbatch is None:
         return None
     # Slurm would look for a file that is named and not there for a whole minute.
     if named := environ.get("SLURM_CONF"):
         return "system" if os.access(named, os.R_OK) else None
-    if any(os.access(path, os.R_OK) for path in CONFIGURATIONS):
+    beside = f"{os.path.realpath(sbatch).rpartition('/bin/')[0]}/etc/slurm.conf"
+    if any(os.access(path, os.R_OK) for path in (beside, *CONFIGURATIONS)):
+        return "system"
+    # A stand-in or a wrapper of a site may be sbatch alone.
+    if _program("sinfo", environ) is None:
         return "system"
     from hpc_kit.errors import SlurmUnavailable
     from hpc_kit.slurm.runner import run
 
     try:
         answer = (runner or run)(["sinfo", "--noheader"], timeout=PROBE_SECONDS, environ=environ)
-    except SlurmUnavailable:
-        return None
+    except SlurmUnavailable as error:
+        # Neither may be guessed: one would train on the login node, the other wait for a queue that is not there.
+        raise SlurmUnavailable(
+            "there is an sbatch here, but sinfo does not tell whether it has a cluster",
+            found=error.found,
+            remedy="try again, or say which: --cluster slurm (HPC_KIT_CLUSTER=slurm), or --cluster local for the "
+            "embedded Slurm",
+        ) from error
     configured = answer.returncode == 0 or "configuration source" not in answer.stderr
     return "system" if configured else None
+
+
+def _program(name: str, environ: Mapping[str, str]) -> str | None:
+    """A program on PATH."""
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = (f"{folder or '.'}/{name}" for folder in folders)
+    return next((path for path in paths if os.access(path, os.X_OK)), None)

@@ -108,7 +108,10 @@ def version_of(cluster: Cluster | None, environ: Mapping[str, str]) -> Version |
     from hpc_kit.slurm.detection import detect_version
     from hpc_kit.slurm.presence import find_slurm
 
-    return detect_version(environ) if find_slurm(environ) else None
+    try:
+        return detect_version(environ) if find_slurm(environ) else None
+    except SlurmUnavailable:
+        return None
 
 
 def embedded_environ(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:

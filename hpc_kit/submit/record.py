@@ -131,7 +131,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 def encode(record: Record) -> bytes:
-    """The text of a record; bytes of its words that are no UTF-8 are written as `\\xff`."""
+    """The text of a record; bytes of its words that are no UTF-8 are spelt out."""
     try:
         data = msgspec.json.encode(record)
     except UnicodeEncodeError:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import presence
 from hpc_kit.slurm.presence import find_slurm
+from hpc_kit.submit.access import version_of
 from tests.slurm.test_commands import Slurm, program
 
 
@@ -29,15 +31,15 @@ def test_a_named_configuration_decides_without_a_question(tmp_path: Path) -> Non
         ("main* up 1-00:00:00 4 idle n[1-4]\n", "system"),
         ((1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n"), "system"),
         ((1, "sinfo: fatal: Could not establish a configuration source\n"), None),
-        (None, None),
     ],
 )
 def test_without_a_configuration_file_sinfo_is_asked(
-    sinfo: str | tuple[int, str] | None, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sinfo: str | tuple[int, str], found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, "sbatch")
-    monkeypatch.setattr(presence, "CONFIGURATIONS", (str(tmp_path / "none.conf"),))
-    slurm = Slurm() if sinfo is None else Slurm(sinfo=sinfo)
+    program(tmp_path, "sinfo")
+    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    slurm = Slurm(sinfo=sinfo)
     assert find_slurm({"PATH": str(tmp_path)}, slurm) == found
     assert slurm.asked == [["sinfo", "--noheader"]]
 
@@ -46,3 +48,31 @@ def test_a_configuration_in_its_usual_place_is_enough(tmp_path: Path, monkeypatc
     program(tmp_path, "sbatch")
     monkeypatch.setattr(presence, "CONFIGURATIONS", (__file__,))
     assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
+
+
+def test_the_configuration_beside_sbatch_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    for folder in ("bin", "opt", "opt/slurm", "opt/slurm/etc"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bin" / "sbatch").symlink_to(program(tmp_path / "opt/slurm/bin", "sbatch"))
+    (tmp_path / "opt/slurm/etc/slurm.conf").touch()
+    slurm = Slurm()
+    assert find_slurm({"PATH": str(tmp_path / "bin")}, slurm) == "system"
+    assert slurm.asked == []
+
+
+def test_an_sbatch_alone_is_a_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "sbatch")
+    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
+
+
+def test_a_sinfo_that_does_not_answer_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.1)
+    program(tmp_path, "sbatch")
+    program(tmp_path, "sinfo", "exec sleep 60")
+    with pytest.raises(SlurmUnavailable, match="does not tell whether it has a cluster") as error:
+        find_slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert "--cluster local" in str(error.value.remedy)
+    assert version_of(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
