@@ -124,7 +124,7 @@ def _sides(asked: Question, first: str, world: Group) -> list[Side]:
     for backend in asked.backends:
         device = torch.device("cpu")
         if backend == "nccl":
-            device = devices.choose(backend, world.local_rank, world.local_world_size)
+            device = devices.choose(backend, world)
         if device not in rooms:
             length = max(asked.sizes) // 4 + world.world_size
             rooms[device] = torch.zeros(length, device=device), torch.zeros(length, device=device)

@@ -24,6 +24,4 @@ def command(in_job: bool, timeout: float | None) -> None:
     notice.quiet_torch()
     os.environ[sameness.SAME] = "0"  # what differs is what the table is to show
     with session.met(resolve(os.environ), timeout) as meeting:
-        met = meeting.world
-        device = devices.choose("auto", met.local_rank or 0, met.local_world_size or 1)
-        report.at_start(meeting, device, wanted=True)
+        report.at_start(meeting, devices.choose("auto", meeting.world), wanted=True)

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
+from hpc_kit.runtime.launchers.plain import launched_inside
 from hpc_kit.runtime.mpi import registration
 
 if TYPE_CHECKING:
@@ -14,18 +15,21 @@ if TYPE_CHECKING:
 
     import torch
 
+    from hpc_kit.runtime.world import World
+
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _OF_A_TASK = re.compile(r"gpu(?::[^:=,]+)?[:=](\d+)")
 """A number of GPUs in SLURM_GPUS_PER_TASK (`2`, `a100:2`) or SLURM_TRES_PER_TASK (`cpu=1,gres/gpu=2`)."""
 
 
-def index(local_rank: int, local_world_size: int, visible: int, environ: Mapping[str, str]) -> int:
-    """The number of this rank's device among `visible` ones; those of a task of its own are this rank's own.
+def index(world: World, visible: int, environ: Mapping[str, str]) -> int:
+    """The number of this rank's device among `visible` ones; where the rank is a task with GPUs of its own, the first.
 
     Raises:
         ContradictoryEnvironment: There are more ranks on this node than devices.
     """
-    if visible == 1 or visible == _of_a_task(environ):
+    local_rank, local_world_size = world.local_rank or 0, world.local_world_size or 1
+    if visible == 1 or (visible == _of_a_task(environ) and _is_a_task(world, environ)):
         return 0
     if local_rank < visible:
         return local_rank
@@ -44,6 +48,12 @@ def _of_a_task(environ: Mapping[str, str]) -> int | None:
         return int(told)
     found = _OF_A_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
     return int(found[1]) if found else None
+
+
+def _is_a_task(world: World, environ: Mapping[str, str]) -> bool:
+    """Whether this rank is itself a task of Slurm's: torchrun's and mpirun's ranks share the GPUs of theirs."""
+    told = {"SLURM_PROCID": world.rank, "SLURM_STEP_NUM_TASKS": world.world_size, "SLURM_LOCALID": world.local_rank}
+    return all(environ.get(name, "").strip() == str(value) for name, value in told.items())
 
 
 def accelerator() -> str | None:
@@ -87,7 +97,7 @@ def backend_for(asked: str) -> str:
     return asked
 
 
-def choose(backend: str, local_rank: int, local_world_size: int) -> torch.device:
+def choose(backend: str, world: World) -> torch.device:
     """The device of this rank, made the current one: the CPU under gloo or without an accelerator.
 
     Raises:
@@ -99,7 +109,7 @@ def choose(backend: str, local_rank: int, local_world_size: int) -> torch.device
     if kind is None:
         return torch.device("cpu")
     module = torch.cuda if kind == "cuda" else torch.xpu
-    device = torch.device(kind, index(local_rank, local_world_size, module.device_count(), os.environ))
+    device = torch.device(kind, index(world, module.device_count(), os.environ))
     module.set_device(device)
     return device
 
@@ -111,8 +121,9 @@ def threads(environ: Mapping[str, str], local_world_size: int) -> int | None:
     for name in ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK"):
         text = environ.get(name, "")
         if text.isdigit() and int(text):
-            # Under torchrun the task is the agent, and its ranks share the task's CPUs.
-            shared_by = local_world_size if environ.get("TORCHELASTIC_RUN_ID") else 1
+            # Under torchrun or deepspeed the task is the agent, and its ranks share the task's CPUs.
+            inside = environ.get("TORCHELASTIC_RUN_ID") or launched_inside(environ)
+            shared_by = local_world_size if inside else 1
             return max(1, int(text) // shared_by)
     if local_world_size == 1:
         return None

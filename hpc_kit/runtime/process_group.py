@@ -149,8 +149,7 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted:
 def _group(meeting: Meeting, backend: str, seconds: float | None) -> Group:
     world = meeting.world
     values = {field.name: getattr(world, field.name) for field in fields(World)}
-    device = devices.choose(backend, values["local_rank"], values["local_world_size"])
-    return Group(**values, backend=backend, device=device, timeout=seconds)
+    return Group(**values, backend=backend, device=devices.choose(backend, meeting.world), timeout=seconds)
 
 
 def _take_threads() -> None:

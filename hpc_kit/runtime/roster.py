@@ -202,8 +202,15 @@ def _incomplete(store: Store, world: World, timeout: float) -> RendezvousError:
         what,
         found="\n".join([f"not there: {_numbers(absent)}", *late]),
         remedy="look at their logs: a rank that fails early never comes;\n"
-        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer" + _typed(here, world),
     )
+
+
+def _typed(here: list[int], world: World) -> str:
+    """What to do where this is the shell of `srun --pty`: as a task of the step, it waits for shells."""
+    if here != [0] or world.launcher != "slurm" or not os.environ.get("SLURM_PTY_PORT"):
+        return ""
+    return ";\nin the shell of srun --pty: HPC_KIT_LAUNCHER=single for one process, srun --overlap -nN for several"
 
 
 def _hosts_without(world: World, signed: Counter[str]) -> list[str]:

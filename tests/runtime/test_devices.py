@@ -9,7 +9,13 @@ import torch
 from torch import distributed as dist
 
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
-from hpc_kit.runtime import devices
+from hpc_kit.runtime import World, devices, resolve
+from tests.runtime.launches import Environ, Step, captured_case, worker
+
+
+def node_of(tasks: int, rank: int) -> World:
+    """One of so many ranks on one node."""
+    return resolve(Step.of(tasks).environ(rank))
 
 
 @pytest.mark.parametrize(
@@ -18,22 +24,50 @@ from hpc_kit.runtime import devices
     ids=["first of all", "last of all", "one of its own", "one alone"],
 )
 def test_the_device_is_the_local_rank_counted_among_the_visible(local_rank: int, visible: int, expected: int) -> None:
-    assert devices.index(local_rank, 4, visible, {}) == expected
+    assert devices.index(node_of(4, local_rank), visible, {}) == expected
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [{"SLURM_GPUS_PER_TASK": "2"}, {"SLURM_GPUS_PER_TASK": "a100:2"}, {"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=2"},
-     {"SLURM_TRES_PER_TASK": "gres/gpu:a100:2"}],
-)  # fmt: skip
-def test_of_several_devices_of_a_task_of_its_own_the_first_is_used(environ: dict[str, str]) -> None:
-    assert devices.index(3, 4, 2, environ) == 0
-    assert devices.index(3, 4, 8, environ) == 3  # --gpu-bind=none shows all of the node's
+DEEPSPEED = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_SIZE": "2",
+    "CROSS_RANK": "1",
+    "CROSS_SIZE": "2",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "29500",
+}
+PER_TASK = [
+    {"SLURM_GPUS_PER_TASK": "2"},
+    {"SLURM_GPUS_PER_TASK": "a100:2"},
+    {"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=2"},
+    {"SLURM_TRES_PER_TASK": "gres/gpu:a100:2"},
+]
+
+
+@pytest.mark.parametrize("gpus", PER_TASK)
+def test_of_several_devices_of_a_task_of_its_own_the_first_is_used(gpus: Environ) -> None:
+    environ = Step.of(4).environ(3) | gpus
+    assert devices.index(resolve(environ), 2, environ) == 0
+    assert devices.index(resolve(environ), 8, environ) == 3  # --gpu-bind=none shows all of the node's
+
+
+@pytest.mark.parametrize("gpus", PER_TASK)
+def test_ranks_that_one_task_has_started_share_its_devices(gpus: Environ) -> None:
+    agent = Step.of(1, 1).environ(1)
+    launches = {
+        "torchrun": agent | worker(3, per_agent=2),
+        "mpi": captured_case("34_ompi4_mpirun@22.05")[5],
+        "env": agent | DEEPSPEED,
+    }
+    for launcher, environ in launches.items():
+        world = resolve(environ | gpus)
+        assert (world.launcher, devices.index(world, 2, environ | gpus)) == (launcher, 1)
 
 
 def test_a_rank_without_device_is_refused_with_both_counts() -> None:
     with pytest.raises(ContradictoryEnvironment) as refused:
-        devices.index(2, 4, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+        devices.index(node_of(4, 2), 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert str(refused.value) == (
         "local rank 2 has no device: 4 ranks on this node see 2\n"
         "  found  2 devices are visible (CUDA_VISIBLE_DEVICES = 0,1)\n"
@@ -55,7 +89,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
 
 def test_cuda_means_nccl_and_the_device_is_current_before_anything_else(two_gpus: list[torch.device]) -> None:
     assert devices.backend_for("auto") == "nccl"
-    assert devices.choose("nccl", 1, 2) == torch.device("cuda", 1)
+    assert devices.choose("nccl", node_of(2, 1)) == torch.device("cuda", 1)
     assert two_gpus == [torch.device("cuda", 1)]
 
 
@@ -67,20 +101,20 @@ def test_intels_devices_mean_xccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.xpu, "set_device", current.append)
     monkeypatch.setattr(dist, "is_backend_available", {"xccl", "gloo"}.__contains__)
     assert devices.backend_for("auto") == "xccl"
-    assert devices.choose("xccl", 3, 4) == torch.device("xpu", 3)
+    assert devices.choose("xccl", node_of(4, 3)) == torch.device("xpu", 3)
     assert current == [torch.device("xpu", 3)]
 
 
 def test_gloo_means_the_cpu_also_beside_a_gpu(two_gpus: list[torch.device]) -> None:
     assert devices.backend_for("gloo") == "gloo"
-    assert devices.choose("gloo", 1, 2) == torch.device("cpu")
+    assert devices.choose("gloo", node_of(2, 1)) == torch.device("cpu")
     assert two_gpus == []
 
 
 def test_without_cuda_it_is_gloo_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert devices.backend_for("auto") == "gloo"
-    assert devices.choose("gloo", 3, 4) == torch.device("cpu")
+    assert devices.choose("gloo", node_of(4, 3)) == torch.device("cpu")
 
 
 def test_a_backend_that_torch_has_not_is_refused_with_those_it_has() -> None:
@@ -102,6 +136,7 @@ def test_nccl_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"SLURM_CPUS_PER_TASK": "8"}, 2, 8),
         ({"SRUN_CPUS_PER_TASK": "4"}, 2, 4),
         ({"SLURM_CPUS_PER_TASK": "8", "TORCHELASTIC_RUN_ID": "1"}, 2, 4),
+        ({"SLURM_CPUS_PER_TASK": "8"} | DEEPSPEED, 2, 4),
         ({}, 1, None),
         ({}, 10_000, 1),
     ],

@@ -337,3 +337,54 @@ def test_the_user_has_the_last_word() -> None:
 def test_a_last_word_that_cannot_be_is_refused(choice: str, words: str) -> None:
     with pytest.raises(IncompleteEnvironment, match=words):
         resolve({"HPC_KIT_LAUNCHER": choice})
+
+
+def partly_told(step: Environ, *names: str) -> Environ:
+    """What `docker run -e NAME ...` hands on of a step."""
+    return {name: step[name] for name in ("SLURM_JOB_ID", "SLURM_PROCID", *names)}
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_in_a_container_a_step_without_its_size_contradicts_no_launcher_inside(node: int) -> None:
+    around = partly_told(Step.of(1, 1).environ(node), "SLURM_NODEID")
+    assert told(resolve(around | worker(4 * node + 1)))[:4] == ("torchrun", 4 * node + 1, 1, 8)
+    assert told(resolve(around | MPIRUN))[:4] == ("mpi", 5, 1, 8)
+
+
+def test_a_world_of_one_is_refused_in_a_step_of_unknown_size_too() -> None:
+    around = partly_told(Step.of(1, 1).environ(1), "SLURM_NODEID")
+    with pytest.raises(IncompleteEnvironment, match="SLURM_STEP_NUM_TASKS is not set"):
+        resolve(around | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"})
+
+
+INSIDE = {
+    "torchrun": worker(1, agents=1, per_agent=2),
+    "mpi": MPIRUN,
+    "submitit": SUBMITIT,
+    "env": PLAIN | {"WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_SIZE": "8", "CROSS_RANK": "0", "CROSS_SIZE": "1"},
+}
+
+
+@pytest.mark.parametrize(("launcher", "inside"), INSIDE.items(), ids=INSIDE)
+@pytest.mark.parametrize("step", [Step.of(4), Step.of(2, 2)], ids=["one node", "two nodes"])
+def test_a_launcher_typed_in_the_shell_of_srun_pty_counts_and_in_a_later_step_it_does_not(
+    launcher: str, inside: Environ, step: Step
+) -> None:
+    shell = step.environ(0) | {"SLURM_PTY_PORT": "4711"}
+    assert resolve(shell | inside).launcher == launcher
+    for environ in step.environs()[1:]:
+        with pytest.raises(ContradictoryEnvironment, match="two launchers claim this process"):
+            resolve(environ | {"SLURM_PTY_PORT": "4711"} | inside)
+
+
+def test_agents_of_an_mpirun_may_be_more_than_its_daemons_and_are_on_their_own_nodes() -> None:
+    environ = captured_case("74_torchrun_under_mpirun_3nodes@22.05")[4]
+    assert resolve(environ).warnings == ()
+    for change in ({"OMPI_COMM_WORLD_SIZE": "1"}, {"PMIX_HOSTNAME": "n1"}):
+        with pytest.raises(ContradictoryEnvironment, match="two launchers"):
+            resolve(environ | change)
+
+
+def test_flux_may_run_one_process_in_a_step_of_its_brokers() -> None:
+    flux = {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_NNODES": "1"}
+    assert told(resolve(Step.of(1, 1).environ(1) | flux)) == ("mpi", 0, 0, 1, 1, 0, 1)

@@ -177,6 +177,14 @@ def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
     assert [refused(outcome) for outcome in outcomes] == [text, short, short]
 
 
+def test_alone_in_the_shell_of_srun_pty_it_is_told_of_the_shell(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PTY_PORT", "4711")
+    (outcome,) = meet(Step.of(2, hosts=NODES[:1], job=job).environs()[:1], timeout=1)
+    assert refused(outcome).endswith(
+        "in the shell of srun --pty: HPC_KIT_LAUNCHER=single for one process, srun --overlap -nN for several"
+    )
+
+
 def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster, "_MOST_NAMED", 2)
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()

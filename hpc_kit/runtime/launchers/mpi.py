@@ -36,7 +36,7 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
         in_step = slurm.why_no_step(environ) is None
         if _is_the_steps_own(environ, world, names) if in_step else _foreign(environ, names):
             return None
-        if in_step and _is_of_a_later_step(environ, world, names):
+        if in_step and _is_of_a_later_step(environ, world, family):
             raise _contradiction(environ, world, names)
         return replace(world, agrees=agreement.with_plain_variables(environ, world))
     _refuse_half_set(environ)
@@ -120,12 +120,15 @@ def _is_the_steps_own(environ: Mapping[str, str], world: World, names: Names) ->
     """Whether srun has set them, as ParaStation's plugin sets Hydra's names: the step tells the same, and the nodes."""
     if names.over_ssh or any(environ.get(name) for name in names.host):
         return False
-    step = _step(environ)
+    step = _step(environ, world)
     numbers = ("rank", "world_size", "local_rank", "local_world_size")
     return step is not None and all(getattr(step, name) == getattr(world, name) for name in numbers)
 
 
-def _step(environ: Mapping[str, str]) -> World | None:
+def _step(environ: Mapping[str, str], world: World) -> World | None:
+    """The step around; None where its size is not told, as in containers: what has no size contradicts no other."""
+    if not environ.get("SLURM_STEP_NUM_TASKS") and world.world_size > 1:
+        return None
     return slurm.from_slurm_step({name: value for name, value in environ.items() if name.startswith("SLURM")})
 
 
@@ -134,12 +137,14 @@ def _foreign(environ: Mapping[str, str], names: Names) -> bool:
     return any(places.names_another_job(environ, environ.get(name, "")) for name in names.host)
 
 
-def _is_of_a_later_step(environ: Mapping[str, str], world: World, names: Names) -> bool:
+def _is_of_a_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:
     """Whether an srun step with ranks of its own runs here; daemons of mpirun are steps of one task a node."""
-    step = _step(environ)
-    if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
+    names, step = FAMILIES[family], _step(environ, world)
+    if step is None or (step.rank, step.world_size) == (world.rank, world.world_size) or slurm.may_be_typed(environ):
         return False
-    if max(step.tasks_per_node, default=1) > 1 or (world.world_size == 1 < step.world_size):
+    # An MPI that finds no launcher is a world of one; others have been asked for one.
+    alone = world.world_size == 1 < step.world_size and family not in _OWN_NAMES
+    if max(step.tasks_per_node, default=1) > 1 or alone:
         return True
     # A daemon starts its ranks on its own node.
     nodes = hosts_of(environ, "SLURM_JOB_NODELIST")

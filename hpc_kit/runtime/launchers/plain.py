@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import leftovers, places
+from hpc_kit.runtime.launchers import leftovers, places, slurm
 from hpc_kit.runtime.variables import counts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
@@ -38,7 +38,8 @@ _INNER = {
 def launched_inside(environ: Mapping[str, str]) -> str | None:
     """The launcher, inside of a step or of an mpirun with one process a node, that has set torch's names; or None."""
     whole = all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
-    if not whole or max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1:
+    several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
+    if not whole or (several_a_node and not slurm.may_be_typed(environ)):
         return None  # an agent is alone on its node
     return next((name for name, beside in _INNER.items() if all(environ.get(each) for each in beside)), None)
 

@@ -141,6 +141,14 @@ def _is_certainly_a_task(environ: Mapping[str, str]) -> bool:
     return any(ids[0] and text not in {"", "0"} for text in ids)
 
 
+def may_be_typed(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher in this step may have been typed in the shell of `srun --pty`, task 0 of a step of any size.
+
+    Later steps inherit SLURM_PTY_PORT: there task 0 looks the same, and the other tasks do not.
+    """
+    return bool(environ.get("SLURM_PTY_PORT")) and not _is_certainly_a_task(environ)
+
+
 def _leaked(environ: Mapping[str, str]) -> str | None:
     """How the step variables betray that sbatch was called inside a step and handed them on to a batch shell."""
     step = Step.read(environ)

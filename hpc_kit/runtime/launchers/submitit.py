@@ -26,7 +26,8 @@ def from_submitit(environ: Mapping[str, str]) -> World | None:
     if environ.get("SUBMITIT_EXECUTOR") != "local" or not environ.get(_RANK):
         return None
     rank, size = needed(environ, _RANK, beside="SUBMITIT_EXECUTOR"), needed(environ, _SIZE, beside=_RANK)
-    if slurm.why_no_step(environ) is None and environ.get("SLURM_STEP_NUM_TASKS") != "1":
+    inside = environ.get("SLURM_STEP_NUM_TASKS") == "1" or slurm.may_be_typed(environ)
+    if slurm.why_no_step(environ) is None and not inside:
         raise ContradictoryEnvironment(
             "two launchers claim this process",
             found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import leftovers, places, slurm
+from hpc_kit.runtime.launchers.families import FAMILIES
 from hpc_kit.runtime.launchers.plain import PLAIN_SOURCES
-from hpc_kit.runtime.variables import counts_of, master_port, needed, number
+from hpc_kit.runtime.variables import counts_of, hosts_of, master_port, needed, number
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -64,21 +65,24 @@ def _beside_step(
     """A warning where agents of the step are missing; an error where the step is newer than torchrun's variables."""
     if agents is None:
         return ()
-    if slurm.why_no_step(environ) is not None:
+    if slurm.why_no_step(environ) is not None or (slurm.may_be_typed(environ) and not foreign):
         _refuse_more_agents_than_nodes(environ, agents)
         return ()
-    tasks = needed(environ, "SLURM_STEP_NUM_TASKS", beside="TORCHELASTIC_RUN_ID")
-    # Steps of one task, one for each agent, are a common way to start torchrun.
-    if tasks in {1, agents} and not foreign:
-        return ()
+    # Containers often get a few of the step's variables: without its size it contradicts nobody.
+    tasks = number(environ, "SLURM_STEP_NUM_TASKS")
     several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
-    if 1 < agents < tasks and not several_a_node and not foreign:
+    by_mpirun = not several_a_node and _are_ranks_of_mpirun(environ, agents)
+    # Steps of one task, one for each agent, are a common way to start torchrun.
+    if not foreign and (tasks in {None, 1, agents} or by_mpirun):
+        return ()
+    if tasks is not None and 1 < agents < tasks and not several_a_node and not foreign:
         return (f"{agents} agents make this world, and the step has {tasks} tasks (GROUP_WORLD_SIZE)",)
     unset = "unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID before srun"
     agents_do = f"torchrun --nnodes={tasks} with one task a node, where the step's tasks are its agents;\n"
     raise ContradictoryEnvironment(
         "two launchers claim this process",
-        found=f"the srun step has {tasks} tasks (SLURM_STEP_NUM_TASKS), this one is {environ.get('SLURM_PROCID')}\n"
+        found=f"the srun step has {environ.get('SLURM_STEP_NUM_TASKS') or 'some'} tasks (SLURM_STEP_NUM_TASKS), "
+        f"this one is {environ.get('SLURM_PROCID')}\n"
         f"torchrun says rank {rank} of {world_size}, from {agents} agents (RANK, WORLD_SIZE, GROUP_WORLD_SIZE)"
         + (f"\nits MASTER_ADDR = {environ['MASTER_ADDR']} is a node of another job" if foreign else ""),
         remedy=f"{unset}; or sbatch --export=NONE, where one job submits another"
@@ -86,6 +90,16 @@ def _beside_step(
         else f"{agents_do}or, where torchrun's variables are left over: {unset}",
         everywhere=True,
     )
+
+
+def _are_ranks_of_mpirun(environ: Mapping[str, str], agents: int) -> bool:
+    """Whether mpirun has started the agents: its daemons are the step, and the first node may need none."""
+    nodes, here = hosts_of(environ, "SLURM_JOB_NODELIST"), environ.get("SLURMD_NODENAME")
+    for names in FAMILIES.values():
+        if names.evident(environ) and number(environ, names.size) == agents:
+            # A daemon starts its ranks on its own node; in a later step the name is that of whoever has called srun.
+            return all(environ.get(name) in {None, here} or environ[name] not in nodes for name in names.host)
+    return False
 
 
 def _refuse_more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> None:
