@@ -35,15 +35,23 @@ SCRIPT = "script.sbatch"
 PATCH = "git.patch"
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file whole or not at all, by default readable by its owner alone."""
+def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = True) -> None:
+    """Write a file whole or not at all, by default readable by its owner alone.
+
+    Args:
+        path: The file.
+        data: What goes into it.
+        mode: Its permissions.
+        lasting: Be sure that it is on the disk, which takes milliseconds: not for what is written again in a moment.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(descriptor)
+            if lasting:
+                file.flush()
+                os.fsync(descriptor)
         draft.replace(path)
     except OSError:
         draft.unlink(missing_ok=True)

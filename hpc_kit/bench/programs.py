@@ -16,7 +16,7 @@ from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SUMMARY
 from hpc_kit.runtime.launchers import CHOICE
 from hpc_kit.runtime.layout import LAYOUT
-from hpc_kit.slurm.commands import clean_environ
+from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.spec import places
 
 Summary: TypeAlias = dict[str, float | str]

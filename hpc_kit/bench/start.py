@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench.document import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
-from hpc_kit.slurm.commands import clean_environ
+from hpc_kit.slurm.inherited import clean_environ
 
 if TYPE_CHECKING:
     from hpc_kit.bench.sheet import Sheet

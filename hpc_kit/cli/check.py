@@ -107,7 +107,7 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     from hpc_kit.script import checkers
     from hpc_kit.script.reader import read_script
     from hpc_kit.script.rules import RULES, Subject, check
-    from hpc_kit.slurm.commands import run
+    from hpc_kit.slurm.runner import run
     from hpc_kit.submit.access import version_of
 
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"

@@ -193,14 +193,11 @@ def adhoc(program: tuple[str, ...]) -> Job:
 
 def _subject(program: tuple[str, ...]) -> str:
     """What a command line is about: the file or module at its end, whatever starts it with whatever options."""
-    from hpc_kit.script.launch import read_launch
-    from hpc_kit.script.shell.values import Text
-    from hpc_kit.script.shell.words import WHOLE_FILE
+    from hpc_kit.script.started import started
 
-    stages = read_launch([Text(word, WHOLE_FILE) for word in program]).stages
-    last = next((stage for stage in reversed(stages) if stage.kind != "wrapper"), stages[0])
-    named = last.option("file", "module")
-    return named.text if named else last.words[0].text
+    found = started(program)
+    last = next((each for each in reversed(found) if each.kind != "wrapper"), found[0])
+    return last.file or last.module or last.program
 
 
 def _settings(request: Request) -> dict[str, object]:

@@ -62,7 +62,6 @@ def command(
     Followed to its end, the exit status is the job's own; Ctrl-C stops the following, not the job.
     """
     from hpc_kit.script.preflight import check_program
-    from hpc_kit.submit.runs import of_folder
 
     root = places.current_folder()
     requests = requests_of(jobs)
@@ -83,6 +82,8 @@ def command(
         for sent in done:
             account.next_steps(sent.job_id, going=True)
         return 0
+    from hpc_kit.submit.runs import of_folder
+
     statuses = [account.follow(of_folder(each.run), each.access) for each in done]
     return next((status for status in statuses if status), 0)
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Evidence, Finding, Severity
-from hpc_kit.slurm.commands import Runner, clean_environ
+from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.presence import find_slurm
+from hpc_kit.slurm.runner import Runner
 
 NO_SLURM = "no Slurm to ask"
 """Why sbatch is skipped where this machine is no login node."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SpecError
 from hpc_kit.script.preflight_program import MissingInterpreter, folder_of, libraries, program_file
-from hpc_kit.slurm import nodelist
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -129,6 +128,8 @@ def _node_count(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa:
     cluster = resolved.cluster
     if cluster.slurm != "embedded":
         return
+    from hpc_kit.slurm import nodelist
+
     there = len(nodelist.expand(cluster.embedded.nodes))
     if resolved.nodes > there:
         yield SpecError(

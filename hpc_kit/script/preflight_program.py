@@ -10,10 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from hpc_kit.errors import SpecError
-from hpc_kit.script.launch import read_launch
-from hpc_kit.script.shell.values import Text
-from hpc_kit.script.shell.words import WHOLE_FILE
-from hpc_kit.script.stages import CONTAINERS, Stage
+from hpc_kit.script.started import started
 from hpc_kit.spec import places
 from hpc_kit.spec.resolve import Resolved
 
@@ -46,16 +43,16 @@ def program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     folder = folder_of(resolved, root)
     if any(line.split()[:1] == ["cd"] for line in resolved.job.setup):
         return
-    stages = _stages(resolved)
-    if any(stage.name in CONTAINERS for stage in stages):
+    programs = started(resolved.argv)
+    if any(each.container for each in programs):
         return
     first = resolved.argv[0]
     if error := _executable(first, folder, resolved):
         yield error
-    for stage in stages:
-        file = stage.options.get("file") if stage.kind in {"python", "shell"} else None
-        if file is not None and file.text != "-" and not (folder / file.text).exists():
-            yield _no_file(file.text, folder, resolved)
+    for each in programs:
+        file = each.file if each.kind in {"python", "shell"} else None
+        if file is not None and file != "-" and not (folder / file).exists():
+            yield _no_file(file, folder, resolved)
 
 
 def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None:
@@ -116,11 +113,6 @@ def folder_of(resolved: Resolved, root: Path) -> Path:
     return root / (resolved.job.resources.chdir or "")
 
 
-def _stages(resolved: Resolved) -> tuple[Stage, ...]:
-    """What starts what in the command."""
-    return read_launch([Text(word, WHOLE_FILE) for word in resolved.argv]).stages
-
-
 def libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     """The program imports torch, ray or horovod, and the interpreter has none.
 
@@ -136,16 +128,15 @@ def libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     own = root / resolved.python == Path(sys.executable)
     if not own or job.setup or resolved.cluster.environment.activates or "PYTHONPATH" in job.env:
         return
-    for stage in _stages(resolved):
-        file = stage.options.get("file")
-        if file is None or stage.words[0].text != resolved.python:
+    for each in started(resolved.argv):
+        if each.file is None or each.program != resolved.python:
             continue
-        for name in _imported(folder / file.text):
+        for name in _imported(folder / each.file):
             if find_spec(name) is None:
                 install = f"{resolved.python} -m pip install {_LIBRARIES[name]}"
                 yield SpecError(
                     f"there is no {name} for {resolved.python}",
-                    found=f"{file.text} imports it",
+                    found=f"{each.file} imports it",
                     remedy=f"{install}; or --set cluster.python=/path/to/python",
                 )
 

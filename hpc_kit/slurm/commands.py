@@ -1,30 +1,14 @@
-"""Slurm's commands: their argv, and the environment they are asked in."""
+"""Slurm's commands: their argv."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.runner import Completed, Runner, run
 from hpc_kit.slurm.status import QUEUE_FIELDS, SACCT_FIELDS, SQUEUE_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-__all__ = [
-    "QUEUE_FORMAT",
-    "SACCT_FORMAT",
-    "SQUEUE_FORMAT",
-    "Completed",
-    "Runner",
-    "clean_environ",
-    "queue_argv",
-    "run",
-    "sacct_argv",
-    "scancel_argv",
-    "scontrol_job_argv",
-    "squeue_argv",
-]
+    from collections.abc import Sequence
 
 SQUEUE_FORMAT = "|".join(SQUEUE_FIELDS.values())
 QUEUE_FORMAT = "|".join(QUEUE_FIELDS.values())
@@ -32,14 +16,6 @@ SACCT_FORMAT = ",".join(SACCT_FIELDS.values())
 
 MAX_IDS = 200
 """More ids than this are not named on the command line: all jobs of this user are asked for, and sorted out here."""
-
-QUERY_SECONDS = 60.0
-
-_INHERITED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_")
-_INHERITED_NAMES = frozenset({
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-})  # fmt: skip
 
 
 def squeue_argv(ids: Sequence[str] | None = None) -> list[str]:
@@ -80,17 +56,3 @@ def remedy_of(words: str) -> str:
 def scancel_argv(ids: Sequence[str], signal: str | None = None) -> list[str]:
     """Cancel jobs, or send a signal to their steps."""
     return ["scancel", *([f"--signal={signal}"] if signal else []), *ids]
-
-
-def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for submitting from inside a job: without what belongs to that job and its launcher.
-
-    Outside a job nothing is taken away: SBATCH_ACCOUNT and its like are then the user's own defaults.
-    """
-    if not {"SLURM_JOB_ID", "SLURM_JOBID"} & environ.keys():
-        return dict(environ)
-    return {
-        name: value
-        for name, value in environ.items()
-        if name == "SLURM_CONF" or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES)
-    }

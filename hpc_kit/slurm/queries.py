@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.commands import (
-    QUERY_SECONDS,
     queue_argv,
     remedy_of,
     sacct_argv,
@@ -15,6 +14,7 @@ from hpc_kit.slurm.commands import (
     squeue_argv,
 )
 from hpc_kit.slurm.job_id import base_id
+from hpc_kit.slurm.runner import QUERY_SECONDS
 from hpc_kit.slurm.status import JobStatus, parse_queue, parse_sacct, parse_scontrol_job, parse_squeue
 
 if TYPE_CHECKING:

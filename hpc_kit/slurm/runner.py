@@ -9,6 +9,9 @@ from hpc_kit.errors import SlurmUnavailable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+QUERY_SECONDS = 60.0
+"""How long a command that only asks may take: a busy controller answers late."""
+
 
 class Completed(NamedTuple):
     """A command that has ended."""

@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm import commands
+from hpc_kit.slurm.runner import QUERY_SECONDS, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,14 +35,14 @@ class Access(NamedTuple):
 
     environ: Mapping[str, str]
     embedded: bool
-    runner: Runner = commands.run
+    runner: Runner = run
 
     @property
     def pause(self) -> float:
         """Seconds between two questions."""
         return EMBEDDED_PAUSE if self.embedded else SYSTEM_PAUSE
 
-    def ask(self, argv: Sequence[str], *, timeout: float | None = commands.QUERY_SECONDS) -> Completed:
+    def ask(self, argv: Sequence[str], *, timeout: float | None = QUERY_SECONDS) -> Completed:
         """Run one of its commands."""
         return self.runner(argv, timeout=timeout, environ=self.environ)
 

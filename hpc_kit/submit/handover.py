@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.commands import Completed
+from hpc_kit.slurm.runner import Completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -66,6 +66,8 @@ class Git:
 
     @staticmethod
     def _start(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
+        if "GIT_DIR" not in os.environ and not any((each / ".git").exists() for each in (folder, *folder.parents)):
+            return None
         # No lock in the user's index: they may be committing at this very moment.
         environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         try:
@@ -88,7 +90,7 @@ class Git:
         others = _read(self._others, MAX_NAMES, deadline)
         lines = (head or b"").decode(errors="replace").splitlines()
         if len(lines) != 3:
-            return GitState(note="no git" if self._head is None else "no commit here, or git did not answer")
+            return GitState(note="no git here" if self._head is None else "no commit here, or git did not answer")
         root, commit, branch = lines
         names = (others or b"").decode(errors="replace").split("\0")
         untracked = tuple(name for name in names if name)

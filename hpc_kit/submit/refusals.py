@@ -11,7 +11,7 @@ from hpc_kit.script.quoting import pasted
 from hpc_kit.slurm.commands import remedy_of
 
 if TYPE_CHECKING:
-    from hpc_kit.slurm.commands import Completed
+    from hpc_kit.slurm.runner import Completed
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submit.access import Access
 

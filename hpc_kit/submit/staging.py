@@ -18,7 +18,6 @@ from msgspec import structs
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, write_whole
-from hpc_kit.submit.logs import make_folder
 from hpc_kit.submit.record import Record, RecordGit, encode, reason
 
 if TYPE_CHECKING:
@@ -68,8 +67,8 @@ class Staging:
         self._started = time.time()
         try:
             self.own.mkdir(0o700)
-            write_whole(self.script, script.encode())
-            write_whole(self.own / RECORD, encode(record))
+            write_whole(self.script, script.encode(), lasting=False)
+            write_whole(self.own / RECORD, encode(record), lasting=False)
         except OSError as error:
             self.drop()
             raise unwritable(folder, error) from error
@@ -166,14 +165,17 @@ def _move(own: Path, job_id: str, started: float, record: bytes) -> Path:
     """Its files become those of a job."""
     run = own.with_name(job_id)
     _set_aside(run, started)
-    make_folder(run, mode=0o700)
-    run.chmod(0o700)
-    (own / SCRIPT).rename(run / SCRIPT)
-    if (own / PATCH).exists():
-        (own / PATCH).rename(run / PATCH)
-    write_whole(run / RECORD, record)
+    (own / MARK).unlink(missing_ok=True)
+    write_whole(own / RECORD, record)
+    if run.exists():
+        # The job has started by now: its script has made the folder.
+        run.chmod(0o700)
+        for path in own.iterdir():
+            path.rename(run / path.name)
+        own.rmdir()
+    else:
+        own.rename(run)
     point(run.with_name(LATEST), job_id)
-    _remove(own)
     return run
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit import __version__
 from hpc_kit.script.render import command_line as render_command
 from hpc_kit.script.render import render_resolved
-from hpc_kit.slurm.commands import clean_environ
+from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.slurm.user import user_name
 from hpc_kit.spec import files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.render import render_resolved
-from hpc_kit.slurm.commands import clean_environ
+from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.submit.access import access_of
 

@@ -11,7 +11,7 @@ import pytest
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.checkers import Outcome, ask_all
 from hpc_kit.script.reader import read_script
-from hpc_kit.slurm.commands import Completed, run
+from hpc_kit.slurm.runner import Completed, run
 
 HEAD = "#!/bin/bash\n"
 

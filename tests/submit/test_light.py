@@ -31,3 +31,16 @@ def test_a_job_is_submitted_without_submitits_half_and_without_the_rules_of_chec
     names = imported("submit", "job", "--cluster", "fake", "--set", python, "--no-wait")
     assert slurm.told("sbatch.argv")
     assert not {"submitit", "torch", "hpc_kit.script.rules", "hpc_kit.submit.monitor"} & names
+    # What follows a job, what asks for its state, and what reads launch lines that are more than `python FILE`.
+    assert (
+        not {"hpc_kit.submit.runs", "hpc_kit.slurm.status", "hpc_kit.script.launch", "hpc_kit.slurm.nodelist"} & names
+    )
+
+
+def test_a_program_is_submitted_without_the_reader_of_launch_lines(slurm: FakeSlurm, project: Path) -> None:
+    (project / "train.py").touch()
+    python = f"cluster.python={sys.executable}"
+    own = ("--cluster", "fake", "--set", python, "--no-wait", "-j", "1x2")
+    names = imported("submit", *own, "--", "python", "train.py")
+    assert slurm.told("sbatch.argv")
+    assert "hpc_kit.script.launch" not in names

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable, SubmitRefused
-from hpc_kit.slurm.commands import Completed
+from hpc_kit.slurm.runner import Completed
 from hpc_kit.spec import files
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.submit.refusals import LOST, refusal

@@ -20,6 +20,7 @@ from hpc_kit.spec.resolve import resolve
 from hpc_kit.submit import handover, lost, provenance, staging, submission
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
+from hpc_kit.submit.staging import STAGING
 from hpc_kit.submit.submission import submit
 from tests.submit.fake import FakeSlurm
 
@@ -405,10 +406,13 @@ def test_a_runs_folder_that_cannot_be_made_is_met_before_sbatch(slurm: FakeSlurm
 
 
 def test_a_full_disk_is_met_before_sbatch(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+    def full(path: Path, *arguments: Any) -> int:
+        if STAGING in str(path):
+            raise OSError(28, "No space left on device")
+        return open_file(path, *arguments)
 
-    monkeypatch.setattr(os, "fsync", full)
+    open_file = os.open
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(RecordError, match="cannot write to") as error:
         submit("job", "fake")
     assert error.value.found == "No space left on device"

@@ -1,0 +1,28 @@
+"""What a command takes over from the job that it is called in, and Slurm's commands must not see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_INHERITED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_")
+_INHERITED_NAMES = frozenset({
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+})  # fmt: skip
+
+
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for submitting from inside a job: without what belongs to that job and its launcher.
+
+    Outside a job nothing is taken away: SBATCH_ACCOUNT and its like are then the user's own defaults.
+    """
+    if not {"SLURM_JOB_ID", "SLURM_JOBID"} & environ.keys():
+        return dict(environ)
+    return {
+        name: value
+        for name, value in environ.items()
+        if name == "SLURM_CONF" or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES)
+    }
