@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import SpecError, TemplateError
-from hpc_kit.script.context import directives
+from hpc_kit.script.context import context, directives
 from hpc_kit.script.quoting import comment, directive, sh
 from hpc_kit.script.render import render, render_resolved
 from hpc_kit.slurm.directives import read_directives
@@ -66,6 +66,15 @@ def test_no_value_is_rendered_as_none_or_left_empty(case: str) -> None:
     text = golden.script(case)
     assert not re.search(r"\bNone\b|\{\{|\}\}|^#SBATCH .*=$", text, re.MULTILINE)
     assert text.endswith('exit "$status"\n')
+
+
+def test_the_page_of_templates_names_every_value_and_macro() -> None:
+    page = (ROOT / "docs" / "templates.md").read_text()
+    rows = re.findall(r"^\| (.*?) \|", page.partition("## Values")[2], re.MULTILINE)
+    values = context(resolve(files.load("single", "local", root=ROOT), root=ROOT), template="x", standalone=False)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == values.keys() | {"run_files"}
+    macros = re.findall(r"macro (\w+)", (ROOT / "templates" / "_macros.j2").read_text())
+    assert [name for name in macros if f"`{name}(" not in page] == []
 
 
 @pytest.mark.parametrize("case", golden.CASES)

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.script.explain import explain, page, topics
+from hpc_kit.script.explain import explain, topics
 from hpc_kit.script.reader import read_script
 from hpc_kit.script.rules import RULES, Finding, Subject, check
 from hpc_kit.slurm.versions import Version, parse_version
 from tests import golden
-from tests.conftest import ROOT
 
 HEAD = "#!/bin/bash\n"
 FOUR = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=2\n"
@@ -358,10 +357,6 @@ def test_every_text_says_what_why_how_and_where(topic: object) -> None:
     assert empty == ""
     assert re.search(r"^Mend: ", "\n".join(rest), re.MULTILINE)
     assert re.search(r"^Documented: ", "\n".join(rest), re.MULTILINE)
-
-
-def test_the_page_of_rules_is_current() -> None:
-    assert (ROOT / "docs" / "rules.md").read_text() == page(), "make golden"
 
 
 def test_explain_prints_the_rule_and_names_near_codes() -> None:
