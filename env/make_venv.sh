@@ -38,7 +38,7 @@ if [ -n "$given" ]; then
   esac
   suits "$given" || fail "PYTHON=$given is no Python 3.11 or later with venv" "make submit PYTHON=/path/to/python" 2
   "$given" -c 'import torch' 2>/dev/null ||
-    fail "PYTHON=$given has no torch" "$given -m pip install torch==2.13.0; or rm -r $venv, and leave PYTHON out" 2
+    fail "PYTHON=$given has no torch" "$given -m pip install torch; or rm -r $venv, and leave PYTHON out" 2
   base=$given
 else
   for candidate in python3 python3.13 python3.12 python3.11; do

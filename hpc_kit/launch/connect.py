@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATIENCE = 15.0
 """Seconds for each step of a connection: the network's answer, the greeting, the keys."""
 
-_INSTALL = f"{sys.executable} -m pip install fabric==3.2.3"
+_INSTALL = f"{sys.executable} -m pip install fabric"
 
 
 def need_fabric() -> None:

@@ -45,7 +45,7 @@ def need_torch() -> None:
         raise HpcKitError(
             "there is no torch for this Python",
             found=f"{sys.executable} on {socket.gethostname()}",
-            remedy=f"{sys.executable} -m pip install torch==2.13.0; or python = '/path/to/python' in the cluster file",
+            remedy=f"{sys.executable} -m pip install torch; or python = '/path/to/python' in the cluster file",
         )
 
 

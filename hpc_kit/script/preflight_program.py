@@ -18,7 +18,7 @@ LARGEST = 1_000_000
 """Bytes of a program that are looked through."""
 
 _LIBRARIES = {
-    "torch": "torch==2.13.0",
+    "torch": "torch",
     "ray": "-r env/requirements-ray.txt",
     "horovod": "horovod   (docs/strategies.md: it has to be built, and no release builds with torch 2.13)",
 }

@@ -17,7 +17,7 @@ def test_without_fabric_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "fabric", None)
     with pytest.raises(HpcKitError, match="hpc-kit launch needs the library fabric") as missing:
         need_fabric()
-    assert missing.value.remedy == f"{sys.executable} -m pip install fabric==3.2.3"
+    assert missing.value.remedy == f"{sys.executable} -m pip install fabric"
 
 
 def test_each_refusal_has_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
