@@ -43,7 +43,7 @@ def met(world: World, timeout: float | None, program: Path | None = None) -> Ite
     notice.warn(world)
     world = facts.asked(world)
     meeting = rendezvous.meet(world, timeout=timeout, program=program)
-    registration.install(shown=world.launcher == "mpi")
+    registration.install(current, shown=world.launcher == "mpi")
     _current.append(meeting)
     try:
         with exported(for_libraries(meeting, os.environ)):

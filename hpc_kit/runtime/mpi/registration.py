@@ -15,12 +15,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from torch.distributed import ProcessGroup
 
     from hpc_kit.runtime.mpi.buffers import Datatypes
+    from hpc_kit.runtime.rendezvous import Meeting
 
 BACKEND = "mpi"
 
@@ -29,17 +30,20 @@ class _Asked:
     """What torch was asked for while it makes a group: at the place that it keeps for MPI it does not tell the time."""
 
     timeout = timedelta(minutes=30)
+    meeting: Callable[[], Meeting | None] | None = None
 
 
-def install(*, shown: bool = False) -> None:
+def install(meeting: Callable[[], Meeting | None] | None = None, *, shown: bool = False) -> None:
     """Fill the place, once; a torch that was built with MPI keeps its own.
 
     Args:
+        meeting: Tells, when a group is made, the meeting that this process is in.
         shown: Whether `is_mpi_available()` says so. Programs ask it for which backend to take (accelerate does), and
             mean a world of MPI: only where MPI has started the ranks.
     """
     from torch.distributed import distributed_c10d as c10d
 
+    _Asked.meeting = meeting or _Asked.meeting
     # Names of torch's own, private ones: there is no other place from which init_process_group("mpi") takes its class.
     if not is_ours():
         if c10d.is_mpi_available():
@@ -91,10 +95,12 @@ def _store(store: Any) -> Any:
     """The store of the ranks' meeting, where torch has only a placeholder: groups of other backends need one."""
     from torch.distributed.distributed_c10d import Store
 
-    from hpc_kit.runtime import session
-
-    meeting = session.current()
+    meeting = _meeting()
     return meeting.part("group") if type(store) is Store and meeting is not None else store
+
+
+def _meeting() -> Meeting | None:
+    return _Asked.meeting() if _Asked.meeting is not None else None
 
 
 class Creator:
@@ -107,11 +113,10 @@ class Creator:
         Raises:
             HpcKitError: MPI has not started the ranks, or mpi4py finds no library of it.
         """
-        from hpc_kit.runtime import session
         from hpc_kit.runtime.launchers import resolve
         from hpc_kit.runtime.mpi import library
 
-        meeting = session.current()
+        meeting = _meeting()
         module = library.load(meeting.world if meeting is not None else resolve(os.environ))
         return _group(module, list(ranks))
 
