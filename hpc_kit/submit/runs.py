@@ -195,16 +195,6 @@ class Runs:
         )
 
 
-def find_run(runs: Path, job_id: str) -> Run | None:
-    """The run of a job, or of an element of an array; None where `runs` does not know it."""
-    return Runs(runs).find(job_id)
-
-
-def known_runs(runs: Path) -> list[Run]:
-    """All runs that have a record, the latest first."""
-    return Runs(runs).recent()
-
-
 def _submitted(run: Run) -> tuple[str, tuple[int, int]]:
     return run.known.submitted if run.known else "", order(run.job_id)
 

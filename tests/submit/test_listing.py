@@ -18,7 +18,7 @@ from hpc_kit.submit import record
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.cancelling import cancel
 from hpc_kit.submit.listing import Line, Wanted, look, statuses
-from hpc_kit.submit.runs import Runs, known_runs
+from hpc_kit.submit.runs import Runs
 from hpc_kit.submit.submission import submit
 from tests.submit.fake import FakeSlurm, row_of
 
@@ -137,7 +137,7 @@ def test_of_two_runs_with_one_id_the_later_counts(slurm: FakeSlurm, runs: Path, 
     submit("other", "fake")
     found = Runs(runs).need("12")
     assert found.name == "other"
-    assert [run.name for run in known_runs(runs)] == ["other", "job"]
+    assert [run.name for run in Runs(runs).recent()] == ["other", "job"]
 
 
 def test_a_run_without_a_record_is_found_by_its_folder(runs: Path) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.slurm.states import State
 from hpc_kit.submit import record
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.monitor import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
-from hpc_kit.submit.runs import Run, find_run, of_folder
+from hpc_kit.submit.runs import Run, Runs, of_folder
 from hpc_kit.submit.submission import submit
 from tests.submit.fake import FakeSlurm
 
@@ -210,10 +209,10 @@ def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, ac
     assert [run.folder.name for run in runs] == ["12_0", "12_1", "12_2"]
     slurm.queue("12_0 COMPLETED", "12_1 RUNNING", "12_[2] PENDING")
     time = Time((5, lambda: slurm.queue("12_0 COMPLETED", "12_1 COMPLETED", "12_2 COMPLETED")))
-    found = list(follow(runs, access, sleep=time.sleep, clock=time.clock))
+    found = list(follow(runs, access._replace(embedded=False), sleep=time.sleep, clock=time.clock))
     assert sorted(event.job_id for event in found if isinstance(event, Ended)) == ["12_0", "12_1", "12_2"]
-    first = slurm.told("squeue.calls").splitlines()[0]
-    assert "--jobs=12_0,12_1,12_2" in first or "--jobs=12" in first
+    calls = slurm.told("squeue.calls").split()
+    assert [word for word in calls if word.startswith("--jobs")] == ["--jobs=12_0,12_1,12_2", "--jobs=12_1,12_2"]
     known = record.read(job.run.folder)
     assert known is not None
     assert sorted(known.elements) == ["0", "1", "2"]
@@ -238,6 +237,6 @@ def test_a_late_follower_may_ask_for_the_last_lines_only(slurm: FakeSlurm, run: 
 
 
 def test_a_runs_folder_is_found_by_id(run: Run, project: Path) -> None:
-    assert find_run(project / "runs", "12") == of_folder(project / "runs/job/12")
-    assert find_run(project / "runs", "13") is None
-    assert State.COMPLETED.finished
+    runs = Runs(project / "runs")
+    assert runs.find("12") == of_folder(project / "runs/job/12")
+    assert runs.find("13") is None
