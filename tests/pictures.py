@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpc_kit.spec import files
+from hpc_kit.spec.layout import Axis, Layout
 from hpc_kit.spec.resolve import Resolved, resolve
 
 PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"
@@ -38,7 +39,7 @@ def _rows(resolved: Resolved) -> Iterator[dict[str, str]]:
     shards = layout.dp_shard or degrees["dp"]
     each = max(1, stages_per_rank(job.command))
     for rank in range(min(size, MOST)):
-        at = layout.coordinates(rank, size)
+        at = coordinates(layout, rank, size)
         stages = [at["pp"] + degrees["pp"] * turn for turn in range(each)]
         shard = _part(at["dp"] % shards, shards)
         yield {
@@ -52,6 +53,14 @@ def _rows(resolved: Resolved) -> Iterator[dict[str, str]]:
             "gradients": shard if layout.zero >= 2 else "all",
             "moments": shard if layout.zero >= 1 else "all",
         }
+
+
+def coordinates(layout: Layout, rank: int, world_size: int) -> dict[Axis, int]:
+    """Where a rank lies on each axis."""
+    found: dict[Axis, int] = {}
+    for axis, degree in reversed(layout.degrees(world_size).items()):
+        rank, found[axis] = divmod(rank, degree)
+    return found
 
 
 def stages_per_rank(command: tuple[str, ...]) -> int:

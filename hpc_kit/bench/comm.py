@@ -51,8 +51,6 @@ _POWERS = {"": 0, "K": 10, "M": 20, "G": 30}
 _STEP = 4
 """Between the sizes of a range."""
 
-_MOST_LINES = 6
-
 
 class Question(NamedTuple):
     """What is to be measured."""

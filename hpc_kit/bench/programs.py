@@ -87,19 +87,6 @@ def summary(folder: Path) -> Summary:
     return found
 
 
-def alone(argv: Sequence[str], threads: int, timeout: float, **variables: object) -> Summary:
-    """Run a command that starts its own ranks, if it has any; its summary.
-
-    Raises:
-        JobFailed: It failed, or left no summary.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        environ = environment(Path(name), threads=threads, **variables)
-        if fault := run(argv, environ, timeout):
-            raise JobFailed(" ".join(argv[:6]), found=fault, remedy="its last lines are above")
-        return summary(Path(name))
-
-
 def python(program: Path, *words: str) -> list[str]:
     """The command line of a program."""
     return [sys.executable, str(program), *words]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.refused import Refused
-from hpc_kit.embedded.request import WHOLE_NODE, Request
+from hpc_kit.embedded.request import NO_SUCH_NAME, WHOLE_NODE, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,9 +112,9 @@ def impossible(request: Request, totals: Sequence[Node]) -> str | None:
     """
     names = {node.name for node in totals}
     if not set(request.nodelist) <= names or set(request.nodelist) & set(request.exclude):
-        raise Refused(denied="Invalid node name specified")
+        raise Refused(denied=NO_SUCH_NAME)
     if not set(request.exclude) <= names:
-        raise Refused(denied="Invalid node name specified")
+        raise Refused(denied=NO_SUCH_NAME)
     totals = grown(request, totals) if request.fits else totals
     if not request.overcommit and request.tasks * request.cpus_per_task > sum(node.cpus for node in totals):
         return "PartitionConfig"

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 WHOLE_NODE = -1
 """`--mem=0`: all the memory that the node has."""
 
+NO_SUCH_NAME = "Invalid node name specified"
+
 
 class Request(NamedTuple):
     """The size of a job.
@@ -192,7 +194,7 @@ def _expand(text: str) -> list[str]:
     try:
         return nodelist.expand(text)
     except HpcKitError:
-        raise Refused(denied="Invalid node name specified") from None
+        raise Refused(denied=NO_SUCH_NAME) from None
 
 
 def _is_arbitrary(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:

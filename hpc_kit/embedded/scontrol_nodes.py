@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import nodes
 from hpc_kit.embedded.owner import user_name
 from hpc_kit.embedded.refused import Problem
+from hpc_kit.embedded.request import NO_SUCH_NAME
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.wake import poke
 
@@ -22,7 +23,7 @@ def update_nodes(state: State, given: Mapping[str, str]) -> int:
     """Take nodes out, or back in, for `NodeName=... State=... Reason=...`; the exit status."""
     wanted = nodes.expand_names(given["nodename"])
     if not wanted or not set(wanted) <= set(nodes.names(state.settings)):
-        raise Problem("slurm_update error: Invalid node name specified")
+        raise Problem(f"slurm_update error: {NO_SUCH_NAME}")
     new = given.get("state", "").upper()
     if new not in {"DOWN", "DRAIN", "RESUME", "IDLE", "UNDRAIN", "FAIL"}:
         raise Problem(f"Invalid input: state={given.get('state', '')}\nRequest aborted")

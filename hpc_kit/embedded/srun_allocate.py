@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.records import Job, Step
     from hpc_kit.embedded.srun_request import StepRequest
 
-NO_SUCH_NAME = "Invalid node name specified"
 NO_GPUS = "Invalid generic resource (gres) specification"
 
 _GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gres"})

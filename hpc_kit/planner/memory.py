@@ -151,8 +151,3 @@ def peak_memory(run: Run, rates: Rates) -> Memory:
         return first
     last = stage_memory(run, rates, parts[-1], run.pp - 1)
     return max(first, last, key=lambda memory: memory.total)
-
-
-def fits(run: Run, rates: Rates) -> bool:
-    """Whether the peak leaves the GPU the share of its memory that the allocator wastes."""
-    return peak_memory(run, rates).total <= run.machine.gpu.memory * rates.usable

@@ -33,7 +33,7 @@ def rows(world: World) -> list[Row]:
     return [Row(name, _shown(getattr(world, name)), world.sources.get(name, "")) for name in VALUES]
 
 
-def text(world: World, _environ: object = None) -> str:
+def text(world: World) -> str:
     """The table as it is printed, with what agrees, what was left aside, and the warnings."""
     wide = max(_VALUE_WIDTH, *(len(row.value) for row in rows(world)))
     lines = [heading(world)]

@@ -16,13 +16,13 @@ from hpc_kit.script.stages import (
     SHELLS,
     WRAPPERS,
     Code,
-    Parsed,
+    LaunchLine,
     Stage,
     starts_something,
 )
 
 
-def read_launch(words: Sequence[Text]) -> Parsed:
+def read_launch(words: Sequence[Text]) -> LaunchLine:
     """The stages of a command's words."""
     stages: list[Stage] = []
     gives: list[tuple[str, Text]] = []
@@ -48,11 +48,11 @@ def read_launch(words: Sequence[Text]) -> Parsed:
             stage, rest = launchers.python(rest)
         elif name in SHELLS:
             stage, code = _shell(rest)
-            return Parsed((*stages, stage), tuple(gives), code)
+            return LaunchLine((*stages, stage), tuple(gives), code)
         else:
             stage, rest = Stage("program", tuple(rest), {}), []
         stages.append(stage)
-    return Parsed(tuple(stages), tuple(gives))
+    return LaunchLine(tuple(stages), tuple(gives))
 
 
 def _env(words: list[Text]) -> tuple[Stage, list[Text], list[tuple[str, Text]]]:

@@ -48,7 +48,7 @@ class Code(NamedTuple):
     arguments: tuple[Text, ...]
 
 
-class Parsed(NamedTuple):
+class LaunchLine(NamedTuple):
     """The stages of a command line, variables that it gives its program, and code if it ends in some."""
 
     stages: tuple[Stage, ...]

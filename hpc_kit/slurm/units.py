@@ -73,16 +73,5 @@ def parse_memory(text: str) -> int:
     return int(number) * _MIB_PER_UNIT[unit]
 
 
-def format_memory(mib: int) -> str:
-    """A size in the largest unit that holds it exactly: 4096 is `4G`, 1536 is `1536M`."""
-    if mib < 0:
-        raise UnitError("a negative memory size", found=str(mib), remedy=_MEMORY_REMEDY)
-    for letter in ("T", "G"):
-        size = _MIB_PER_UNIT[letter]
-        if mib and mib % size == 0:
-            return f"{mib // size}{letter}"
-    return f"{mib}M"
-
-
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 18

@@ -31,6 +31,9 @@ class Where(Struct, frozen=True):
         return self.cluster.where(default) if in_cluster else self.job.where(key)
 
 
+ONE_OF = ("conda", "venv", "uv", "apptainer", "pyxis")
+"""Keys of [environment] that exclude one another."""
+
 READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 """Variables that bash lets nobody set: a script that tries ends there."""
 
@@ -81,16 +84,15 @@ def check_place(cluster: Cluster, where: Where) -> None:
     """Folder and interpreter are taken as they stand: no shell reads them."""
     own = cluster.environment
     said = [("runs", cluster.runs), ("python", cluster.python)]
-    said += [(f"environment.{key}", getattr(own, key)) for key in ("conda", "venv", "uv", "apptainer", "pyxis")]
+    said += [(f"environment.{key}", getattr(own, key)) for key in ONE_OF]
     said += [("environment.modules", name) for name in own.modules] + [
         ("environment.mounts", each) for each in own.mounts
     ]
-    for group in (("conda", "venv", "uv", "apptainer", "pyxis"),):
-        both = [key for key in group if getattr(own, key) is not None]
-        if len(both) > 1:
-            place = where.cluster.where("environment")
-            remedy = f"keep one of {', '.join(both)}"
-            raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
+    both = [key for key in ONE_OF if getattr(own, key) is not None]
+    if len(both) > 1:
+        place = where.cluster.where("environment")
+        remedy = f"keep one of {', '.join(both)}"
+        raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
     for key, value in said:
         if value is not None and _odd(value):
             raise SpecError(

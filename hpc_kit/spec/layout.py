@@ -40,13 +40,6 @@ class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         """Axes of the mesh, slowest first: neighbouring ranks differ in tp, those of two stages lie farthest apart."""
         return {"pp": self.pp, "dp": self.replicas(world_size), "cp": self.cp, "tp": self.tp}
 
-    def coordinates(self, rank: int, world_size: int) -> dict[Axis, int]:
-        """Where a rank lies on each axis."""
-        found: dict[Axis, int] = {}
-        for axis, degree in reversed(self.degrees(world_size).items()):
-            rank, found[axis] = divmod(rank, degree)
-        return {axis: found[axis] for axis in self.degrees(world_size)}
-
     def groups(self, axis: Axis, world_size: int) -> list[range]:
         """The ranks that differ in this axis only, group by group."""
         degrees = self.degrees(world_size)

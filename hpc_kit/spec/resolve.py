@@ -52,11 +52,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
     again: tuple[str, ...] = ()
 
     @property
-    def uneven(self) -> bool:
-        """The nodes hold different numbers of tasks."""
-        return self.job.resources.ntasks_per_node is None
-
-    @property
     def ranks_per_node(self) -> int | None:
         """Ranks on each node; None where nodes hold different numbers of them."""
         return self.world_size // self.nodes if self.job.launch.starts_agents else self.job.resources.ntasks_per_node

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 import hpc_kit
 from data import Text, read_text
@@ -49,8 +48,3 @@ def with_options(model: GPT, options: Options) -> GPT:
 def autocast(options: Options, device: torch.device) -> torch.autocast:
     """bfloat16 where --bf16 asks for it: the matrix products; the loss stays in float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=options.bf16)
-
-
-def held_bytes(model: nn.Module) -> int:
-    """Of the parameters, as this rank holds them."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.errors import UnitError
-from hpc_kit.slurm.units import UNLIMITED, format_memory, format_time, parse_memory, parse_time
+from hpc_kit.slurm.units import UNLIMITED, format_time, parse_memory, parse_time
 
 TIMES = [
     ("90", 5400),
@@ -89,18 +89,3 @@ def test_what_is_no_memory_size_is_refused(text: str) -> None:
         parse_memory(text)
     assert caught.value.found == repr(text)
     assert "64G" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize(("mib", "text"), [(4096, "4G"), (1536, "1536M"), (1024**2, "1T"), (0, "0M"), (1, "1M")])
-def test_prints_a_memory_size(mib: int, text: str) -> None:
-    assert format_memory(mib) == text
-
-
-def test_a_negative_memory_size_is_not_printed() -> None:
-    with pytest.raises(UnitError, match="a negative memory size"):
-        format_memory(-1)
-
-
-@given(st.integers(0, 10**9))
-def test_a_printed_memory_size_reads_back(mib: int) -> None:
-    assert parse_memory(format_memory(mib)) == mib

@@ -17,6 +17,7 @@ from hpc_kit.spec.job import Job
 from hpc_kit.spec.layout import Layout, Model, told
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
+from tests.pictures import coordinates
 
 layouts = st.builds(Layout, dp=st.integers(1, 4), pp=st.integers(1, 4), tp=st.integers(1, 4), cp=st.integers(1, 3))
 
@@ -43,21 +44,13 @@ def refusal(*arguments: Any, **named: Any) -> str:
     return str(caught.value)
 
 
-@given(layouts)
-def test_every_rank_has_its_own_place_on_the_axes(layout: Layout) -> None:
-    size = layout.size(0)
-    places = [tuple(layout.coordinates(rank, size).values()) for rank in range(size)]
-    assert places == sorted(set(places))
-    assert len(places) == size
-
-
 @given(layouts, st.sampled_from(["pp", "dp", "cp", "tp"]))
 def test_a_group_differs_in_its_axis_only_and_every_rank_is_in_one(layout: Layout, axis: Any) -> None:
     size = layout.size(0)
     groups = layout.groups(axis, size)
     assert sorted(rank for group in groups for rank in group) == list(range(size))
     for group in groups:
-        rows = [layout.coordinates(rank, size) for rank in group]
+        rows = [coordinates(layout, rank, size) for rank in group]
         assert [row.pop(axis) for row in rows] == list(range(len(group)))
         assert all(row == rows[0] for row in rows)
 

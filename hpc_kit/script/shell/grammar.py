@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_kit.script.shell.lexer import HereDocument, Lexer, Token
-from hpc_kit.script.shell.tree import Block, Chain, Command, Compound, Pipeline, Redirect, Simple, Statement
+from hpc_kit.script.shell.tree import Block, Chain, Command, Compound, Pipeline, Simple, Statement
 from hpc_kit.script.shell.words import Assignment, Unreadable, Word, as_assignment
 
 _ENDINGS = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
@@ -90,18 +90,18 @@ class Parser:
 
     def _command(self) -> Command:
         line, keyword = self.lexer.place(self.token.offset).line, self._keyword()
-        if self.token.text == "(":
-            if self.lexer.arithmetic_command():
-                self._advance()
-                return Compound("arithmetic", (), self._redirects(), line)
-            self._advance()
-            body = self.block({")"})
-            self._expect(")")
-            return Compound("subshell", (("body", body),), self._redirects(), line)
-        if keyword in _COMPOUND:
-            kind, name, bodies = self._compound(keyword)
-            return Compound(kind, tuple(bodies), self._redirects(), line, name)
-        return self._simple()
+        if self.token.text != "(" and keyword not in _COMPOUND:
+            return self._simple()
+        kind, name, bodies = self._compound(keyword) if keyword else self._bracketed()
+        self._skip_redirects()
+        return Compound(kind, tuple(bodies), line, name)
+
+    def _bracketed(self) -> tuple[str, str, list[tuple[str, Block]]]:
+        arithmetic = self.lexer.arithmetic_command()
+        self._advance()
+        if arithmetic:
+            return "arithmetic", "", []
+        return "subshell", "", [("body", self._closed(")"))]
 
     def _compound(self, keyword: str) -> tuple[str, str, list[tuple[str, Block]]]:
         self._advance()
@@ -125,7 +125,7 @@ class Parser:
         return keyword, *self._for()
 
     def _closed(self, ending: str) -> Block:
-        body = self.block(set())
+        body = self.block({ending})
         self._expect(ending)
         return body
 
@@ -208,13 +208,15 @@ class Parser:
         self._advance()
         return bodies
 
-    def _redirects(self) -> tuple[Redirect, ...]:
-        found: list[Redirect] = []
+    def _skip_redirects(self) -> bool:
+        """Whether there were any."""
+        found = False
         while self.token.text in _REDIRECTS or self._is_descriptor():
             if self.token.word is not None:
                 self._advance()
-            found.append(self._redirect())
-        return tuple(found)
+            self._skip_redirect()
+            found = True
+        return found
 
     def _is_descriptor(self) -> bool:
         """A number, or {name}, that stands right before `<` or `>`."""
@@ -223,28 +225,25 @@ class Parser:
             return False
         return self.lexer.text[self.lexer.position : self.lexer.position + 1] in {"<", ">"}
 
-    def _redirect(self) -> Redirect:
+    def _skip_redirect(self) -> None:
         # A here-document begins on the next line: its word must be known before that line is read.
         operator = self.token.text
         offset = self.token.offset
         token = self.lexer.next()
         if token.word is None:
             raise self.lexer.fail(offset, f"{operator} without a word behind it")
-        target: Word | HereDocument = token.word
         if operator in {"<<", "<<-"}:
             delimiter = token.word.literal if token.word.literal is not None else token.word.raw
             quoted = any(part.quoted for part in token.word.parts)
-            target = HereDocument(delimiter, strip=operator == "<<-", quoted=quoted)
-            self.lexer.waiting.append(target)
+            self.lexer.waiting.append(HereDocument(delimiter, strip=operator == "<<-", quoted=quoted))
         self._advance()
-        return Redirect(operator, target)
 
     def _simple(self) -> Command:
         place = self.lexer.place(self.token.offset)
-        assignments, words, redirects = list[Assignment](), list[Word](), list[Redirect]()
+        assignments, words, redirected = list[Assignment](), list[Word](), False
         while True:
-            if found := self._redirects():
-                redirects += found
+            if self._skip_redirects():
+                redirected = True
             elif self.token.word is not None:
                 assignment = as_assignment(self.token.word) if not words else None
                 if assignment is not None:
@@ -252,13 +251,14 @@ class Parser:
                 else:
                     words.append(self.token.word)
                 self._advance()
-            elif self.token.text == "(" and len(words) == 1 and not assignments and not redirects:
+            elif self.token.text == "(" and len(words) == 1 and not assignments and not redirected:
                 self._expect("(")
                 self._expect(")")
                 kind, name, bodies = self._function(words[0].raw)
-                return Compound(kind, tuple(bodies), self._redirects(), place.line, name)
+                self._skip_redirects()
+                return Compound(kind, tuple(bodies), place.line, name)
             else:
                 break
-        if not (assignments or words or redirects):
+        if not (assignments or words or redirected):
             raise self._unexpected()
-        return Simple(tuple(assignments), tuple(words), tuple(redirects), place.line, place.column)
+        return Simple(tuple(assignments), tuple(words), place.line, place.column)

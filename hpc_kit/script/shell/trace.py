@@ -24,7 +24,6 @@ class Place(NamedTuple):
     link: int
     statement: Statement
     block: Block
-    statement_number: int
     role: str
     parent: Place | None
     compound: Compound | None
@@ -96,12 +95,11 @@ class Trace:
         self, block: Block, role: str = "", parent: Place | None = None, compound: Compound | None = None
     ) -> None:
         """Go through the statements of a block."""
-        for index, statement in enumerate(block):
+        for statement in block:
             chain = statement.chain
             for link, pipeline in enumerate(chain.pipelines):
                 for position, command in enumerate(pipeline.commands):
-                    where = (pipeline, position, chain, link, statement, block, index)
-                    place = Place(*where, role, parent, compound)
+                    place = Place(pipeline, position, chain, link, statement, block, role, parent, compound)
                     self._command(command, place)
 
     def code(

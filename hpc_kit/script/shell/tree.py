@@ -1,26 +1,17 @@
-"""The tree of a shell text: statements, `&&`/`||` chains, pipelines, simple and compound commands."""
+"""The tree of a shell text: statements, `&&`/`||` chains, pipelines, simple and compound commands; no redirections."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_kit.script.shell.lexer import HereDocument
 from hpc_kit.script.shell.words import Assignment, Word
 
 
-class Redirect(NamedTuple):
-    """`2>&1`, `<file`, `<<EOF`: the target is a word, or a here-document."""
-
-    operator: str
-    target: Word | HereDocument
-
-
 class Simple(NamedTuple):
-    """`NAME=value program word ... >file`."""
+    """`NAME=value program word ...`."""
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
-    redirects: tuple[Redirect, ...]
     line: int
     column: int
 
@@ -33,7 +24,6 @@ class Compound(NamedTuple):
 
     kind: str
     bodies: tuple[tuple[str, Block], ...]
-    redirects: tuple[Redirect, ...]
     line: int
     name: str = ""
 
