@@ -7,20 +7,17 @@ script that trains by env:// or by torchrun; the program is the same, jobs/train
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpc_kit.bench import by_hand, one_job
 from hpc_kit.bench.document import Column, Plot
+from hpc_kit.bench.quantity import quantity
 from hpc_kit.errors import JobFailed, SpecError
-from hpc_kit.slurm.inherited import clean_environ
 
 if TYPE_CHECKING:
     from hpc_kit.bench.sheet import Sheet
@@ -36,26 +33,8 @@ PROGRAM = Path("train", "first_step.py")
 """Below the folder of the jobs."""
 
 _JOB = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
-_PLAIN = {
-    "plain srun": "srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec {program} --plain {words}'",
-    "plain torchrun": "srun --ntasks-per-node=1 --ntasks={nodes} bash -c 'exec {python} -m torch.distributed.run"
-    " --nnodes={nodes} --nproc-per-node={each} --node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR"
-    " --master-port=$MASTER_PORT {path} --plain {words}'",
-}
-_SCRIPT = """\
-#!/bin/bash
-#SBATCH --job-name=by-hand
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node={each}
-#SBATCH --time=00:10:00
-#SBATCH --output={log}
-export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_PORT={port} WORLD_SIZE=$SLURM_NTASKS OMP_NUM_THREADS=1
-{line}
-"""
-_PAUSE = 0.05
-QUEUE_PAUSE = 2.0
-"""Seconds between two questions to Slurm."""
+_LIKE = {"plain srun": "hpc-kit", "plain torchrun": "hpc-kit torchrun"}
+"""Whose resources a script by hand asks for."""
 
 
 class Question(NamedTuple):
@@ -68,6 +47,17 @@ class Question(NamedTuple):
     repeats: int = 3
     timeout: float = 600.0
     """Seconds for one start."""
+
+
+class Start(NamedTuple):
+    """What one start took."""
+
+    phases: dict[str, float]
+    """Seconds."""
+    apart: float | None = None
+    """Seconds by which the clocks of the ranks differ at most; None: they did not tell."""
+    ahead: float = 0.0
+    """Seconds by which the nodes' clocks are ahead of this host's at least, where that is positive."""
 
 
 class Slurm(NamedTuple):
@@ -120,9 +110,10 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
         )
     )
     sheet.plot(Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True, x_title="ranks"))
+    every: list[Start] = []
     for number in asked.ranks:
         nodes = min(asked.nodes, number)
-        found: dict[str, list[dict[str, float]]] = {way: [] for way in asked.ways}
+        found: dict[str, list[Start]] = {way: [] for way in asked.ways}
         for turn in range(asked.repeats):
             for way in asked.ways:
                 sheet.doing(f"{number} ranks, {way}, start {turn + 1} of {asked.repeats}")
@@ -133,101 +124,93 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
         for way, starts in found.items():
             if starts:
                 _add(sheet, number, nodes, way, starts)
+                every += starts
+    _tell_clocks(sheet, every)
 
 
-def _add(sheet: Sheet, number: int, nodes: int, way: str, starts: list[dict[str, float]]) -> None:
-    values: dict[str, Any] = {phase: [start[phase] for start in starts] for phase in PHASES if phase in starts[0]}
-    values["total"] = [sum(start.values()) for start in starts]
+def _add(sheet: Sheet, number: int, nodes: int, way: str, starts: list[Start]) -> None:
+    """The row; where the queue's end is not known of every start, it is left to srun's phase in all of them."""
+    without = sum("queue" not in start.phases for start in starts)
+    if without:
+        sheet.note(
+            f"{number} ranks, {way}: when the job's script began is not known of {without} of {len(starts)} starts (is"
+            " the node's clock behind this host's?); srun's phase is from the command on."
+        )
+    each = [_joined(start.phases) if without else start.phases for start in starts]
+    values: dict[str, Any] = {
+        phase: [phases[phase] for phases in each] for phase in PHASES if all(phase in phases for phases in each)
+    }
+    values["total"] = [sum(phases.values()) for phases in each]
     sheet.add({"ranks": number, "nodes": nodes, "way": way}, **values)
 
 
-def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float) -> dict[str, float]:
-    """One start: seconds of each phase. The job is gone when this returns, also by Ctrl-C.
+def _joined(phases: Mapping[str, float]) -> dict[str, float]:
+    rest = {phase: seconds for phase, seconds in phases.items() if phase != "queue"}
+    return {**rest, "srun": rest.get("srun", 0.0) + phases.get("queue", 0.0)}
+
+
+def _tell_clocks(sheet: Sheet, starts: list[Start]) -> None:
+    """How far clocks were seen to differ: a phase from one host to another is no surer."""
+    if told := [start.apart for start in starts if start.apart is not None]:
+        sheet.note(f"The clocks of the ranks agree to within {quantity(max(told), 's', 2)}, and so do the phases.")
+    if (ahead := max((start.ahead for start in starts), default=0.0)) > 0:
+        sheet.note(f"The nodes' clocks are at least {quantity(ahead, 's', 2)} ahead: so much shorter is the queue.")
+
+
+def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float) -> Start:
+    """One start. The job is gone when this returns, also by Ctrl-C.
 
     Raises:
         JobFailed: It was refused, ended without a step, or took too long.
     """
     with tempfile.TemporaryDirectory(dir=slurm.folder, prefix="start-") as name:
-        folder, begun = Path(name), time.time()
+        folder = Path(name)
+        site = None if way in _JOB else _site(_LIKE[way], nodes, each, slurm)
+        begun = time.time()
         words = ["--submitted", repr(begun), "--to", str(folder / "found.json")]
-        argv = ours(way, nodes, each, slurm, words) if way in _JOB else _by_hand(way, nodes, each, slurm, folder, words)
-        with _submitted(argv, slurm) as job:
-            return _result(job, folder, slurm, begun + timeout)
+        if site is None:
+            argv = ours(way, nodes, each, slurm, words)
+        else:
+            file = folder / "by-hand.sbatch"
+            file.write_text(by_hand.script(way, nodes, each, site, folder, [str(slurm.program), *words]))
+            argv = ["sbatch", "--parsable", str(file)]
+        with one_job.submitted(argv, slurm.environ) as job:
+            found = one_job.result(job, folder, slurm.environ, begun + timeout)
+            apart = found.pop("clocks", None)
+            return Start(found, apart, begun + sum(found.values()) - time.time())
 
 
 def ours(way: str, nodes: int, each: int, slurm: Slurm, words: list[str]) -> list[str]:
     """The command line of a user."""
+    return [
+        sys.executable,
+        "-m",
+        "hpc_kit",
+        "submit",
+        _JOB[way],
+        "--no-wait",
+        *_options(way, nodes, each, slurm, words),
+    ]
+
+
+def _options(way: str, nodes: int, each: int, slurm: Slurm, words: list[str]) -> list[str]:
     tasks = 1 if "torchrun" in way else each
     sets = [f"resources.nodes={nodes}", f"resources.ntasks_per_node={tasks}", "resources.time=00:10:00"]
     if "torchrun" in way:
         sets += [f"launch.nproc_per_node={each}", f"resources.cpus_per_task={each}", f"resources.gpus_per_task={each}"]
     sets.append(f"command={json.dumps(['python', str(slurm.program), *words])}")
-    options = [word for each_set in sets for word in ("--set", each_set)]
     cluster = [] if slurm.cluster is None else ["--cluster", slurm.cluster]
-    return [sys.executable, "-m", "hpc_kit", "submit", _JOB[way], "--no-wait", *cluster, *options]
+    return [*cluster, *(word for each_set in sets for word in ("--set", each_set))]
 
 
-def _by_hand(way: str, nodes: int, each: int, slurm: Slurm, folder: Path, words: list[str]) -> list[str]:
-    """The script, and what submits it."""
-    path = shlex.quote(str(slurm.program))
-    python = shlex.quote(sys.executable)
-    line = _PLAIN[way].format(
-        program=f"{python} {path}", python=python, path=path, nodes=nodes, each=each, words=shlex.join(words)
-    )
-    script = folder / "by-hand.sbatch"
-    # Two jobs in a row must not meet at one port.
-    port = 20_000 + int(time.time() * 10) % 10_000
-    script.write_text(_SCRIPT.format(nodes=nodes, each=each, log=folder / "log", port=port, line=line))
-    return ["sbatch", "--parsable", str(script)]
+def _site(way: str, nodes: int, each: int, slurm: Slurm) -> by_hand.Site:
+    """What a script by hand takes from ours.
 
-
-@contextmanager
-def _submitted(argv: list[str], slurm: Slurm) -> Iterator[str]:
-    """The job's id; at the end the job has left the queue."""
-    done = subprocess.run(argv, env=clean_environ(slurm.environ), capture_output=True, text=True, check=False)
-    match = re.search(r"^(?:job\s+)?(\d+)", done.stdout, re.MULTILINE)
-    if done.returncode or match is None:
-        said = (done.stderr or done.stdout).strip()
-        raise JobFailed("the job was not taken", found=said, remedy="fewer --ranks or more --nodes")
-    ended = False
-    try:
-        yield match[1]
-        ended = True
-    finally:
-        if not ended:
-            _ask(["scancel", match[1]], slurm)
-        _wait(lambda: not _state(match[1], slurm), time.time() + 60)
-
-
-def _result(job: str, folder: Path, slurm: Slurm, deadline: float) -> dict[str, float]:
-    """What rank 0 has left, as soon as it is there."""
-    found, looked = folder / "found.json", time.time()
-    while not found.exists():
-        if time.time() - looked > QUEUE_PAUSE:
-            looked, state = time.time(), _state(job, slurm)
-            if not state and not found.exists():
-                log = folder / "log"
-                said = log.read_text(errors="replace")[-1500:] if log.exists() else f"hpc-kit logs {job} --all"
-                raise JobFailed(f"job {job} ended without a first step", found=said, remedy="its log")
-        if time.time() > deadline:
-            raise JobFailed(f"job {job} had no first step in time", found=_state(job, slurm), remedy="--timeout")
-        time.sleep(_PAUSE)
-    phases: dict[str, float] = json.loads(found.read_text())
-    return phases
-
-
-def _state(job: str, slurm: Slurm) -> str:
-    """As squeue says; nothing where the job has left the queue. A squeue that has no answer tells nothing of that."""
-    done = _ask(["squeue", "--noheader", f"--jobs={job}", "--format=%T"], slurm)
-    if done.returncode and "Invalid job id" not in done.stderr:
-        return "UNKNOWN"
-    return done.stdout.strip()
-
-
-def _ask(argv: list[str], slurm: Slurm) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, env=clean_environ(slurm.environ), capture_output=True, text=True, check=False)
-
-
-def _wait(over: Callable[[], bool], deadline: float) -> None:
-    while not over() and time.time() < deadline:
-        time.sleep(QUEUE_PAUSE)
+    Raises:
+        JobFailed: Ours cannot be rendered.
+    """
+    argv = [sys.executable, "-m", "hpc_kit", "render", _JOB[way], *_options(way, nodes, each, slurm, [])]
+    done = one_job.ask(argv, slurm.environ)
+    if done.returncode:
+        raise JobFailed("there is no script of ours to ask for the same", found=done.stderr.strip(), remedy="--cluster")
+    return by_hand.site_of(done.stdout)

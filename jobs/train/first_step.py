@@ -4,8 +4,8 @@
     srun -N4 --ntasks-per-node=2 python jobs/train/first_step.py
     torchrun --nproc-per-node=2 jobs/train/first_step.py --plain
 
-A phase ends when the last rank is through it, so the clocks of the nodes should agree. When the batch script and srun
-began is read from their processes, which rank 0 sees on its own node.
+A phase ends when the last rank is through it, so the clocks of the nodes should agree; how far they do is told. When
+the batch script and srun began is read from their processes, which rank 0 sees on its own node.
 """
 
 import time
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plain", action="store_true", help="meet by torch's own env://")
     parser.add_argument("--submitted", type=float, help="when: Unix time; in a run of hpc-kit its record tells")
-    parser.add_argument("--to", type=Path, help="file for the seconds of each phase, as JSON")
+    parser.add_argument("--to", type=Path, help="file for the seconds of each phase, and of the clocks, as JSON")
     args = parser.parse_args(argv)
     meet: Callable[[], AbstractContextManager[Any]] = plain if args.plain else hpc_kit.distributed
     with meet():
@@ -47,9 +47,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         first_step(marks)
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, marks)
+        apart = clocks_apart()
         if dist.get_rank() == 0:
             latest = {name: max(each[name] for each in ranks) for name in marks}
-            tell(phases({**before(args.submitted), **latest}), len(ranks), args.to)
+            tell(phases({**before(args.submitted), **latest}), len(ranks), apart, args.to)
 
 
 @contextmanager
@@ -130,13 +131,24 @@ def phases(marks: dict[str, float]) -> dict[str, float]:
     return {name: max(0.0, marks[name] - marks[earlier]) for earlier, name in pairwise(known)}
 
 
-def tell(found: dict[str, float], ranks: int, to: Path | None) -> None:
+def clocks_apart() -> float:
+    """Seconds by which the ranks' clocks differ at most: they read them as soon as each has heard from all."""
+    spreads = []
+    for _ in range(5):
+        stamps = [0.0] * dist.get_world_size()
+        dist.all_gather_object(stamps, time.time())
+        spreads.append(max(stamps) - min(stamps))
+    return min(spreads)
+
+
+def tell(found: dict[str, float], ranks: int, apart: float, to: Path | None) -> None:
     for name, seconds in found.items():
         print(f"{name:<12}{seconds:8.2f} s")
-    print(f"{'in all':<12}{sum(found.values()):8.2f} s   to the first step of {ranks} ranks", flush=True)
+    print(f"{'in all':<12}{sum(found.values()):8.2f} s   to the first step of {ranks} ranks")
+    print(f"{'clocks':<12}{apart:8.2f} s   apart at most", flush=True)
     if to is not None:
         draft = to.with_name(f"{to.name}.part")
-        draft.write_text(json.dumps(found))
+        draft.write_text(json.dumps({**found, "clocks": apart}))
         draft.rename(to)
 
 

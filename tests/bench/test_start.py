@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.bench import start
+from hpc_kit.bench import by_hand, one_job, start
 from hpc_kit.bench.sheet import Kept
 from hpc_kit.errors import JobFailed, SpecError
 
@@ -63,9 +63,61 @@ def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: start
     assert sheet.rows[0].values == {**FOUND, "total": 5.0}
     assert sheet.rows[0].spread["total"].repeats == 2
     script = (slurm.folder / "seen").read_text()
-    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n" in script
+    assert {"#SBATCH --nodes=2", "#SBATCH --cpus-per-task=4", "#SBATCH --ntasks-per-node=1"} <= set(script.splitlines())
+    assert "srun --cpus-per-task=${SLURM_CPUS_PER_TASK:-1} --ntasks-per-node=1" in script
     assert "--nnodes=2 --nproc-per-node=4 --node-rank=$SLURM_NODEID" in script
     assert not list(slurm.folder.glob("start-*"))
+
+
+RENDERED = """\
+#!/bin/bash
+# name: of ours
+#SBATCH --account=physics
+#SBATCH --gpus-per-node=2
+#SBATCH --job-name=first_step
+#SBATCH --open-mode=append
+#SBATCH --output=runs/%j.log
+#SBATCH --requeue
+
+set -euo pipefail
+
+export OMP_NUM_THREADS=1
+
+set +u
+module load cuda || unusable 'module load cuda failed'
+set -u
+
+# The files of this run: a log for each rank, which rank failed first, how it ended.
+srun --export=ALL --nodes=4 \\
+  bash -c "$task" task \\
+  .venv/bin/python /jobs/first_step.py || status=$?
+"""
+
+
+def test_a_script_by_hand_asks_for_what_ours_asks_for_in_the_same_environment() -> None:
+    site = by_hand.site_of(RENDERED)
+    assert site.header == ("#SBATCH --account=physics", "#SBATCH --gpus-per-node=2")
+    assert site.environment.startswith("export OMP_NUM_THREADS=1\n")
+    assert site.environment.endswith("\nset -u")
+    text = by_hand.script("plain srun", 4, 2, site, Path("/runs"), ["/a b/first_step.py", "--to", "x"])
+    assert "#SBATCH --gpus-per-node=2\n#SBATCH --job-name=by-hand\n" in text
+    assert "module load cuda" in text
+    assert ".venv/bin/python '/a b/first_step.py' --plain --to x" in text
+
+
+def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_all() -> None:
+    sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
+    late = {name: seconds for name, seconds in FOUND.items() if name != "queue"} | {"srun": 1.0}
+    starts = [start.Start(FOUND, 0.5, -1.0), start.Start(late, 0.002, 3.0), start.Start(FOUND)]
+    start._add(sheet, 2, 2, "hpc-kit", starts)
+    start._tell_clocks(sheet, starts)
+    (row,) = sheet.rows
+    assert "queue" not in row.values
+    assert (row.values["srun"], row.values["total"]) == (1.5, 5.0)
+    joined, apart, ahead = sheet.close().notes
+    assert "not known of 1 of 3 starts" in joined
+    assert "agree to within 500 ms" in apart
+    assert "at least 3 s ahead" in ahead
 
 
 def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start.Slurm) -> None:
@@ -81,7 +133,7 @@ def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start.Slurm) ->
 def test_a_job_that_ends_without_a_step_is_told_with_its_log(
     slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "QUEUE_PAUSE", 0.0)
+    monkeypatch.setattr(one_job, "QUEUE_PAUSE", 0.0)
     (slurm.folder / "silent").touch()
     with pytest.raises(JobFailed, match="job 7 ended without a first step"):
         start.once("plain srun", 1, 2, slurm, timeout=60)
@@ -92,7 +144,7 @@ def test_a_squeue_without_an_answer_is_no_end(slurm: start.Slurm) -> None:
     squeue = slurm.folder / "bin" / "squeue"
     for said, state in (("Unable to contact slurm controller", "UNKNOWN"), ("Invalid job id specified", "")):
         squeue.write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {said}' >&2\nexit 1\n")
-        assert start._state("7", slurm) == state
+        assert one_job.state("7", slurm.environ) == state
 
 
 def test_the_command_line_of_our_own_ways() -> None:
