@@ -107,6 +107,8 @@ def main(words: Mapping[str, Any], sheet: Sheet) -> None:
         bench.collectives()
         bench.traffic()
         bench.links(pairs)
+        if world.is_main and pairs and (few := links.left_out(names, pairs)):
+            sheet.note(few)
 
 
 def _announce(asked: Question, hosts: list[Host], pairs: int, sheet: Sheet) -> None:

@@ -20,7 +20,10 @@ INSIDE, ACROSS = "inside", "across"
 """Between two ranks of a node, and between nodes."""
 
 MOST_PAIRS = 28
-"""All pairs of eight ranks: with more ranks, one pair stands for each node and for each two nodes."""
+"""All pairs of eight ranks: with more ranks, one pair stands for each node and for each two nodes.
+
+Where these are too many as well, so many of them, spread evenly.
+"""
 
 
 class Pair(NamedTuple):
@@ -41,12 +44,39 @@ def pairs(hosts: Sequence[str]) -> list[Pair]:
     """
     everyone = list(combinations(range(len(hosts)), 2))
     if len(everyone) > MOST_PAIRS:
-        by_hosts: dict[tuple[str, str], tuple[int, int]] = {}
-        for one, other in everyone:
-            by_hosts.setdefault((hosts[one], hosts[other]), (one, other))
-        ordered = sorted(by_hosts.values(), key=lambda pair: hosts[pair[0]] != hosts[pair[1]])
-        everyone = ordered[:MOST_PAIRS]
+        inside, across = _by_hosts(hosts)
+        kept = _evenly(inside, max(MOST_PAIRS // 4, MOST_PAIRS - len(across)))
+        everyone = kept + _evenly(across, MOST_PAIRS - len(kept))
     return [_pair(one, other, hosts) for one, other in everyone]
+
+
+def _by_hosts(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """A pair of ranks for each host that has two, and one for each two hosts."""
+    found: dict[tuple[str, ...], tuple[int, int]] = {}
+    for one, other in combinations(range(len(hosts)), 2):
+        found.setdefault(tuple(sorted((hosts[one], hosts[other]))), (one, other))
+    inside = [pair for (first, second), pair in found.items() if first == second]
+    return inside, [pair for (first, second), pair in found.items() if first != second]
+
+
+def _evenly(all_of_them: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    number = len(all_of_them)
+    return all_of_them if number <= most else [all_of_them[place * number // most] for place in range(most)]
+
+
+def left_out(hosts: Sequence[str], measured: Sequence[Pair]) -> str:
+    """A sentence on the nodes and pairs of nodes of which no link was measured; none where all were."""
+    kinds = dict(zip((INSIDE, ACROSS), map(len, _by_hosts(hosts)), strict=True))
+    seen = {
+        kind: len({tuple(sorted((hosts[each.first], hosts[each.second]))) for each in measured if each.place == kind})
+        for kind in kinds
+    }
+    if seen == kinds:
+        return ""
+    return (
+        f"Links were measured inside {seen[INSIDE]} of {kinds[INSIDE]} nodes and between {seen[ACROSS]} of"
+        f" {kinds[ACROSS]} pairs of nodes, spread evenly; the others may differ."
+    )
 
 
 def _pair(one: int, other: int, hosts: Sequence[str]) -> Pair:

@@ -19,7 +19,21 @@ def test_all_pairs_of_few_ranks_and_one_for_each_two_nodes_of_many() -> None:
     ]
     many = links.pairs([f"n{number // 4}" for number in range(16)])
     assert [pair.place for pair in many] == ["inside"] * 4 + ["across"] * 6
-    assert len(links.pairs([f"n{number}" for number in range(64)])) == links.MOST_PAIRS
+    in_turns = links.pairs([f"n{number % 4}" for number in range(16)])
+    assert sorted(pair.link.split()[0] for pair in in_turns) == sorted(pair.link.split()[0] for pair in many)
+
+
+def test_of_too_many_nodes_the_links_measured_are_spread_and_the_rest_is_told() -> None:
+    hosts = [f"n{number // 2}" for number in range(16)]
+    found = links.pairs(hosts)
+    assert [pair.place for pair in found] == ["inside"] * 7 + ["across"] * 21
+    across = [pair.link.split()[0] for pair in found if pair.place == links.ACROSS]
+    # Each node has a link to more than a few others, the last ones among themselves, too.
+    assert {sum(f"n{number}" in link.split("-") for link in across) for number in range(8)} <= {4, 5, 6, 7}
+    assert "inside 7 of 8 nodes and between 21 of 28 pairs" in links.left_out(hosts, found)
+    many = [f"n{number}" for number in range(64)]
+    assert len({pair.link for pair in links.pairs(many)}) == links.MOST_PAIRS
+    assert links.left_out(hosts[:8], links.pairs(hosts[:8])) == ""
 
 
 def test_the_line_gives_back_what_made_it() -> None:
