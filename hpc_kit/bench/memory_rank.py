@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpc_kit.bench import turns
 from hpc_kit.bench.census import Held, Trained, held
+from hpc_kit.bench.document import Plot
 from hpc_kit.bench.hosts import hosts_of
 from hpc_kit.bench.memory import Question, formula, words
 from hpc_kit.bench.mixed import MixedAdamW
@@ -44,6 +45,7 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
         if world.is_main:
             sheet.hosts(hosts)
             sheet.expect(len(question.ways) * len(question.offload))
+            sheet.plot(_picture(question, world.world_size))
             sheet.note(HOW)
             if world.device.type == "cpu" and True in question.offload:
                 sheet.note(ON_CPU)
@@ -52,6 +54,19 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
                 if world.is_main:
                     sheet.doing(f"{way}{', offloaded' * offload}")
                 _row(question, sheet, world, meet, way, offload=offload)
+
+
+def _picture(asked: Question, ranks: int) -> Plot:
+    """What a rank holds, way by way, and at what height its formula is."""
+    return Plot(
+        name="states",
+        title=f"Model states of a rank: P = {asked.parameters / 1e6:.3g} million, d = {ranks}",
+        kind="stacked",
+        x="way",
+        y=("parameters", "gradients", "optimizer"),
+        where={"offload": asked.offload[0]},
+        marks={f"{way}: {words(way)}": formula(way, asked.parameters, ranks) for way in asked.ways},
+    )
 
 
 def _row(asked: Question, sheet: Sheet, world: Group, meet: Callable[[], None], way: str, *, offload: bool) -> None:

@@ -68,5 +68,7 @@ def test_four_ranks_hold_what_the_formulas_say(tmp_path: Path) -> None:
     ]
     for row in found.results:
         assert row.values["total"] == pytest.approx(row.values["formula"], rel=0.01), row.labels
+    assert [plot.marks["zero1: 4 P + 12 P / d"] for plot in found.plots] == [4096 * 7]
+    assert (tmp_path / "bench_memory-states.png").stat().st_size > 1000
     (zero3,) = (row for row in found.results if row.labels == {**found.results[3].labels})
     assert zero3.values["gathered"] >= 2 * 32**2 * 3 / 4
