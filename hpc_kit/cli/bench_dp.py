@@ -36,13 +36,14 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
     from hpc_kit.bench import dp
 
     question = dp.Question(**asked)  # type: ignore[arg-type]
-    environ = here(cluster).access.environ
+    slurm = here(cluster)
+    slurm.access.require(slurm.cluster.name)
     return carry_out(
         "dp",
         dp.TITLE,
         dp.COLUMNS,
         question._asdict(),
-        lambda sheet: dp.measure(question, sheet, environ),
+        lambda sheet: dp.measure(question, sheet, slurm.access.environ),
         out=out,
         as_json=as_json,
     )

@@ -123,10 +123,10 @@ def _folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
     if out is None and as_json:
         return None
     if out is None:
-        from hpc_kit.spec.choose import default_cluster
+        from hpc_kit.spec.choose import default_name
         from hpc_kit.spec.files import load_cluster
 
-        runs = load_cluster(default_cluster(Path.cwd(), os.environ).name, root=Path.cwd()).runs
+        runs = load_cluster(default_name(Path.cwd(), os.environ), root=Path.cwd()).runs
         out = Path(runs, f"bench_{bench}", f"{dt.datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - the reader's own clock
     try:
         out.mkdir(parents=True, exist_ok=True)

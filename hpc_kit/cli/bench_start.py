@@ -40,6 +40,7 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
 
     question = start.Question(**asked)  # type: ignore[arg-type]
     slurm = here(cluster)
+    slurm.access.require(slurm.cluster.name)
     root = places.current_folder()
     jobs = next(folder for folder in places.folders("jobs", root) if (folder / start.PROGRAM).is_file())
     slurm.runs.mkdir(parents=True, exist_ok=True)

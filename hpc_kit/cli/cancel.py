@@ -20,6 +20,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     from hpc_kit.submit.cancelling import cancel
 
     place = here(cluster)
+    place.access.require(place.cluster.name)
     before = cancel(list(words), place.runs, place.access)
     if as_json:
         import json

@@ -143,7 +143,7 @@ def _task(job: str | None, base: Job | None, given: dict[str, Any], root: Path) 
     from hpc_kit.planner.jobmodel import asked
     from hpc_kit.planner.search import Task
     from hpc_kit.planner.target import target
-    from hpc_kit.spec.choose import default_cluster
+    from hpc_kit.spec.choose import default_name
 
     own = asked(base) if base is not None and job is not None else None
     if given["model"] is None and own is None:
@@ -157,7 +157,7 @@ def _task(job: str | None, base: Job | None, given: dict[str, Any], root: Path) 
     resources = base.resources if base is not None and job is not None else None
     per_node = given["gpus_per_node"] or (resources.ntasks_per_node if resources and own and not given["gpu"] else None)
     found = target(
-        given["cluster"] or default_cluster(root, os.environ).name,
+        given["cluster"] or default_name(root, os.environ),
         root,
         framework=given["framework"],
         gpu=given["gpu"],

@@ -20,10 +20,10 @@ def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) 
     from hpc_kit.planner import measured
     from hpc_kit.planner.target import measured_file
     from hpc_kit.spec import files
-    from hpc_kit.spec.choose import default_cluster
+    from hpc_kit.spec.choose import default_name
 
     root = Path.cwd()
-    name = cluster or default_cluster(root, os.environ).name
+    name = cluster or default_name(root, os.environ)
     profile = files.load_cluster(name, root=root)
     path = measurement or measured_file(name, root)
     if comm is not None:

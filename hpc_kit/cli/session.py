@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from hpc_kit.spec import places
-from hpc_kit.spec.choose import default_cluster
+from hpc_kit.spec.choose import default_name
 from hpc_kit.spec.files import load_cluster
 
 if TYPE_CHECKING:
@@ -33,12 +33,11 @@ def here(name: str | None) -> Here:
 
     Raises:
         SpecError: There is no such cluster file.
-        SlurmUnavailable: It is a real one, and there is no sbatch here.
     """
     from hpc_kit.submit.access import access_of
 
     root = places.current_folder()
-    cluster = load_cluster(name or default_cluster(root, os.environ).name, root=root)
+    cluster = load_cluster(name or default_name(root, os.environ), root=root)
     return Here(cluster, access_of(cluster), root / cluster.runs)
 
 

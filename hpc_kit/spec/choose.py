@@ -22,16 +22,24 @@ def default_cluster(root: Path, environ: Mapping[str, str]) -> Choice:
     """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`."""
     if named := _named(root, environ):
         return Choice(named, {})
-    from hpc_kit.slurm import presence
+    name = _here(environ)
+    return Choice(name, {} if name == "local" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
 
-    if not presence.find_slurm(environ):
-        return Choice("local", {})
-    return Choice("slurm", {} if _may_have_gpus(environ) else {"cluster.node.gpus": 0})
+
+def default_name(root: Path, environ: Mapping[str, str]) -> str:
+    """The name of `default_cluster`, without a question for what its nodes have."""
+    return _named(root, environ) or _here(environ)
 
 
 def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
     """As `default_cluster`, for a launch over ssh: without a name it is `hosts`, whatever Slurm there is here."""
     return Choice(_named(root, environ) or "hosts", {})
+
+
+def _here(environ: Mapping[str, str]) -> str:
+    from hpc_kit.slurm import presence
+
+    return "slurm" if presence.find_slurm(environ) else "local"
 
 
 def _named(root: Path, environ: Mapping[str, str]) -> str | None:

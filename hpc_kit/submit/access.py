@@ -59,12 +59,12 @@ class Access(NamedTuple):
         return survey(self.runner, ids, self.environ, ended=ended)
 
     def require(self, cluster_name: str) -> None:
-        """Refuse to go on where there is no sbatch.
+        """Refuse to go on where there is no Slurm to take a job or to end one.
 
         Raises:
             SlurmUnavailable: There is none on PATH.
         """
-        if shutil.which("sbatch", path=self.environ.get("PATH", os.defpath)) is None:
+        if not self.embedded and shutil.which("sbatch", path=self.environ.get("PATH", os.defpath)) is None:
             raise SlurmUnavailable(
                 f"there is no Slurm here, and cluster {cluster_name} is a real one",
                 found="no sbatch on PATH",
@@ -84,15 +84,12 @@ class Access(NamedTuple):
 def access_of(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Access:
     """The Slurm of a cluster: the one on PATH, or the embedded one with the settings of the cluster's file.
 
-    Raises:
-        SlurmUnavailable: The cluster is a real one, and there is no sbatch here.
+    That it is there is for `Access.require` to say: what the runs left behind can be read without it.
     """
     environ = dict(os.environ if environ is None else environ)
     if cluster.slurm == "embedded":
         return Access(embedded_environ(cluster, environ), embedded=True)
-    access = Access(environ, embedded=False)
-    access.require(cluster.name)
-    return access
+    return Access(environ, embedded=False)
 
 
 def version_of(cluster: Cluster | None, environ: Mapping[str, str]) -> Version | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -160,8 +161,12 @@ def follow(
             sleep(min(look, pause))
             continue
         asked, stirred = clock(), False
+        question = _Question(access, [job.run.job_id for job in watched])
+        while not question.answered.wait(look):
+            for job in watched:
+                yield from job.lines()
         try:
-            told = access.query(job.run.job_id for job in watched)
+            told = question.answer()
         except SlurmUnavailable as error:
             if reachable:
                 yield Unreachable(error)
@@ -178,6 +183,34 @@ def follow(
             if over:
                 watched.remove(job)
                 yield Ended(job.run.job_id, end_of(job.run, status))
+
+
+class _Question:
+    """The state of jobs, asked beside all else: a squeue that is slow holds up neither the ranks' lines nor Ctrl-C."""
+
+    def __init__(self, access: Access, ids: list[str]) -> None:
+        self.answered = threading.Event()
+        self._found: dict[str, JobStatus] = {}
+        self._error: BaseException | None = None
+        # A daemon: the end of the following does not wait for it.
+        threading.Thread(target=self._ask, args=(access, ids), daemon=True).start()
+
+    def _ask(self, access: Access, ids: list[str]) -> None:
+        try:
+            self._found = access.query(ids)
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is read
+            self._error = error
+        self.answered.set()
+
+    def answer(self) -> dict[str, JobStatus]:
+        """The answer.
+
+        Raises:
+            SlurmUnavailable: There is none.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._found
 
 
 def _embedded_pause(access: Access, watched: Sequence[_Watched], now: float) -> float:

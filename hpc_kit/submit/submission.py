@@ -156,6 +156,7 @@ def send(
     if text is None:
         text = render_resolved(resolved, standalone=standalone, root=root)
     access = access_of(resolved.cluster, environ)
+    access.require(resolved.cluster.name)
     made = make_log_folders(resolved, root, allow_ids=allow_ids)
     folder = base_folder(resolved, root) / resolved.log_folder
     if job_id := _settled(folder, text, access, repeat=not allow_ids):

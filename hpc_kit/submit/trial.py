@@ -64,6 +64,7 @@ def would_start(
 
     text = render_resolved(resolved, standalone=standalone, root=root)
     access = access_of(resolved.cluster, environ)
+    access.require(resolved.cluster.name)
     environ, _ = without_overrides(clean_environ(access.environ), text)
     # The time is read as Slurm prints it where nobody wishes for another form.
     access = access._replace(environ={name: each for name, each in environ.items() if name != "SLURM_TIME_FORMAT"})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.cli import root
-from hpc_kit.errors import SpecError, UnknownJob
+from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import claim_first_failure
 from hpc_kit.submit.runs import Run
 from hpc_kit.submit.submission import submit
@@ -209,3 +209,13 @@ def test_cancel_tells_what_was_ended(slurm: FakeSlurm, call: Call, failed: Run) 
     ]
     assert slurm.told("scancel.calls") == "13\n"
     assert json.loads(call("cancel", "12", "--json")[1]) == [{"job_id": "12", "name": "job", "was": "FAILED"}]
+
+
+def test_logs_and_status_are_read_where_the_clusters_slurm_is_not(
+    failed: Run, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    assert "I am 0" in call("logs", "12")[1]
+    assert "12  job" in call("status", "12")[1]
+    with pytest.raises(SlurmUnavailable, match="there is no Slurm here"):
+        call("cancel", "12")

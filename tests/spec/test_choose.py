@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.script.render import render
-from hpc_kit.spec.choose import Choice, default_cluster
+from hpc_kit.spec.choose import Choice, default_cluster, default_name
 
 
 @pytest.fixture
@@ -63,3 +63,14 @@ def test_a_controller_that_is_down_is_still_a_slurm(project: Path, slurm: dict[s
     sinfo = Path(slurm["FOLDER"], "sinfo")
     sinfo.write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2\nexit 1\n")
     assert default_cluster(project, slurm) == Choice("slurm", {})
+
+
+def test_its_name_alone_asks_nothing_of_its_nodes(project: Path, slurm: dict[str, str]) -> None:
+    sinfo = Path(slurm["FOLDER"], "sinfo")
+    sinfo.write_text(f'#!/bin/sh\necho "$@" >>{sinfo}.asked\n')
+    (project / "slurm.conf").touch()
+    environ = {**slurm, "SLURM_CONF": str(project / "slurm.conf")}
+    assert default_name(project, environ) == "slurm"
+    assert not Path(f"{sinfo}.asked").exists()
+    default_cluster(project, environ)
+    assert Path(f"{sinfo}.asked").read_text() == "--noheader --format=%G\n"

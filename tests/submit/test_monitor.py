@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpc_kit.slurm.runner import Completed
+from hpc_kit.slurm.states import State
 from hpc_kit.submit import record
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.monitor import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
@@ -240,3 +244,24 @@ def test_a_runs_folder_is_found_by_id(run: Run, project: Path) -> None:
     runs = Runs(project / "runs")
     assert runs.find("12") == of_folder(project / "runs/job/12")
     assert runs.find("13") is None
+
+
+def test_a_slow_squeue_holds_up_no_line(run: Run, access: Access, slurm: FakeSlurm) -> None:
+    slurm.job("12", "RUNNING")
+    asked, seen = threading.Event(), threading.Event()
+
+    def slow(argv: Sequence[str], **options: Any) -> Completed:
+        asked.set()
+        assert seen.wait(30), "the line did not come while squeue was asked"
+        return access.runner(argv, **options)
+
+    def late() -> None:
+        asked.wait(30)
+        write(run, "step 1\n")()
+
+    run.folder.mkdir(exist_ok=True)
+    threading.Thread(target=late, daemon=True).start()
+    found = follow([run], access._replace(runner=slow))
+    assert next(found) == RankLine("12", 0, "step 1")
+    seen.set()
+    assert next(event for event in found if isinstance(event, StateChanged)).new is State.RUNNING
