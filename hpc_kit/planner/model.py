@@ -122,8 +122,3 @@ def gpt(name: str, *, layers: int, hidden: int, heads: int, vocab: int, seq_len:
     return Model(
         name=name, layers=layers, hidden=hidden, heads=heads, vocab=vocab, seq_len=seq_len, **{**fields, **other}
     )
-
-
-def days(tokens: float, parameters: float, gpus: int, flops_per_gpu: float) -> float:
-    """Days of training with full recomputation: 8 T P/(n X) (arXiv 2104.04473)."""
-    return 8 * tokens * parameters / (gpus * flops_per_gpu) / 86400

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpc_kit.planner import bubble, catalogue, model
 from hpc_kit.planner.memory import activation_bytes, model_states
+from hpc_kit.planner.report import training
 
 FILE = Path(__file__).parent / "data" / "unit_facts.csv"
 FACTS = list(csv.DictReader(FILE.read_text().splitlines()))
@@ -65,13 +67,20 @@ def share(n: dict[str, float], *, sequence: bool = False, recompute: str = "none
     return 100 * layer(n, sequence=sequence, recompute=recompute) / layer(n)
 
 
+def days(n: dict[str, float]) -> float:
+    """Of a plan whose step is one token: with full recomputation 8 operations of each parameter."""
+    run = SimpleNamespace(global_batch=1, seq_len=1, gpus=n["n"], model=SimpleNamespace(parameters=n["P"]))
+    plan: Any = SimpleNamespace(run=run, time=SimpleNamespace(total=8 * n["P"] / (n["n"] * n["X"])))
+    return training(plan, n["T"], 1.0)["days"]
+
+
 KNOWN: dict[str, Callable[[dict[str, float]], float]] = {
     "params_gpt": lambda n: gpt(n).parameters,
     "params_llama": llama,
     "flops_model": flops("none"),
     "flops_full_recompute": flops("full"),
     "flops_selective_recompute": flops("selective"),
-    "days": lambda n: model.days(n["T"], n["P"], int(n["n"]), n["X"]),
+    "days": days,
     "bubble_over_ideal": lambda n: bubble.of_ideal(int(n["p"]), int(n["m"]), int(n["v"])),
     "bubble_of_total": lambda n: bubble.of_total(int(n["p"]), int(n["m"]), int(n["v"])),
     "zero_model_states": lambda n: sum(model_states(n["P"], int(n["d"]), int(n["stage"]))) / 1e9,
