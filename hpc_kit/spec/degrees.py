@@ -151,8 +151,11 @@ def _crossing(job: Job, axis: Axis, world_size: int, per_node: int) -> list[str]
     spans = max(len({place(rank) for rank in group}) for group in job.layout.groups(axis, world_size))
     if spans == 1:
         return []
-    inside = max(each for each in range(1, degree) if per_node % each == 0)
-    fix = "--distribution=block keeps it inside" if per_node % degree == 0 else f"{axis} = {inside} stays inside"
+    stride = 1 if axis == "tp" else job.layout.tp  # of the ranks of a group, in their order
+    inside = max((each for each in range(2, degree) if per_node % (each * stride) == 0), default=None)
+    fix = f"{axis} = {inside} stays inside" if inside else f"{degree * stride} ranks on a node keep it inside"
+    if per_node % (degree * stride) == 0:
+        fix = "--distribution=block keeps it inside"
     return [f"{axis} {degree} spans {spans} nodes: {_cost(job, degree, world_size)}; {fix}"]
 
 

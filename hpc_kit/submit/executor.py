@@ -56,7 +56,8 @@ class Executor(SlurmExecutor):
 
     Args:
         job: Name or path of a job file, or a job: all but its command counts.
-        folder: Where pickles, results and logs go; all nodes must see it. `%j` in it stands for the job's id.
+        folder: Where pickles, results and logs go; all nodes must see it. `%j` in it stands for the job's id. Default:
+            runs/functions below `root`.
         cluster: Name or path of a cluster file, or a cluster (default: what fits this machine).
         set: Values over those of the files, by dotted key: {"resources.nodes": 2}.
         root: The user's project (default: the current folder).
@@ -73,7 +74,7 @@ class Executor(SlurmExecutor):
     def __init__(
         self,
         job: str | Job,
-        folder: str | Path,
+        folder: str | Path = "runs/functions",
         cluster: str | Cluster | None = None,
         *,
         set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
@@ -82,8 +83,8 @@ class Executor(SlurmExecutor):
         max_pickle_size_gb: float = 1.0,
         python: str | None = None,
     ) -> None:
-        super().__init__(folder, max_num_timeout, max_pickle_size_gb, python or "python")
         self.root = (root or current_folder()).absolute()
+        super().__init__(self.root / folder, max_num_timeout, max_pickle_size_gb, python or "python")
         self._job = job
         choice = Choice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster

@@ -33,6 +33,8 @@ class About(TypedDict):
 
     step: int
     shape: dict[str, int]
+    options: dict[str, str]
+    """Those that decide which numbers come next."""
     files: dict[str, int]
     """Sizes in bytes."""
 
@@ -51,23 +53,47 @@ def begin(options: Options, world: Group) -> int:
             found=f"--resume {options.resume} is at step {about['step']}; --steps {options.steps}",
             remedy=f"--steps {2 * about['step']}: it counts from the first start",
         )
+    say(world, f"resume  step {about['step']} of {shown(options.resume)}")
+    theirs, ours = about.get("options", {}), deciding(options)
+    if changed := [name for name in ours if theirs.get(name, ours[name]) != ours[name]]:
+        was = " ".join(f"--{name.replace('_', '-')} {theirs[name]}" for name in changed)
+        say(world, f"note    the checkpoint was made with {was}: an unbroken training had gone on differently")
     return about["step"]
 
 
+def deciding(options: Options) -> dict[str, str]:
+    """By name, what a training that goes on must have in common with the one before, or its losses are others."""
+    names = ("steps", "global_batch", "seed", "data", "lr", "warmup", "weight_decay", "clip", "bf16")
+    return {name: str(getattr(options, name)) for name in names}
+
+
 def load(path: Path, model: nn.Module, optimizer: Optimizer, step: int) -> None:
-    """Every rank reads what it needs."""
+    """Every rank reads what it needs.
+
+    Raises:
+        SpecError: a file has the right size, but not what belongs in it.
+    """
     from torch.distributed import checkpoint as dcp  # here and below: it takes a second to import
 
-    dcp.state_dict_loader.load(state_of(model, optimizer, step=step), checkpoint_id=path)
+    try:
+        dcp.state_dict_loader.load(state_of(model, optimizer, step=step), checkpoint_id=path)
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        found = f"--resume {path}: {last_line(error)}"
+        raise SpecError(
+            "the checkpoint cannot be read", found=found, remedy="an earlier one: its files are damaged"
+        ) from error
 
 
-def end(options: Options, world: Group, model: nn.Module, optimizer: Optimizer) -> None:
-    """All ranks write what they have."""
+def write(options: Options, world: Group, model: nn.Module, optimizer: Optimizer, step: int) -> None:
+    """All ranks write what they have after `step` steps."""
     if options.checkpoint:
-        save(options.checkpoint, world, options, state_of(model, optimizer))
-        here = Path.cwd()
-        near = options.checkpoint.is_relative_to(here)
-        say(world, f"saved   {options.checkpoint.relative_to(here) if near else options.checkpoint}")
+        save(options.checkpoint, world, options, state_of(model, optimizer), step)
+        say(world, f"saved   {shown(options.checkpoint)}" + (f", step {step}" if step < options.steps else ""))
+
+
+def shown(path: Path) -> Path:
+    """As one would write it here."""
+    return path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path
 
 
 def inner(optimizer: Optimizer) -> Optimizer:
@@ -122,7 +148,7 @@ def unwritable(path: Path, trouble: str) -> SpecError:
     return SpecError("the checkpoint cannot be written", found=found, remedy=remedy)
 
 
-def save(path: Path, world: Group, options: Options, state: dict[str, Tensor]) -> None:
+def save(path: Path, world: Group, options: Options, state: dict[str, Tensor], step: int) -> None:
     """Write beside it, wait for the disk, rename: who is killed here leaves the old checkpoint.
 
     Raises:
@@ -137,16 +163,16 @@ def save(path: Path, world: Group, options: Options, state: dict[str, Tensor]) -
     try:
         dcp.state_dict_saver.save(state, checkpoint_id=draft)
         if world.is_main:
-            put(draft, path, options)
+            put(draft, path, options, step)
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise unwritable(path, last_line(error)) from error
 
 
-def put(draft: Path, path: Path, options: Options) -> None:
+def put(draft: Path, path: Path, options: Options, step: int) -> None:
     """Give a folder that is all there its name; `about.json` is its last file."""
     sizes = {file.name: file.stat().st_size for file in sorted(draft.iterdir())}
-    about = About(step=options.steps, shape=asdict(options.model), files=sizes)
+    about = About(step=step, shape=asdict(options.model), options=deciding(options), files=sizes)
     with (draft / ABOUT).open("w") as file:
         json.dump(about, file, indent=1)
         file.flush()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[Tensor], most: float, *, stages: int = 1) -> Tensor:
+def clip_gradients(
+    parameters: Iterable[Tensor], most: float, *, stages: int = 1, device: torch.device | None = None
+) -> Tensor:
     """Scale the gradients down to a norm of `most`, and return the norm that they had.
 
     Every rank adds up the squares that it holds. A gradient that several ranks hold whole would be counted by each of
@@ -26,6 +28,7 @@ def clip_gradients(parameters: Iterable[Tensor], most: float, *, stages: int = 1
         parameters: Those of this rank, with their gradients.
         most: The largest norm.
         stages: Into how many sets of layers the ranks divide; the ranks of one set share its gradients.
+        device: Where the ranks' messages come from; gradients that are offloaded lie elsewhere. Default: there.
     """
     ranks = dist.get_world_size() // stages
     by_parts = defaultdict[int, list[Tensor]](list)
@@ -44,7 +47,7 @@ def clip_gradients(parameters: Iterable[Tensor], most: float, *, stages: int = 1
                 parts *= 1 if placement.is_replicate() else size
             gradient = gradient.to_local()
         by_parts[parts].append(gradient)
-    squares = [get_total_norm(held) ** 2 * parts / ranks for parts, held in by_parts.items()]
+    squares = [(get_total_norm(held) ** 2 * parts / ranks).to(device) for parts, held in by_parts.items()]
     square = torch.stack(squares).sum()
     if stages == 1 and set(by_parts) == {1}:
         square *= ranks  # every rank holds every gradient: nothing need be sent
@@ -53,7 +56,7 @@ def clip_gradients(parameters: Iterable[Tensor], most: float, *, stages: int = 1
     norm = square.sqrt()
     factor = (most / (norm + 1e-6)).clamp(max=1.0)
     for held in by_parts.values():
-        torch._foreach_mul_(held, factor)
+        torch._foreach_mul_(held, factor.to(held[0].device))
     return norm
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from options import Options
+from report import quantile, speed
 
 
 @dataclass
@@ -43,3 +47,15 @@ def compared(curves: Mapping[str, Curve], smooth: int) -> tuple[list[str], dict[
         lines.append(f"{name:<14} loss {target:.2f} {after}")
         facts |= {f"{name}_steps": step, f"{name}_seconds": seconds, f"{name}_staleness": curve.stale}
     return lines, facts
+
+
+def speeds(curve: Curve, options: Options) -> dict[str, float]:
+    """What every training tells of its steps."""
+    times = [end - begin for begin, end in pairwise([0.0, *curve.seconds])]
+    return {
+        "loss_last": curve.losses[-1],
+        "tokens_per_second": speed(options, times),
+        "step_time_median": quantile(times, 0.5),
+        "step_time_p95": quantile(times, 0.95),
+        "steps": options.steps,
+    }

@@ -19,8 +19,8 @@ from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, windo
 from meter import Meter
 from model import IGNORED, next_byte_loss
 from options import Options, refuse
-from ranks import in_time, together
-from report import Result, conclude, say, spaced, step_line
+from ranks import together
+from report import Result, conclude, finite, say, spaced, step_line
 from start import autocast
 
 if TYPE_CHECKING:
@@ -125,12 +125,12 @@ def train(options: Options, world: Group, text: Text, split: Split, meter: Meter
     """From the first step, or the checkpoint's, to the last; rank 0 says how it goes."""
     refuse(options, text, split.share[1])
     first = together(lambda: checkpoint.begin(options, world))
-    if options.resume:
-        checkpoint.load(options.resume, split.model, split.optimizer, first)
+    if path := options.resume:
+        together(lambda: checkpoint.load(path, split.model, split.optimizer, first))
     meter = meter or Meter(world.device)
-    with in_time(options.timeout or world.timeout), meter.watching():
+    with meter.watching():
         result = steps_of(options, world, text, split, meter, first)
-    together(lambda: checkpoint.end(options, world, split.model, split.optimizer))
+    together(lambda: checkpoint.write(options, world, split.model, split.optimizer, options.steps))
     conclude(options, world, result, split.facts)
     return result
 
@@ -147,7 +147,7 @@ def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Me
         meter.data_arrived()
         loss = split.gradients(mine[:, :-1], mine[:, 1:])
         meter.gradients_arrived()
-        clip_gradients(split.model.parameters(), options.clip, stages=split.stages)
+        clip_gradients(split.model.parameters(), options.clip, stages=split.stages, device=world.device)
         for group in split.optimizer.param_groups:
             group["lr"] = learning_rate(options, step)
         split.optimizer.step()
@@ -159,9 +159,11 @@ def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Me
         if done % options.log_every == 0 or done == options.steps:
             step_line(options, world, done, meter.collect())
         if done == options.steps:
-            after = evaluate(split, text, options, world)
+            after = finite(evaluate(split, text, options, world), "validation loss after", done, options)
         elif options.eval_every and done % options.eval_every == 0:
             say(world, f"step {done}/{options.steps}   validation loss {evaluate(split, text, options, world):.2f}")
+        if options.checkpoint_every and done % options.checkpoint_every == 0 and done < options.steps:
+            together(lambda: checkpoint.write(options, world, split.model, split.optimizer, done))  # noqa: B023 - called at once
     return Result(before, after, meter.all, held)
 
 

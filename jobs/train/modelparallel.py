@@ -22,7 +22,7 @@ from torch import distributed as dist
 from hpc_kit.errors import SpecError
 from loop import Split, adamw, train
 from model import GPT, IGNORED, next_byte_loss
-from options import Options, count, option
+from options import Options, count, option, without
 from report import Result
 from start import autocast, gpt, ranks_of
 
@@ -92,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
         if world.world_size != 2 or options.pp != 2 or options.layers < 2:
             found = f"{world.world_size} ranks, pp {options.pp}, --layers {options.layers}"
             raise SpecError("two halves need two ranks and two layers", found=found, remedy="pipeline.py takes more")
+        without(options, "accumulate")
         middle = options.layers // 2
         part = range(middle) if world.is_main else range(middle, options.layers)
         model = gpt(options, world.device, part)

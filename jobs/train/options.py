@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -95,7 +95,8 @@ class Options:
     eval_windows: int = option(256, count, "held-back windows of an evaluation, over all ranks")
     eval_every: int = option(0, whole, "steps between evaluations; 0: before and after only")
     log_every: int = option(10, count, "steps between lines")
-    checkpoint: Path | None = option(None, Path, "folder to write at the end; in a job: checkpoint of the run")
+    checkpoint: Path | None = option(None, Path, "folder to write; in a job: checkpoint of the run")
+    checkpoint_every: int = option(0, whole, "steps between writing it; 0: at the end only")
     resume: Path | None = option(None, Path, "checkpoint to go on from")
     timeout: float | None = option(
         None, positive, "seconds that a rank waits for the others; not given: what the job says"
@@ -127,7 +128,9 @@ class Options:
             parser.error(f"--heads {options.heads} does not divide --width {options.width}")
         run = os.environ.get(RUN_VARIABLE)
         if run and not options.checkpoint:
-            return replace(options, checkpoint=Path(run, "checkpoint"))
+            options = replace(options, checkpoint=Path(run, "checkpoint"))
+        if options.checkpoint and options.checkpoint.exists() and is_restart(os.environ):
+            return replace(options, resume=options.checkpoint)
         return options
 
     @property
@@ -138,6 +141,21 @@ class Options:
     def passes(self) -> int:
         """Into how many parts a rank cuts its windows."""
         return self.accumulate
+
+
+def is_restart(environ: Mapping[str, str]) -> bool:
+    """Whether these ranks were here before: Slurm has requeued the job, or torchrun starts its workers again."""
+    return any(environ.get(name, "0") != "0" for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
+
+
+def without(options: Options, *names: str) -> None:
+    """Refuse options that the program does not heed.
+
+    Raises:
+        SpecError: one of them is said.
+    """
+    if said := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != getattr(Options, name)]:
+        raise SpecError("this program does not know how to do that", found=", ".join(said), remedy="ddp.py does")
 
 
 def refuse(options: Options, text: Text, ranks: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,15 +22,16 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from curves import Curve, by_step, compared
+from curves import Curve, by_step, compared, speeds
 from data import Text, batch_numbers, cut, rank_slice, window_count
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import write_summary
 from loop import adamw, learning_rate
 from model import GPT, next_byte_loss
-from options import Options, count, option, refuse
-from report import say
-from start import gpt, ranks_of
+from options import Options, count, option, refuse, without
+from ranks import gather
+from report import peak_memory, say
+from start import autocast, gpt, ranks_of
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -43,8 +45,9 @@ class ServerOptions(Options):
     smooth: int = option(5, count, "steps over whose mean the two losses are compared")
 
 
-def serve(model: GPT, options: Options, workers: int, group: dist.ProcessGroup, *, synchronous: bool) -> Curve:
+def serve(model: GPT, options: Options, world: Group, group: dist.ProcessGroup, *, synchronous: bool) -> Curve:
     """Rank 0: take gradients, each of a share of a batch, and answer with parameters and the next share to compute."""
+    workers = world.world_size - 1
     optimizer, curve, begun = adamw(model, options), Curve(), time.perf_counter()
     together = workers if synchronous else 1  # gradients that an update takes; a step is `workers` of them
     total, shares = options.steps * workers, iter(range(workers, options.steps * workers))
@@ -63,6 +66,9 @@ def serve(model: GPT, options: Options, workers: int, group: dist.ProcessGroup, 
         optimizer.step()
         curve.losses.append(mean[-1].item())
         curve.seconds.append(time.perf_counter() - begun)
+        if (updates + 1) % (options.log_every * workers // together) == 0:
+            step = (updates + 1) * together // workers
+            say(world, f"step {step}/{options.steps}   loss {curve.losses[-1]:.2f}   {curve.seconds[-1]:.1f} s")
         parameters = parameters_to_vector(model.parameters()).detach().cpu()
         for source in sorted(sources):
             seen[source] = updates + 1
@@ -70,23 +76,27 @@ def serve(model: GPT, options: Options, workers: int, group: dist.ProcessGroup, 
     return by_step(curve, workers // together, late / total)
 
 
-def work(model: GPT, options: ServerOptions, text: Text, world: Group, group: dist.ProcessGroup) -> None:
-    """The other ranks: gradients of the share that the server names, until it names none."""
+def work(model: GPT, options: ServerOptions, text: Text, world: Group, group: dist.ProcessGroup) -> float:
+    """The other ranks: gradients of the share that the server names, until it names none. Its share of waits."""
     workers, windows = world.world_size - 1, window_count(text.training, options.sequence)
-    share = world.rank - 1
+    share, waited, begun = world.rank - 1, 0.0, time.perf_counter()
     while share != STOP:
         step, part = divmod(share, workers)
         numbers = batch_numbers(windows, options.global_batch, seed=options.seed, step=step)
         mine = cut(text.training, options.sequence, rank_slice(numbers, part, workers)).to(world.device)
-        loss = next_byte_loss(model(mine[:, :-1]), mine[:, 1:])
+        with autocast(options, world.device):
+            loss = next_byte_loss(model(mine[:, :-1]), mine[:, 1:])
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         if world.rank == workers:
             time.sleep(options.slow)
         message = torch.cat([parameters_to_vector(gradients), loss.detach().view(1)]).cpu()
+        ready = time.perf_counter()
         dist.send(message, 0, group=group)
         dist.recv(message, 0, group=group)
+        waited += time.perf_counter() - ready
         vector_to_parameters(message[:-1].to(world.device), model.parameters())
         share = int(message[-1])
+    return waited / (time.perf_counter() - begun)
 
 
 def empty_message(model: GPT) -> Tensor:
@@ -106,22 +116,28 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
         workers = world.world_size - 1
         if not workers:
             raise SpecError("a server needs a worker", found="1 rank", remedy="2 ranks or more: ntasks_per_node = 2")
+        without(options, "resume", "checkpoint_every", "eval_every", "accumulate")
         refuse(options, text, workers)
-        group, curves = dist.new_group(backend="gloo"), dict[str, Curve]()
+        seconds = options.timeout or world.timeout
+        group = dist.new_group(backend="gloo", timeout=None if seconds is None else timedelta(seconds=seconds))
+        curves, waits = dict[str, Curve](), dict[str, float]()
         for name in ("synchronous", "asynchronous"):
             model = gpt(options, world.device)
             if world.is_main:
-                curves[name] = serve(model, options, workers, group, synchronous=name == "synchronous")
+                say(world, f"{name} updates, {workers} workers")
+                curves[name] = serve(model, options, world, group, synchronous=name == "synchronous")
             else:
-                work(model, options, text, world, group)
+                waits[name] = work(model, options, text, world, group)
             world.barrier()
+        ranks = gather((peak_memory(world), waits.get("synchronous", 0.0)))
         if world.is_main:
             lines, facts = compared(curves, options.smooth)
             for line in lines:
                 say(world, line)
-            tokens = options.global_batch * options.sequence * options.steps
-            rate = tokens / curves["synchronous"].seconds[-1]
-            write_summary(loss_last=facts["loss_reached"], tokens_per_second=rate, **facts)
+            memory, shares = zip(*ranks, strict=True)
+            facts |= {"peak_memory_mib": max(memory), "communication_share": sum(shares) / workers}
+            each = " ".join(f"{size:.0f}" for size in memory)
+            write_summary(memory_mib_per_rank=each, **speeds(curves["synchronous"], options), **facts)
         return curves
 
 

@@ -40,19 +40,35 @@ def step_line(options: Options, world: Group, done: int, steps: Steps) -> None:
         JobFailed: the loss is no number any more. All ranks have the same losses here, so all stop.
     """
     for number, loss in enumerate(steps.losses, done - len(steps.losses) + 1):
-        if not math.isfinite(loss):
-            found = f"loss {loss} in step {number} of {options.steps}; --lr {options.lr} --warmup {options.warmup}"
-            raise JobFailed("the training diverged", found=found, remedy="a smaller --lr or a longer --warmup")
+        finite(loss, "loss in", number, options)
     say(
         world,
         f"step {done}/{options.steps}   loss {steps.losses[-1]:.2f}   "
-        f"{spaced(speed(options, steps))} tokens/s   {steps.communication * 100:.0f} % communication",
+        f"{spaced(speed(options, steps.seconds))} tokens/s   {steps.communication * 100:.0f} % communication",
+    )
+
+
+def finite(loss: float, what: str, step: int, options: Options) -> float:
+    """The loss, if it is one.
+
+    Raises:
+        JobFailed: it is no number any more.
+    """
+    if math.isfinite(loss):
+        return loss
+    raise JobFailed(
+        "the training diverged",
+        found=f"{what} step {step} of {options.steps} is {loss}; --lr {options.lr} --warmup {options.warmup}",
+        remedy="a smaller --lr or a longer --warmup",
     )
 
 
 def conclude(options: Options, world: Group, result: Result, facts: Mapping[str, str | float]) -> None:
     """The run in a few lines for people, and in the run's summary.json for programs."""
-    steps, tokens = result.steps, speed(options, result.steps)
+    steps = result.steps
+    tokens = speed(
+        options, steps.seconds[1:] or steps.seconds
+    )  # the first one compiles, and makes what later ones reuse
     ranks = gather((host_of(world), peak_memory(world), result.held))
     hosts, memory, held = zip(*ranks, strict=True)
     rank, later = steps.slowest()
@@ -109,9 +125,9 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def speed(options: Options, steps: Steps) -> float:
+def speed(options: Options, seconds: Sequence[float]) -> float:
     """Tokens a second over all ranks; evaluations are not in it."""
-    return options.global_batch * options.sequence * len(steps.seconds) / sum(steps.seconds)
+    return options.global_batch * options.sequence * len(seconds) / sum(seconds)
 
 
 def peak_memory(world: Group) -> float:

@@ -13,7 +13,7 @@ import hpc_kit
 from data import Text, read_text
 from model import GPT, initialise
 from options import Options
-from ranks import compare
+from ranks import compare, in_time
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @contextmanager
 def ranks_of(options: Options) -> Iterator[tuple[Group, Text]]:
     """The world and the text, alike on all ranks."""
-    with hpc_kit.distributed(timeout=options.timeout) as world:
+    with hpc_kit.distributed(timeout=options.timeout) as world, in_time(options.timeout or world.timeout):
         text = read_text(options.data)
         versions = {"Python": platform.python_version(), "torch": torch.__version__}
         compare({**versions, "text": str(text), "options": repr(options)})

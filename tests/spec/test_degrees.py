@@ -103,6 +103,11 @@ def test_tp_across_nodes_is_told_with_what_it_sends() -> None:
     assert note.startswith("cp 8 spans 4 nodes: every layer's sums go over the network")
 
 
+def test_what_keeps_a_group_inside_counts_the_axes_that_lie_within_it() -> None:
+    (note,) = fit({"tp": 2, "cp": 2}).notes  # 2 ranks a node: the two of cp are 2 apart
+    assert note.endswith("; 4 ranks on a node keep it inside")
+
+
 @pytest.mark.parametrize(
     ("distribution", "spans"), [("block", 0), ("plane=2", 0), ("cyclic", 2), ("plane=1", 2), ("arbitrary", 0)]
 )

@@ -189,6 +189,11 @@ def test_the_cluster_that_fits_the_machine_is_the_default(slurm: FakeSlurm, proj
     assert (known.job_id, known.cluster) == ("13", "default")
 
 
+def test_no_folder_need_be_named(slurm: FakeSlurm, project: Path) -> None:
+    job = Executor(job="job", cluster="fake").submit(functions.add, 1, 1)
+    assert job.paths.folder == project / "runs" / "functions"
+
+
 def test_a_job_of_torchrun_is_refused(slurm: FakeSlurm, project: Path) -> None:
     with pytest.raises(SpecError, match="job job is started by torchrun"):
         Executor(

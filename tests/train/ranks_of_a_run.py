@@ -141,6 +141,18 @@ def hangs() -> None:
     mock.patch("meter.Meter.begin", begin_never).start()
 
 
+def dies() -> None:
+    """It is gone in the eighth step."""
+    begin, steps = meter.Meter.begin, iter(range(99))
+
+    def begin_or_die(self: meter.Meter) -> None:
+        if next(steps) == 7:
+            os._exit(1)
+        begin(self)
+
+    mock.patch("meter.Meter.begin", begin_or_die).start()
+
+
 def another_text() -> None:
     mock.patch("start.read_text", lambda folder: replace(data.read_text(folder), checksum=0xBAD)).start()
 
@@ -151,7 +163,9 @@ def blind() -> None:
     mock.patch("checkpoint.whole", side_effect=error).start()
 
 
-SPOILERS: dict[str, Callable[[], None]] = {"late": late, "hangs": hangs, "another text": another_text, "blind": blind}
+SPOILERS: dict[str, Callable[[], None]] = {
+    "late": late, "hangs": hangs, "dies": dies, "another text": another_text, "blind": blind,
+}  # fmt: skip
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), json.load(sys.stdin))

@@ -28,7 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 
 def write(path: Path, world: Group, step: int) -> None:
-    save(path, world, Options(steps=step, layers=2, width=8, heads=2), {"w": torch.full((64,), float(step))})
+    save(path, world, Options(steps=step, layers=2, width=8, heads=2), {"w": torch.full((64,), float(step))}, step)
 
 
 def refusal(path: Path) -> str:

@@ -28,6 +28,9 @@ RUNS = [
     run("eight", 8, "--steps 10 --eval-every 4"),
     run("half", 2, "--steps 5 --checkpoint half"),
     run("resumed", 4, "--steps 10 --resume half"),
+    run("unbroken", 1, "--steps 12 --warmup 2"),
+    run("cut short", 2, "--steps 12 --warmup 2 --checkpoint-every 6 --checkpoint cut", "dies"),
+    run("gone on", 4, "--steps 12 --warmup 2 --resume cut"),
     run("nothing left", 2, "--steps 5 --resume half"),
     run("indivisible", 2, "--steps 10 --global-batch 7"),
     run("unlike", 2, "--steps 10", "--seed 5"),
@@ -66,6 +69,18 @@ def test_a_resumed_training_goes_on_with_the_losses_of_an_unbroken_one(trained: 
     assert resumed["before"] == pytest.approx(half["after"], rel=1e-6)
     assert "\nsaved   half\n" in trained.output("half")
     assert half["losses"] + resumed["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
+
+
+def test_a_training_cut_short_goes_on_from_the_last_step_that_it_wrote(trained: Trained) -> None:
+    unbroken, gone_on = trained.left("unbroken"), trained.left("gone on")
+    assert "\nsaved   cut, step 6\n" in trained.output("cut short")
+    assert trained.output("gone on").startswith("resume  step 6 of cut\nstart ")
+    assert gone_on["losses"] == pytest.approx(unbroken["losses"][6:], rel=TOLERANCE)
+
+
+def test_what_makes_a_resumed_training_another_one_is_said(trained: Trained) -> None:
+    note = "note    the checkpoint was made with --steps 5: an unbroken training had gone on differently\n"
+    assert note in trained.output("resumed")
 
 
 def test_rank_0_speaks_for_all(trained: Trained) -> None:
@@ -145,7 +160,7 @@ def test_a_training_that_diverges_stops_with_exit_status_1(trained: Trained) -> 
         assert left["exit_status"] == 1
         assert re.fullmatch(
             r"the training diverged\n"
-            r"  found  loss (nan|inf) in step \d of 10; --lr 1e\+38 --warmup 0\n"
+            r"  found  loss in step \d of 10 is (nan|inf); --lr 1e\+38 --warmup 0\n"
             r"  do     a smaller --lr or a longer --warmup",
             left["error"],
         )

@@ -42,6 +42,7 @@ def test_every_option_is_read() -> None:
         "--eval-every": "5",
         "--log-every": "1",
         "--checkpoint": "c",
+        "--checkpoint-every": "4",
         "--resume": "r",
         "--timeout": "60.0",
     }
@@ -89,6 +90,22 @@ def test_a_job_writes_its_checkpoint_into_the_run(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HPC_KIT_RUN", "/runs/ddp/7")
     assert Options.parse(None, []).checkpoint == Path("/runs/ddp/7/checkpoint")
     assert Options.parse(None, ["--checkpoint", "mine.pt"]).checkpoint == Path("mine.pt")
+
+
+@pytest.mark.parametrize(("name", "value", "goes_on"), [
+    ("SLURM_RESTART_COUNT", "1", True),
+    ("TORCHELASTIC_RESTART_COUNT", "2", True),
+    ("SLURM_RESTART_COUNT", "0", False),
+    ("SLURM_JOB_ID", "7", False),
+])  # fmt: skip
+def test_ranks_that_were_here_before_go_on_from_what_they_wrote(
+    name: str, value: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    monkeypatch.setenv(name, value)
+    assert Options.parse(None, []).resume is None  # nothing was written yet
+    (tmp_path / "checkpoint").mkdir()
+    assert Options.parse(None, []).resume == (tmp_path / "checkpoint" if goes_on else None)
 
 
 def test_the_jobs_layout_stands_in_for_options_that_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
