@@ -9,10 +9,10 @@ from hpc_kit.embedded import listing_support, start
 from hpc_kit.embedded.getopt import NONE, OPTIONAL, REQUIRED, Table
 from hpc_kit.embedded.job_ids import JobId, find, parse
 from hpc_kit.embedded.refused import Refused, Usage
-from hpc_kit.embedded.sacct_fields import NAMES, SIZES, UNITS, Field, Row, in_unit
+from hpc_kit.embedded.sacct_fields import NAMES, NEWER, SIZES, UNITS, Field, Row, in_unit
 from hpc_kit.embedded.sacct_fields import find as find_field
 from hpc_kit.embedded.sacct_filter import Filter
-from hpc_kit.embedded.settings import VERSION
+from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.squeue_steps import step_name
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.view import View
@@ -117,17 +117,19 @@ def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[s
     for part in (options.get("format") or fallback).split(","):
         name, percent, width = part.strip().partition("%")
         if name.upper() == "ALL":
-            found += [(each, field.width, field) for each, field in map(_known, NAMES)]
+            found += [(each, field.width, field) for each, field in (_known(name, environ) for name in NAMES)]
             continue
         if percent and not re.fullmatch(r"-?[0-9]+", width):
             raise Refused(f'error: Invalid field width: "{part}"')
-        full, field = _known(name)
+        full, field = _known(name, environ)
         found.append((full, int(width) if percent else field.width, field))
     return found
 
 
-def _known(name: str) -> tuple[str, Field]:
+def _known(name: str, environ: Mapping[str, str]) -> tuple[str, Field]:
     found = find_field(name)
+    if found is None and name.lower() in NEWER and not load(environ).strict:
+        return NEWER[name.lower()]
     if name.lower() in {"allocgres", "reqgres"}:
         kind = name.lower().removesuffix("gres").title()
         raise Refused(f"fatal: {kind}GRES has been removed, please use {kind}TRES")

@@ -178,6 +178,18 @@ EMPTY = (
 )  # fmt: skip
 """Columns of Slurm's that stay empty here: nothing is measured."""
 
+NEWER = {
+    "planned": ("Planned", FIELDS["Reserved"]),
+    "restarts": ("Restarts", Field(8, lambda v: str(v.job.restart_count))),
+    "stderr": ("StdErr", Field(20, lambda v: v.logs.stderr if v.job.batch else "")),
+    "stdin": ("StdIn", Field(20, lambda v: v.logs.stdin if v.job.batch else "")),
+    "stdout": ("StdOut", Field(20, lambda v: v.logs.stdout if v.job.batch else "")),
+}
+"""Columns of newer releases, in small letters: not among all columns, and shown where they are asked for.
+
+Source: sacct(1) of Slurm 25.05.
+"""
+
 NAMES = sorted([*FIELDS, *EMPTY], key=str.lower)
 _BY_LOWER_NAME = {name.lower(): name for name in NAMES}
 

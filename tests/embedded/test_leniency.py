@@ -116,3 +116,15 @@ def test_a_job_that_fits_gets_no_larger_node() -> None:
 )
 def test_what_counts_of_the_options(options: dict[str, str], found: dict[str, str]) -> None:
     assert counted(options) == found
+
+
+def test_columns_of_a_newer_sacct(lenient: Slurm) -> None:
+    job_id = lenient.submit("true", "-o", "/dev/null")
+    lenient.ended(job_id)
+    words = ("sacct", "-XnP", "-j", str(job_id), "-o", "StdOut,stdin,Restarts,Planned")
+    assert lenient.said(*words) == "/dev/null|/dev/null|0|00:00:00\n"
+    assert "StdOut" not in lenient.said("sacct", "--helpformat")
+
+
+def test_strict_settings_have_the_columns_of_their_release(slurm: Slurm) -> None:
+    assert slurm.refused("sacct", "-o", "StdOut")[1] == 'sacct: error: Invalid field requested: "StdOut"\n'
