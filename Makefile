@@ -35,14 +35,14 @@ render: venv ## print the sbatch script of JOB
 check: venv ## look for faults in JOB before it is queued
 	@$(KIT) check $(JOB) $(OPTIONS)
 
-status: venv ## states of the jobs, or of job ID
-	@$(KIT) status $(ID) $(ARGS)
+status: venv ## states of the jobs, or of JOB (all of that name) or ID
+	@$(KIT) status $(or $(ID),$(JOB)) $(OPTIONS)
 
-logs: venv ## output of job ID (the latest without it)
-	@$(KIT) logs $(ID) $(ARGS)
+logs: venv ## output of JOB (its latest run) or ID (the latest of all without either)
+	@$(KIT) logs $(or $(ID),$(JOB)) $(OPTIONS)
 
-cancel: venv ## end job ID
-	@$(KIT) cancel $(ID) $(ARGS)
+cancel: venv ## end JOB (all of that name) or ID
+	@$(KIT) cancel $(or $(ID),$(JOB)) $(OPTIONS)
 
 list: venv ## jobs, clusters and templates that can be named
 	@$(KIT) list $(ARGS)

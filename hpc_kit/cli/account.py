@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -32,10 +33,15 @@ def follow(
     ranks: Sequence[int] | None = (0,),
     lines: int | None = None,
     as_json: bool = False,
+    others: Sequence[str] = (),
 ) -> int:
     """Print what happens to a job, or to all elements of an array, until the end; returns the status to end with.
 
-    Ctrl-C stops the following only: the job goes on, and the way to end it is printed.
+    Ctrl-C stops the following only: the job goes on, and so do `others`, ids of those that were to be followed behind
+    it; the way to end each is printed.
+
+    Raises:
+        Exit: Ctrl-C came; its status is 130.
     """
     elements = run.elements()
     outcomes: list[Outcome] = []
@@ -54,9 +60,10 @@ def follow(
         if as_json:
             click.echo(f"job {run.job_id} goes on", err=True)
         else:
-            line("", f"job {run.job_id} goes on")
-            next_steps(run.job_id, going=True)
-        return INTERRUPTED
+            for job_id in (run.job_id, *others):
+                line("", f"job {job_id} goes on")
+                next_steps(job_id, going=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     if as_json:
         return next((each.exit_status for each in _in_order(outcomes) if each.exit_status), 0)
     return conclude_array(run, outcomes) if elements else conclude(outcomes[0])
@@ -176,14 +183,16 @@ def summary(values: dict[str, object]) -> str:
 
 
 def next_steps(job_id: str, *, going: bool, rank: int | None = None) -> None:
-    """Commands to paste."""
+    """Commands to paste, for the cluster that was named."""
     kit = program()
     which = f" --rank {rank}" if rank is not None else ""
+    named = click.get_current_context().params.get("cluster")
+    there = f" --cluster {quote(named)}" if named else ""
     steps: Iterable[tuple[str, str]] = [("status", f"{kit} status {job_id}")]
     steps = [*steps, ("logs", f"{kit} logs {job_id}{' -f' if going else which or ' --all'}")]
     steps = [*steps, ("cancel", f"{kit} cancel {job_id}")] if going else steps
     for label, text in steps:
-        line(label, text)
+        line(label, text + there)
 
 
 def program() -> str:

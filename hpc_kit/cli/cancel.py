@@ -21,7 +21,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
 
     place = here(cluster)
     place.access.require(place.cluster.name)
-    before = cancel(list(words), place.runs, place.access)
+    before = cancel(list(words), place.runs, place.access, cluster=place.cluster.name)
     if as_json:
         import json
 

@@ -19,21 +19,23 @@ HPC_KIT ?= hpc-kit
 JOB ?=
 ID ?=
 ARGS ?=
+CLUSTER ?=
+OPTIONS = $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 
 .PHONY: help list submit render check status logs cancel
 
 help:
 \t@echo 'make submit|render|check JOB=ddp_4node [ARGS="--set resources.nodes=2"]'
-\t@echo 'make status|logs|cancel [ID=12] [ARGS=...]     make list'
+\t@echo 'make status|logs|cancel [JOB=ddp_4node|ID=12] [CLUSTER=...] [ARGS=...]     make list'
 
 list:
 \t@$(HPC_KIT) list $(ARGS)
 
 submit render check:
-\t@$(HPC_KIT) $@ $(JOB) $(ARGS)
+\t@$(HPC_KIT) $@ $(JOB) $(OPTIONS)
 
 status logs cancel:
-\t@$(HPC_KIT) $@ $(ID) $(ARGS)
+\t@$(HPC_KIT) $@ $(or $(ID),$(JOB)) $(OPTIONS)
 """
 
 

@@ -84,7 +84,10 @@ def command(
         return 0
     from hpc_kit.submit.runs import of_folder
 
-    statuses = [account.follow(of_folder(each.run), each.access) for each in done]
+    ids = [each.job_id for each in done]
+    statuses = [
+        account.follow(of_folder(each.run), each.access, others=ids[number:]) for number, each in enumerate(done, 1)
+    ]
     return next((status for status in statuses if status), 0)
 
 

@@ -5,12 +5,36 @@ from __future__ import annotations
 import re
 
 JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[[^\]]*\])|\+[0-9]+)?(?P<step>\.\w+)?")
+_ID = re.compile(r"[0-9]+(?:[_+][0-9]+|_\[[0-9,:%-]+\])?")
+_IDS = re.compile(rf"{_ID.pattern}(?:,{_ID.pattern})*")
 _ONE = re.compile(r"[0-9]+(?:[_+][0-9]+)?")
 
 
 def is_one(text: str) -> bool:
     """Whether it is the id of one job, task or component: neither several tasks nor a step."""
     return _ONE.fullmatch(text) is not None
+
+
+def ids_of(word: str) -> tuple[str, ...]:
+    """The ids that a word of a command line stands for, written as Slurm does: `12`, `12,13_1`, `12_[4-9]`.
+
+    None where the word is no id, such as a job's name.
+    """
+    return tuple(job_id for each in _ID.findall(word) for job_id in tasks_of(each)) if _IDS.fullmatch(word) else ()
+
+
+def tasks_of(job_id: str) -> list[str]:
+    """`12_[4-6%2]` is 12_4, 12_5, 12_6; a list that Slurm has cut short (`...`) stays one id."""
+    from hpc_kit.errors import HpcKitError
+    from hpc_kit.slurm.values import parse_array
+
+    match = JOB_ID.fullmatch(job_id)
+    if match is None or not (match["task"] or "").startswith("["):
+        return [job_id]
+    try:
+        return [f"{match['base']}_{index}" for index in parse_array(match["task"]).indices]
+    except HpcKitError:
+        return [job_id]
 
 
 def base_id(job_id: str) -> str:

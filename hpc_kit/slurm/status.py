@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import units
-from hpc_kit.slurm.job_id import JOB_ID, base_id
+from hpc_kit.slurm.job_id import JOB_ID, base_id, tasks_of
 from hpc_kit.slurm.states import State, parse_state
-from hpc_kit.slurm.values import parse_array
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -140,7 +139,7 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
     # squeue has no field for the exit status, but a job that completed has no other than 0.
     exit_code, colon, signal = row.get("exit", "0:0" if state is State.COMPLETED else "").partition(":")
     ended = state.finished and colon
-    first, *others = _tasks(row["job_id"].strip())
+    first, *others = tasks_of(row["job_id"].strip())
     priority = row.get("priority", "")
     status = JobStatus(
         job_id=first,
@@ -165,17 +164,6 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
     # Of ten thousand waiting tasks, all but the number is read once.
     for job_id in others:
         yield status._replace(job_id=job_id)
-
-
-def _tasks(job_id: str) -> list[str]:
-    """`12_[4-6%2]` is 12_4, 12_5, 12_6; a list that Slurm has cut short (`...`) stays one id."""
-    match = JOB_ID.fullmatch(job_id)
-    if match is None or not (match["task"] or "").startswith("["):
-        return [job_id]
-    try:
-        return [f"{match['base']}_{index}" for index in parse_array(match["task"]).indices]
-    except HpcKitError:
-        return [job_id]
 
 
 def _full_id(number: str, ids: str) -> str:

@@ -48,6 +48,7 @@ def check_words(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
     check_release(job.resources, cluster, where)
     check_names(job, cluster, where)
     check_place(cluster, where)
+    check_files(job, where)
     check_root(job, cluster, root, where)
 
 
@@ -99,6 +100,32 @@ def check_place(cluster: Cluster, where: Where) -> None:
                 f"wrong value for {key} in {where.cluster.where(key)}",
                 found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
                 remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
+            )
+
+
+def check_files(job: Job, where: Where) -> None:
+    """Slurm and srun take the names of logs as they stand, and make no folders."""
+    keys = (
+        "resources.chdir",
+        "resources.output",
+        "resources.error",
+        "resources.input",
+        "launch.output",
+        "launch.error",
+    )
+    for key in keys:
+        table, _, name = key.partition(".")
+        value = getattr(getattr(job, table), name)
+        if value is None:
+            continue
+        folder = name != "chdir" and (value.endswith("/") or Path(value).name in {"", ".."})
+        if folder or _odd(value):
+            why = "it is a folder" if folder else "it is taken as it stands, '~' and '$' mean nothing in it"
+            remedy = "a path, from the project's folder or absolute"
+            raise SpecError(
+                f"wrong value for {name} in {where.of(key)}",
+                found=f"{name} = {value!r}: {why}",
+                remedy=f"{remedy}, such as logs/%j.log" if folder else remedy,
             )
 
 

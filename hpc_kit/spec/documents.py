@@ -56,7 +56,8 @@ def read(path: Path, shown: str) -> Document:
     import tomllib
 
     try:
-        text = path.read_text(encoding="utf-8")
+        # An editor of Windows puts a mark in front, which TOML does not know.
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"cannot read {shown}", found=str(error), remedy="a TOML file in UTF-8") from error
     try:
@@ -126,7 +127,9 @@ def _plain(value: Any) -> Any:
     """`time = 02:00:00` without quotes is TOML's local time: Slurm means the same text."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, str | int | float | list):
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, str | int | float):
         return value
     return value.isoformat()
 

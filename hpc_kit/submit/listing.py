@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.job_id import base_id, is_one, order
+from hpc_kit.slurm.job_id import base_id, ids_of, order
 from hpc_kit.slurm.outlook import Queue, sentence_of
 from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.slurm.user import user_name
@@ -67,10 +67,10 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, words: Iterable[str] | None) -> Wanted:
-        """What is meant by words of a command line: numbers are ids, everything else names of jobs."""
+        """What is meant by words of a command line: ids as Slurm writes them, everything else names of jobs."""
         told = list(dict.fromkeys(words or ()))
-        ids = tuple(word for word in told if is_one(word))
-        names = tuple(word for word in told if not is_one(word))
+        ids = tuple(dict.fromkeys(job_id for word in told for job_id in ids_of(word)))
+        names = tuple(word for word in told if not ids_of(word))
         return cls(ids, names, mine=not told, latest=not told)
 
 
@@ -141,7 +141,7 @@ class _Look:
         return [run.job_id for run in self.recent if self._is_here(run) and recorded_end(run) is None]
 
     def _is_here(self, run: Run) -> bool:
-        return self.cluster is None or run.known is None or run.known.cluster in {"", self.cluster}
+        return is_of(run, self.cluster)
 
     def _mine(self) -> list[JobStatus]:
         every, names = self.wanted.mine, self.wanted.names
@@ -193,10 +193,15 @@ class _Look:
 
     def _lines(self, jobs: dict[str, JobStatus | None]) -> list[Line]:
         """Each job's line; ends that were not noted before are, each record written once."""
-        runs = {job_id: self.known.find(job_id) for job_id in jobs}
+        runs = {job_id: self._run(job_id, status) for job_id, status in jobs.items()}
         fresh = [(run, status) for job_id, status in jobs.items() if (run := runs[job_id]) and _is_news(run, status)]
         ends = {run.job_id: end for (run, _), end in zip(fresh, ends_of(fresh), strict=True)}
         return [self._line(job_id, status, runs[job_id], ends.get(job_id)) for job_id, status in jobs.items()]
+
+    def _run(self, job_id: str, status: JobStatus | None) -> Run | None:
+        """The files of a job: not those of another cluster's job that has the same id."""
+        run = self.known.find(job_id)
+        return None if run is not None and status is not None and not self._is_here(run) else run
 
     def _line(self, job_id: str, status: JobStatus | None, run: Run | None, end: Outcome | None) -> Line:
         name = run.name if run else status.name if status else ""
@@ -223,6 +228,11 @@ class _Look:
         sentence = end.sentence if end.state.finished else f"It was submitted to cluster {other}, not asked here."
         step = None if end.state.finished else f"hpc-kit status {run.job_id} --cluster {other}"
         return Line(run.job_id, run.name, end.state, sentence, step, None, run)
+
+
+def is_of(run: Run, cluster: str | None) -> bool:
+    """Whether a run may be of this cluster, as far as its record tells; None: of any."""
+    return cluster is None or run.known is None or run.known.cluster in {"", cluster}
 
 
 def _is_news(run: Run, status: JobStatus | None) -> bool:

@@ -107,6 +107,8 @@ def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
     made = make_folder(Path(folder))
     # A log that exists, /dev/null above all, is opened whatever its folder allows.
     existing = Path(expand(log, name=name))
+    if existing.is_dir():
+        raise SpecError(f"the log {existing} is a folder", remedy=f"a file in it: {existing.name}/%j.log")
     if not os.access(*((existing, os.W_OK) if existing.exists() else (folder, os.W_OK | os.X_OK))):
         raise RecordError(
             f"the log folder {folder} cannot be written to",

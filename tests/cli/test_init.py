@@ -79,7 +79,12 @@ def test_the_projects_files_come_before_the_shipped_ones(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("render JOB=single ARGS=--standalone", "render single --standalone"), ("status ID=3", "status 3")],
+    [
+        ("render JOB=single ARGS=--standalone", "render single --standalone"),
+        ("status ID=3", "status 3"),
+        ("logs JOB=single", "logs single"),
+        ("cancel JOB=single ID=3 CLUSTER=mine", "cancel 3 --cluster mine"),
+    ],
 )
 def test_the_makefile_hands_its_words_on(words: str, expected: str, tmp_path: Path) -> None:
     init(str(tmp_path), "--job", "single")

@@ -99,8 +99,10 @@ def test_a_job_is_saved_and_submitted_or_neither(kit: Kit, project: Path) -> Non
     assert len(json.loads(kit("status", "--json").stdout)) == 1
 
 
-def test_ctrl_c_leaves_the_job_and_says_how_to_end_it(project: Path) -> None:
-    argv = [sys.executable, "-m", "hpc_kit", "submit", "-j", "1x1", "--", "bash", "-c", "echo there; sleep 600"]
+def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_each(project: Path) -> None:
+    for name in ("a", "b"):
+        (project / "jobs" / f"{name}.toml").write_text('command = ["bash", "-c", "echo there; sleep 600"]\n')
+    argv = [sys.executable, "-m", "hpc_kit", "submit", "a", "b", "--cluster", "local"]
     process = subprocess.Popen(argv, cwd=project, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     try:
@@ -116,8 +118,9 @@ def test_ctrl_c_leaves_the_job_and_says_how_to_end_it(project: Path) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
-    assert "job 1 goes on" in rest
-    assert rest.splitlines()[-1].startswith("cancel  ")
+    assert [line.strip() for line in rest.splitlines() if "goes on" in line] == ["job 1 goes on", "job 2 goes on"]
+    steps = [line for line in rest.splitlines() if line.startswith("cancel  ")]
+    assert [line.partition(" cancel ")[2] for line in steps] == ["1 --cluster local", "2 --cluster local"]
 
 
 @pytest.mark.parametrize(

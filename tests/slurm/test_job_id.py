@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.slurm.job_id import base_id, element, is_one, order
+from hpc_kit.slurm.job_id import base_id, element, ids_of, is_one, order
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,19 @@ from hpc_kit.slurm.job_id import base_id, element, is_one, order
 )
 def test_an_id_and_its_parts(job_id: str, base: str, index: str, one: bool, number: tuple[int, int]) -> None:
     assert (base_id(job_id), element(job_id), is_one(job_id), order(job_id)) == (base, index, one, number)
+
+
+@pytest.mark.parametrize(
+    ("word", "ids"),
+    [
+        ("12", ("12",)),
+        ("12,13_1,14+2", ("12", "13_1", "14+2")),
+        ("12_[3-5,8%2],13", ("12_3", "12_4", "12_5", "12_8", "13")),
+        ("12_[5-3]", ("12_[5-3]",)),
+        ("12,", ()),
+        ("12.batch", ()),
+        ("ddp_4", ()),
+    ],
+)
+def test_ids_are_written_as_slurm_does(word: str, ids: tuple[str, ...]) -> None:
+    assert ids_of(word) == ids

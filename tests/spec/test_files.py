@@ -109,6 +109,14 @@ def test_an_unknown_job_names_the_near_one(project: Path) -> None:
         ('[launch]\nlauncher = "torchrun"\nerror = "x"\n', ("torchrun's ranks write logs", "leave error out")),
         ('[launch]\nbackend = "nccl"\n', ("nccl needs GPUs", "backend = 'auto'")),
         ("[resources]\ncpus_per_task = 9\n", ("a node of local has 8", "cpus_per_task = 8")),
+        (
+            '[resources]\noutput = "~/x/%j.log"\n',
+            ("wrong value for output in jobs/mine.toml, line 3", "taken as it stands"),
+        ),
+        ('[resources]\nchdir = "$HOME"\n', ("wrong value for chdir", "'~' and '$' mean nothing")),
+        ('[resources]\nerror = "logs/"\n', ("error = 'logs/': it is a folder", "logs/%j.log")),
+        ('[resources]\noutput = "/"\n', ("output = '/': it is a folder",)),
+        ('[launch]\noutput = "~/%t.log"\n', ("wrong value for output in jobs/mine.toml, line 3",)),
         ('[env]\nWANDB_API_KEY = "x"\n', ("WANDB_API_KEY", "looks like a secret", "0600")),
         ('[env]\n"no-name" = "x"\n', ("'no-name' cannot name a variable",)),
         ("[env]\nA = true\n", ("env.A", "text in quotes")),
@@ -174,6 +182,18 @@ def test_torchrun_counts_ranks_by_agents(project: Path) -> None:
     write(project, MINIMAL + '[resources]\nnodes = 4\n[launch]\nlauncher = "torchrun"\nnproc_per_node = 2\n')
     job = resolved(project)
     assert (job.ntasks, job.world_size) == (4, 8)
+
+
+def test_a_time_in_a_list_is_text_too(project: Path) -> None:
+    text = 'command = ["python", 02:00:00, 2026-01-01]\n[resources]\nnodes = 1\n'
+    write(project, text)
+    assert resolved(project).job.command == ("python", "02:00:00", "2026-01-01")
+    assert "unknown key 'when'" in fault(project, "when = [02:00:00]\n" + text)
+
+
+def test_the_mark_of_another_editor_is_passed_over(project: Path) -> None:
+    write(project, "\ufeff" + MINIMAL)
+    assert resolved(project).job.command == ("python", "train.py")
 
 
 def test_an_unreadable_file_is_one_clear_error(project: Path) -> None:

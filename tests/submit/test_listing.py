@@ -117,6 +117,30 @@ def test_an_element_is_cancelled_alone(slurm: FakeSlurm, runs: Path, access: Acc
     assert slurm.told("scancel.calls") == "12_1\n"
 
 
+def test_tasks_that_wait_are_cancelled_by_the_id_that_slurm_prints(
+    slurm: FakeSlurm, runs: Path, access: Access
+) -> None:
+    slurm.queue("12_1 RUNNING", "12_[2-4] PENDING Resources", "13 RUNNING")
+    assert len(cancel(["12_[2-3],13"], runs, access)) == 3
+    assert slurm.told("scancel.calls") == "12_2 12_3 13\n"
+
+
+def test_a_run_of_another_cluster_is_not_cancelled_nor_who_has_its_id_here(
+    slurm: FakeSlurm, runs: Path, access: Access
+) -> None:
+    submit("job", "fake")
+    slurm.says("squeue.queue", row_of("12", "RUNNING", everybody=True, name="other"))
+    for words in (["12"], ["12_1"], ["job"], ["other", "job"]):
+        with pytest.raises(UnknownJob, match="one of cluster fake, and another was to be asked") as error:
+            cancel(words, runs, access, cluster="another")
+    assert f"{runs}/job/12/record.json: job, submitted 20" in str(error.value.found)
+    assert not (slurm.folder / "scancel.calls").exists()
+    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="another").lines
+    assert (line.name, line.run) == ("other", None)
+    cancel(["12"], runs, access, cluster="fake")
+    assert slurm.told("scancel.calls") == "12\n"
+
+
 def test_a_refused_scancel_is_an_error(slurm: FakeSlurm, runs: Path, access: Access) -> None:
     slurm.queue("12 RUNNING")
     (slurm.bin / "scancel").write_text("#!/bin/bash\necho 'scancel: error: Access/permission denied' >&2; exit 1\n")

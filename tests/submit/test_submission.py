@@ -77,6 +77,12 @@ def test_a_log_folder_that_cannot_be_written_to_is_refused(
         submit("job", "fake", set={"resources.output": "logs/%j.log"})
 
 
+def test_a_log_that_is_a_folder_is_refused(slurm: FakeSlurm, project: Path) -> None:
+    (project / "logs").mkdir()
+    with pytest.raises(SpecError, match="logs is a folder"):
+        submit("job", "fake", set={"resources.output": "logs"})
+
+
 def test_a_log_may_be_a_device(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/dev")
     assert submit("job", "fake", set={"resources.output": "/dev/null"}).job_id == "12"
