@@ -86,7 +86,6 @@ def measure(asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
         SpecError: A way is none, the batch does not divide, or the processes do not fit into memory.
     """
     refuse(asked)
-    sheet.expect(len(asked.ways))
     for column in ("tokens_per_second", "start"):
         sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="way", y=(column,)))
     gpus = _gpus()
@@ -95,14 +94,23 @@ def measure(asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
             f"{gpus} GPUs here: nn.DataParallel scatters nothing and copies no model, so its row is that of one"
             " process; neither the cost of its copies nor the load on the first GPU is shown."
         )
-    for way in asked.ways:
-        if way == SRUN and shutil.which("srun", path=environ.get("PATH", os.defpath)) is None:
-            sheet.note(f"{way}: there is no srun here.")
-            continue
-        try:
-            _row(way, asked, sheet, environ)
-        except JobFailed as error:
-            sheet.note(str(error))
+    ways = list(asked.ways)
+    if SRUN in ways and shutil.which("srun", path=environ.get("PATH", os.defpath)) is None:
+        sheet.note(f"{SRUN}: there is no srun here.")
+        ways.remove(SRUN)
+    sheet.expect(len(ways) * asked.repeats)
+    taken = {way: Taken([], []) for way in ways}
+    # In turns, so that a machine whose speed drifts drifts for all of them.
+    for turn in range(asked.repeats):
+        for way in list(taken):
+            sheet.doing(f"{way}, {turn + 1} of {asked.repeats}")
+            try:
+                _take(way, asked, environ, taken[way])
+            except JobFailed as error:
+                sheet.note(str(error))
+                del taken[way]
+            else:
+                _put(way, asked, sheet, taken[way])
 
 
 def _gpus() -> int:
@@ -111,23 +119,32 @@ def _gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _row(way: str, asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
-    summaries, starts = [], []
+class Taken(NamedTuple):
+    """What the repeats of a way have given until now."""
+
+    summaries: list[programs.Summary]
+    starts: list[float]
+
+
+def _take(way: str, asked: Question, environ: Mapping[str, str], taken: Taken) -> None:
+    """One training, and one start."""
     program = programs.training("dataparallel.py" if way == DATAPARALLEL else "ddp.py")
     words = ["--steps", str(asked.steps), "--global-batch", str(asked.global_batch)]
-    for turn in range(asked.repeats):
-        sheet.doing(f"{way}, {turn + 1} of {asked.repeats}")
-        summaries.append(_trained(way, asked, environ, programs.python(program, *words)))
-        if way != DATAPARALLEL:
-            starts.append(_started(way, asked, environ))
+    taken.summaries.append(_trained(way, asked, environ, programs.python(program, *words)))
+    if way != DATAPARALLEL:
+        taken.starts.append(_started(way, asked, environ))
+
+
+def _put(way: str, asked: Question, sheet: Sheet, taken: Taken) -> None:
+    summaries = taken.summaries
     values: dict[str, Any] = {
         "tokens_per_second": [float(each["tokens_per_second"]) for each in summaries],
         "step": [float(each["step_time_median"]) for each in summaries],
         "memory": max(float(each["peak_memory_mib"]) for each in summaries) * 2**20,
         "communication": [100 * float(each["communication_share"]) for each in summaries],
     }
-    if starts:
-        values["start"] = starts
+    if taken.starts:
+        values["start"] = taken.starts
     sheet.add({"way": way, "processes": 1 if way in {ONE, DATAPARALLEL} else asked.ranks}, **values)
 
 

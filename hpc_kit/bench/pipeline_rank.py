@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
 ONE, HALVES, PIPELINED = "one device", "model parallel", "pipelined"
+AGAIN, IN_SPLITS = f"{ONE}, again", f"{ONE}, in splits"
 TUTORIAL = {(HALVES, 120): -7.0, (PIPELINED, 20): 49.0, (PIPELINED, 12): 54.0}
 """Per cent by which two GPUs were quicker than one there: the whole batch at once, in splits of 20, the best split."""
 
@@ -41,63 +43,71 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
 
 
 def _rows(asked: Question) -> int:
-    splits = (SPLITS in asked.sweeps) * (len(asked.splits) + 4)
+    splits = (SPLITS in asked.sweeps) * (len(asked.splits) + 4) * asked.repeats
     return splits + (SCHEDULES in asked.sweeps) * (len(asked.schedules) + 1) * len(asked.micro_batches)
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The tutorial's experiment: one device, then both with the whole batch, then in splits."""
+    """The tutorial's experiment: one device, both with the whole batch, and in splits, in turns."""
 
     asked: Question
     sheet: Sheet
     world: Group
     meet: Callable[[], None]
-    medians: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Seconds by way and split size."""
+    seconds: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    """Of each repeat, by way and split size."""
+
+    def median(self, way: str, split: int) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds[way, split])
 
     def measure(self) -> None:
         """All rows, the picture and what they say; the rank that has no part in a row waits."""
         batch, whole = halves.Batch(self.asked.batch, self.asked.image), self.asked.batch
         one = halves.OneDevice(batch, self.world.device) if self.world.is_main else None
         two = _two(batch, self.world)
-        self.take(one, ONE, whole)
-        self.take(two, HALVES, whole)
-        for split in self.asked.splits:
-            self.take(two, PIPELINED, split)
-        best = turns.told(min(self.asked.splits, key=lambda split: self.medians[PIPELINED, split]), self.world)
+        splits = {(PIPELINED, split): two for split in self.asked.splits}
+        self.take({(ONE, whole): one, (HALVES, whole): two, **splits})
+        best = turns.told(min(self.asked.splits, key=lambda split: self.median(PIPELINED, split)), self.world)
         # What smaller pieces save by lying in the caches is no gain of the second device.
-        self.take(one, f"{ONE}, in splits", best)
-        self.take(one, f"{ONE}, again", whole)
+        self.take({(AGAIN, whole): one, (IN_SPLITS, best): one})
         if self.world.is_main:
             self.conclude(best)
 
-    def take(self, network: halves.Way | None, way: str, split: int) -> None:
-        """One row: the seconds of the batches, and by how much one device takes longer."""
-        if self.world.is_main:
-            self.sheet.doing(f"{way}, split size {split}")
+    def take(self, works: Mapping[tuple[str, int], halves.Way | None]) -> None:
+        """A row each, of more repeats from turn to turn."""
+        for turn in range(turns.WARMUP + self.asked.repeats):
+            for (way, split), network in works.items():
+                if self.world.is_main:
+                    self.sheet.doing(f"{way}, split size {split}, {turn or 'warm-up'}")
+                seconds = turns.once(partial(self.work, network, split), self.meet)
+                if turn >= turns.WARMUP:
+                    self.seconds.setdefault((way, split), []).append(seconds)
+                    if self.world.is_main:
+                        self.put(way, split)
 
-        def work() -> None:
-            for _ in range(self.asked.batches):
-                if network is not None:
-                    network.step(split)
+    def work(self, network: halves.Way | None, split: int) -> None:
+        """The batches of a repeat."""
+        for _ in range(self.asked.batches):
+            if network is not None:
+                network.step(split)
 
-        seconds = turns.taken({way: work}, self.meet, self.asked.repeats)[way]
-        self.medians[way, split] = statistics.median(seconds)
-        if not self.world.is_main:
-            return
-        base = self.medians[ONE, self.asked.batch]
+    def put(self, way: str, split: int) -> None:
+        """The row of a way: its seconds, and by how much one device took longer in the same turn."""
+        seconds = self.seconds[way, split]
         values: dict[str, Any] = {"seconds": seconds}
         if way != ONE:
-            values["gain"] = [100 * (base / each - 1) for each in seconds]
+            base = self.seconds[AGAIN if way == IN_SPLITS else ONE, self.asked.batch]
+            values["gain"] = [100 * (alone / each - 1) for alone, each in zip(base, seconds, strict=False)]
         if (way, split) in TUTORIAL:
             values["tutorial"] = TUTORIAL[way, split]
         self.sheet.add({"way": way, "split_size": split}, warmup=turns.WARMUP, **values)
 
     def conclude(self, best: int) -> None:
         """The best split named, the drift told, the curve drawn."""
-        asked, base = self.asked, self.medians[ONE, self.asked.batch]
-        gain, drift = base / self.medians[PIPELINED, best] - 1, self.medians[f"{ONE}, again", asked.batch] / base - 1
+        asked, base = self.asked, self.median(ONE, self.asked.batch)
+        gain, drift = base / self.median(PIPELINED, best) - 1, self.median(AGAIN, asked.batch) / base - 1
         than = f"{abs(gain):.0%} {'quicker' if gain > 0 else 'slower'} than one device"
         self.sheet.note(
             f"Best split size: {best}, {than} (the tutorial's: 12, 54 % quicker)."
@@ -111,7 +121,7 @@ class Splits:
                 x="split_size",
                 y=("seconds",),
                 where={"way": PIPELINED},
-                marks={way: self.medians[way, asked.batch] for way in (ONE, HALVES)},
+                marks={way: self.median(way, asked.batch) for way in (ONE, HALVES)},
                 x_title="images in a split",
             )
         )

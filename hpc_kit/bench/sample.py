@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from hpc_kit.bench.document import Spread
 
+SURE = 2.0
+"""Standard errors by which two must differ to be called different."""
+
 _OF_MEDIAN = math.sqrt(math.pi / 2)
 """The standard error of a median is that of a mean times this, where deviations are normal."""
 _QUARTILES_APART = 1.349

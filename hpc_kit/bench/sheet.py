@@ -27,7 +27,7 @@ class Sheet(ABC):
 
     @abstractmethod
     def expect(self, rows: int) -> None:
-        """Say how many rows will come."""
+        """Say how many times a row will be put."""
 
     @abstractmethod
     def doing(self, what: str) -> None:
@@ -35,7 +35,7 @@ class Sheet(ABC):
 
     @abstractmethod
     def put(self, row: Row) -> None:
-        """Add a row that is complete."""
+        """Add a row, or put it in place of the one with the same labels: with a repeat more."""
 
     @abstractmethod
     def note(self, text: str) -> None:
@@ -93,6 +93,7 @@ class Kept(Sheet):
     ) -> None:
         self._keep, self._tell, self._look = keep, tell, look
         self._expected: int | None = None
+        self._puts = 0
         self._begun = time.monotonic()
         self._document = Document(
             bench=bench,
@@ -116,13 +117,16 @@ class Kept(Sheet):
 
     def doing(self, what: str) -> None:
         """As in `Sheet`."""
-        number = len(self.rows) + 1
+        number = self._puts + 1
         of = f"/{self._expected}" if self._expected else ""
         self._tell(f"{number}{of}  {what}  ({time.monotonic() - self._begun:.0f} s)")
 
     def put(self, row: Row) -> None:
         """As in `Sheet`; what is there is kept at once."""
-        self._document.results.append(row)
+        rows = self._document.results
+        place = next((place for place, each in enumerate(rows) if each.labels == row.labels), len(rows))
+        rows[place : place + 1] = [row]
+        self._puts += 1
         self._keep(self._document)
 
     def note(self, text: str) -> None:

@@ -98,7 +98,7 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
         SpecError: A way is none, or ranks do not divide over the nodes.
     """
     refuse(asked)
-    sheet.expect(len(asked.ranks) * len(asked.ways))
+    sheet.expect(len(asked.ranks) * len(asked.ways) * asked.repeats)
     sheet.plot(
         Plot(
             name="phases",
@@ -121,21 +121,17 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
                     found[way].append(once(way, nodes, number // nodes, slurm, asked.timeout))
                 except JobFailed as error:
                     sheet.note(f"{number} ranks, {way}: {error}")
+                else:
+                    _add(sheet, number, nodes, way, found[way])
         for way, starts in found.items():
-            if starts:
-                _add(sheet, number, nodes, way, starts)
-                every += starts
+            _tell_queues(sheet, f"{number} ranks, {way}", starts)
+            every += starts
     _tell_clocks(sheet, every)
 
 
 def _add(sheet: Sheet, number: int, nodes: int, way: str, starts: list[Start]) -> None:
     """The row; where the queue's end is not known of every start, it is left to srun's phase in all of them."""
-    without = sum("queue" not in start.phases for start in starts)
-    if without:
-        sheet.note(
-            f"{number} ranks, {way}: when the job's script began is not known of {without} of {len(starts)} starts (is"
-            " the node's clock behind this host's?); srun's phase is from the command on."
-        )
+    without = any("queue" not in start.phases for start in starts)
     each = [_joined(start.phases) if without else start.phases for start in starts]
     values: dict[str, Any] = {
         phase: [phases[phase] for phases in each] for phase in PHASES if all(phase in phases for phases in each)
@@ -147,6 +143,14 @@ def _add(sheet: Sheet, number: int, nodes: int, way: str, starts: list[Start]) -
 def _joined(phases: Mapping[str, float]) -> dict[str, float]:
     rest = {phase: seconds for phase, seconds in phases.items() if phase != "queue"}
     return {**rest, "srun": rest.get("srun", 0.0) + phases.get("queue", 0.0)}
+
+
+def _tell_queues(sheet: Sheet, name: str, starts: list[Start]) -> None:
+    if without := sum("queue" not in start.phases for start in starts):
+        sheet.note(
+            f"{name}: when the job's script began is not known of {without} of {len(starts)} starts (is the node's"
+            " clock behind this host's?); srun's phase is from the command on."
+        )
 
 
 def _tell_clocks(sheet: Sheet, starts: list[Start]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import ranks, room
-from hpc_kit.bench.document import Column
+from hpc_kit.bench.document import Column, Spread
+from hpc_kit.bench.sample import SURE, summary, uncertainty
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
@@ -139,11 +142,29 @@ def measure(asked: Question, sheet: Sheet) -> None:
     ranks.measure("hpc_kit.bench.strategies_rank", asked._asdict(), sheet, ranks=asked.ranks, timeout=limit)
 
 
-def verdicts(speeds: Mapping[str, float]) -> list[tuple[Case, tuple[str, ...]]]:
-    """Each line of the table of which two strategies were measured, with their measured order, the quickest first."""
+def verdicts(speeds: Mapping[str, Sequence[float]]) -> list[tuple[Case, tuple[str, ...], str]]:
+    """Each line of the table of which two strategies were measured, their measured order, and whether both agree.
+
+    Args:
+        speeds: Tokens a second of each repeat.
+    """
     found = []
+    medians = {name: summary(repeats) for name, repeats in speeds.items()}
     for case in TABLE:
         known = [name for name in case.order if name in speeds]
         if len(known) > 1:
-            found.append((case._replace(order=tuple(known)), tuple(sorted(known, key=lambda name: -speeds[name]))))
+            order = tuple(sorted(known, key=lambda name: -medians[name][0]))
+            found.append((case._replace(order=tuple(known)), order, _agrees([medians[name] for name in known])))
     return found
+
+
+def _agrees(medians: Sequence[tuple[float, Spread]]) -> str:
+    """Whether each is quicker than those after it: yes, no, or that two are within their uncertainty."""
+    doubtful = False
+    for (one, its), (other, of_other) in combinations(medians, 2):
+        errors = uncertainty(its), uncertainty(of_other)
+        if None in errors or abs(one - other) <= SURE * math.hypot(*filter(None, errors)):
+            doubtful = True
+        elif one < other:
+            return "no"
+    return "cannot be told" if doubtful else "yes"

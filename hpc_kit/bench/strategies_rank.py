@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,38 +36,50 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
         hosts, _ = hosts_of(world)
         if world.is_main:
             sheet.hosts(hosts)
-            sheet.expect(len(question.strategies))
             for column in ("tokens_per_second", "states", "communication"):
                 sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
-        speeds: dict[str, float] = {}
-        for name in question.strategies:
-            summaries = _repeats(name, question, world, sheet)
-            if summaries and world.is_main:
-                speeds[name] = _add(sheet, name, world, summaries)
+        lines = _lines(question, world, sheet)
         if world.is_main:
-            _conclude(sheet, speeds)
-
-
-def _repeats(name: str, asked: Question, world: Group, sheet: Sheet) -> list[Summary]:
-    """The summaries of a strategy's runs, on rank 0; none where it failed or cannot use these ranks."""
-    line = words(name, asked, world.world_size)
-    if line is None:
-        if world.is_main:
-            sheet.note(f"{name}: not with {world.world_size} ranks.")
-        return []
-    found = []
-    for turn in range(asked.repeats):
-        if world.is_main:
-            sheet.doing(f"{name}, {turn + 1} of {asked.repeats}")
-        with _folder(world) as folder:
-            fault = run(name, line, world, folder, asked.timeout)
-            if fault:
+            sheet.expect(len(lines) * question.repeats)
+        found: dict[str, list[Summary]] = {}
+        # In turns, so that a machine whose speed drifts drifts for all of them.
+        for turn in range(question.repeats):
+            for name in list(lines):
                 if world.is_main:
-                    sheet.note(f"{name}: {fault}")
-                return []
-            if world.is_main:
-                found.append(programs.summary(folder))
-    return found
+                    sheet.doing(f"{name}, {turn + 1} of {question.repeats}")
+                with _folder(world) as folder:
+                    fault = run(name, lines[name], world, folder, question.timeout)
+                    if fault:
+                        del lines[name]
+                    if world.is_main:
+                        _hear(sheet, name, world, fault or folder, found)
+        if world.is_main:
+            _conclude(sheet, {name: _speeds(summaries) for name, summaries in found.items()})
+
+
+def _hear(sheet: Sheet, name: str, world: Group, ended: str | Path, found: dict[str, list[Summary]]) -> None:
+    """Note the fault of a strategy, or add what is in its folder to its row."""
+    if isinstance(ended, str):
+        sheet.note(f"{name}: {ended}")
+        return
+    found.setdefault(name, []).append(programs.summary(ended))
+    _add(sheet, name, world, found[name])
+
+
+def _lines(asked: Question, world: Group, sheet: Sheet) -> dict[str, list[str]]:
+    """The command line of each strategy that can use these ranks; rank 0 notes the others."""
+    lines = {}
+    for name in asked.strategies:
+        line = words(name, asked, world.world_size)
+        if line is not None:
+            lines[name] = line
+        elif world.is_main:
+            sheet.note(f"{name}: not with {world.world_size} ranks.")
+    return lines
+
+
+def _speeds(summaries: list[Summary]) -> list[float]:
+    return [float(each["tokens_per_second"]) for each in summaries]
 
 
 @contextmanager
@@ -100,10 +111,8 @@ def run(name: str, line: list[str], world: Group, folder: Path, timeout: float) 
     return next((f"rank {rank}: {words_}" for rank, words_ in enumerate(faults) if words_), "")
 
 
-def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> float:
-    """The row; its median of tokens a second."""
-    speeds = [float(each["tokens_per_second"]) for each in summaries]
-    values: dict[str, Any] = {"tokens_per_second": speeds}
+def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> None:
+    values: dict[str, Any] = {"tokens_per_second": _speeds(summaries)}
     last = summaries[-1]
     if "step_time_median" in last:  # of asynchronous updates no step is that of all ranks
         values["step"] = [float(each["step_time_median"]) for each in summaries]
@@ -112,11 +121,10 @@ def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> flo
         values["communication"] = [100 * float(each["communication_share"]) for each in summaries]
         values["waiting"] = [100 * float(each["waiting_share"]) for each in summaries]
     sheet.add({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)
-    return statistics.median(speeds)
 
 
-def _conclude(sheet: Sheet, speeds: Mapping[str, float]) -> None:
+def _conclude(sheet: Sheet, speeds: Mapping[str, Sequence[float]]) -> None:
     """The table of what to choose beside the measured order."""
-    for case, measured in verdicts(speeds):
+    for case, measured, agrees in verdicts(speeds):
         labels = {"case": case.case, "order of the table": ", ".join(case.order), "measured": ", ".join(measured)}
-        sheet.add({**labels, "agrees": case.order == measured})
+        sheet.add({**labels, "agrees": agrees})

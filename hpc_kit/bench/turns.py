@@ -34,17 +34,23 @@ def meeting(world: Group) -> Callable[[], None]:
     return meet
 
 
+def once(work: Callable[[], None], meet: Callable[[], None]) -> float:
+    """Seconds from when all ranks begin to when the last one is done."""
+    meet()
+    begun = time.perf_counter()
+    work()
+    meet()
+    return time.perf_counter() - begun
+
+
 def taken(works: Mapping[str, Callable[[], None]], meet: Callable[[], None], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each work and repeat: from when all ranks begin to when the last one is done."""
+    """Seconds of each work and repeat."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(WARMUP + repeats):
         for name, work in works.items():
-            meet()
-            begun = time.perf_counter()
-            work()
-            meet()
+            taken_by_it = once(work, meet)
             if number >= WARMUP:
-                seconds[name].append(time.perf_counter() - begun)
+                seconds[name].append(taken_by_it)
     return seconds
 
 

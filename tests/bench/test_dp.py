@@ -15,7 +15,12 @@ from hpc_kit.bench.sheet import Kept
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE
 
-SUMMARY = {"tokens_per_second": 100.0, "step_time_median": 0.5, "peak_memory_mib": 2.0, "communication_share": 0.25}
+SUMMARY: programs.Summary = {
+    "tokens_per_second": 100.0,
+    "step_time_median": 0.5,
+    "peak_memory_mib": 2.0,
+    "communication_share": 0.25,
+}
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,25 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert threads[sys.executable, "-m", "hpc_kit.bench.spawned"] == threads["srun", "--nodes=1", "--ntasks=4"] == "1"
     assert [number for argv, number, launcher in seen if launcher == "single"] == ["4", "4"]
     assert sheet.close().notes[-1].startswith("DDP by torchrun failed\n  found  exit code 3")
+
+
+def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def take(way: str, _asked: dp.Question, _environ: Mapping[str, str], taken: dp.Taken) -> None:
+        seen.append((way, len(sheet.rows)))
+        if seen.count((way, 2)) == 1 and way == dp.SPAWN:
+            raise JobFailed("it failed")
+        taken.summaries.append({**SUMMARY, "tokens_per_second": 100.0 * len(seen)})
+
+    monkeypatch.setattr(dp, "_take", take)
+    sheet = Kept("dp", title="", columns=dp.COLUMNS, parameters={}, look=0)
+    dp.measure(dp.Question(ways=(dp.ONE, dp.SPAWN), repeats=3), sheet, {})
+    assert seen == [(dp.ONE, 0), (dp.SPAWN, 1), (dp.ONE, 2), (dp.SPAWN, 2), (dp.ONE, 2)]
+    one, spawn = sheet.rows
+    assert (one.values["tokens_per_second"], one.spread["tokens_per_second"].repeats) == (300, 3)
+    assert (spawn.values["tokens_per_second"], spawn.spread["tokens_per_second"].repeats) == (200, 1)
+    assert sheet.close().notes == ["it failed"]
 
 
 def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_splits_change_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_measure_both_sweeps(tmp_path: Path) -> None:
-    words = ["--batch", "4", "--splits", "2,4", "--repeats", "1", "--image", "33", "--schedules", "GPipe"]
+    words = ["--batch", "4", "--splits", "2,4", "--repeats", "2", "--image", "33", "--schedules", "GPipe"]
     done = CliRunner().invoke(command, ["pipeline", *words, "--micro-batches", "2", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     found = document.read(tmp_path / "bench_pipeline.json")
@@ -99,12 +99,15 @@ def test_two_ranks_measure_both_sweeps(tmp_path: Path) -> None:
         {"way": "model parallel", "split_size": 4},
         {"way": "pipelined", "split_size": 2},
         {"way": "pipelined", "split_size": 4},
-        found.results[4].labels,
         {"way": "one device, again", "split_size": 4},
+        found.results[5].labels,
         {"schedule": "ideal", "micro_batches": 2},
         {"schedule": "GPipe", "micro_batches": 2},
     ]
-    assert found.results[4].labels["way"] == "one device, in splits"
+    assert found.results[5].labels["way"] == "one device, in splits"
+    assert {row.spread["seconds"].repeats for row in found.results if "seconds" in row.values} == {2}
+    one, halves_ = (row.values["seconds"] for row in found.results[:2])
+    assert found.results[1].spread["gain"].low <= 100 * (one / halves_ - 1) <= found.results[1].spread["gain"].high
     assert found.results[-1].values["ideal"] == 2 / 3
     assert "Best split size" in found.notes[0]
     assert {plot.name for plot in found.plots} == {"splits", "schedules"}

@@ -110,6 +110,7 @@ def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_
     late = {name: seconds for name, seconds in FOUND.items() if name != "queue"} | {"srun": 1.0}
     starts = [start.Start(FOUND, 0.5, -1.0), start.Start(late, 0.002, 3.0), start.Start(FOUND)]
     start._add(sheet, 2, 2, "hpc-kit", starts)
+    start._tell_queues(sheet, "2 ranks, hpc-kit", starts)
     start._tell_clocks(sheet, starts)
     (row,) = sheet.rows
     assert "queue" not in row.values
