@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from hpc_kit.bench.document import Column, Document, Row, Value
 from hpc_kit.bench.machine import Machine
-from hpc_kit.bench.sample import uncertainty
+from hpc_kit.bench.sample import SURE, uncertainty
 from hpc_kit.errors import AnswerNo, SpecError
 
 CONDITIONS = ("load", "machine")
@@ -17,9 +17,6 @@ CONDITIONS = ("load", "machine")
 
 MOST_APART = 0.15
 """Shares of a host's processors that were busy with other things may differ by so much."""
-
-SURE = 2.0
-"""Standard errors that a ratio must be away from 1 to be called a difference."""
 
 
 class Ratio(NamedTuple):
@@ -123,18 +120,34 @@ def _verdict(ratio: float, sure: float | None, column: Column) -> Literal["bette
 
 
 def _refuse_load(first: Document, second: Document, despite: Sequence[str]) -> None:
-    one, other = _busiest(first.machine), _busiest(second.machine)
-    if abs(one - other) > MOST_APART and "load" not in despite:
+    one, other = _busy(first.machine), _busy(second.machine)
+    # One look may meet a hiccup: only where both looks at each are apart was the load surely another.
+    if max(min(one), min(other)) - min(max(one), max(other)) > MOST_APART and "load" not in despite:
         raise AnswerNo(
             "the two were taken under different load",
-            found=f"before the first, {one:.0%} of its processors were busy with other things; "
-            f"before the second, {other:.0%}",
+            found=f"the first: {_looks(one)}\nthe second: {_looks(other)}",
             remedy="measure both on an idle machine; or, to see the ratios in spite of it: --despite load",
         )
 
 
-def _busiest(machine: Machine) -> float:
-    return max((host.before.busy for host in machine.hosts), default=0.0)
+def _busy(machine: Machine) -> tuple[float, ...]:
+    """The busiest host's share before, and, where somebody looked, after."""
+    before = max((host.before.busy for host in machine.hosts), default=0.0)
+    after = [host.after.busy for host in machine.hosts if host.after]
+    return (before, max(after)) if after else (before,)
+
+
+def _looks(busy: Sequence[float]) -> str:
+    looks = " and ".join(f"{share:.0%} {when}" for share, when in zip(busy, ("before", "after"), strict=False))
+    return f"{looks}, of its processors busy with other things"
+
+
+def _load_notes(first: Document, second: Document) -> list[str]:
+    """What the looks at the load leave open: what came and went in between nobody has seen."""
+    one, other = _busy(first.machine), _busy(second.machine)
+    if max(*one, *other) - min(*one, *other) <= MOST_APART:
+        return []
+    return [f"the load was not always alike: the first: {_looks(one)}; the second: {_looks(other)}"]
 
 
 def _refuse_machines(first: Document, second: Document, despite: Sequence[str]) -> None:
@@ -157,6 +170,7 @@ def _told(kinds: Counter[str]) -> str:
 
 def _notes(first: Document, second: Document) -> tuple[str, ...]:
     notes = [f"the {word} was interrupted" for word, each in (("first", first), ("second", second)) if each.interrupted]
+    notes += _load_notes(first, second)
     one, other = first.machine.versions, second.machine.versions
     notes += [
         f"{name}: {one.get(name, 'none')} and {other.get(name, 'none')}"

@@ -16,8 +16,10 @@ COLUMNS = {
 }
 
 
-def host(name: str = "n1", *, cpu: str = "a processor", busy: float = 0.0) -> Host:
-    return Host(name=name, cpu=cpu, cores=2, memory=4 << 30, before=Load(average=(0.5, 0.4, 0.3), busy=busy))
+def host(name: str = "n1", *, cpu: str = "a processor", busy: float = 0.0, after: float | None = None) -> Host:
+    before, then = (None if share is None else Load(average=(0.5, 0.4, 0.3), busy=share) for share in (busy, after))
+    assert before is not None
+    return Host(name=name, cpu=cpu, cores=2, memory=4 << 30, before=before, after=then)
 
 
 def row(size: int, seconds: Sequence[float], backend: str = "gloo") -> Row:

@@ -65,7 +65,7 @@ def test_what_is_in_one_only_is_counted() -> None:
 def test_another_load_or_machine_is_refused_unless_said_to_be_no_matter() -> None:
     quiet, rows = document([row(4, STEADY)]), [row(4, STEADY)]
     loud = document(rows, hosts=[host(busy=0.6)])
-    with pytest.raises(AnswerNo, match=r"under different load\n.*0%.*60%"):
+    with pytest.raises(AnswerNo, match=r"under different load\n.*0% before.*\n.*60% before"):
         compare(quiet, loud)
     assert compare(quiet, loud, ("load",)).ratios
     other = document(rows, hosts=[host(cpu="another")])
@@ -74,6 +74,17 @@ def test_another_load_or_machine_is_refused_unless_said_to_be_no_matter() -> Non
     assert compare(quiet, other, ("machine",)).ratios
     with pytest.raises(SpecError, match="unknown condition 'weather'"):
         compare(quiet, quiet, ("weather",))
+
+
+def test_load_in_one_look_only_is_told_and_not_refused() -> None:
+    rows = [row(4, STEADY)]
+    quiet = document(rows, hosts=[host(after=0.05)])
+    for busy, after in ((0.9, 0.0), (0.0, 1.0)):
+        (note,) = compare(quiet, document(rows, hosts=[host(busy=busy, after=after)])).notes
+        assert note.startswith("the load was not always alike: the first: 0% before and 5% after")
+    with pytest.raises(AnswerNo, match="under different load"):
+        compare(quiet, document(rows, hosts=[host(busy=0.9, after=0.8)]))
+    assert compare(quiet, quiet).notes == ()
 
 
 def test_two_benches_or_no_common_row_cannot_be_compared() -> None:
