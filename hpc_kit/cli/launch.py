@@ -13,6 +13,7 @@ import click
 from hpc_kit.cli import account
 from hpc_kit.cli.over_ssh import HOSTFILE, HOSTS, job_on
 from hpc_kit.cli.request import JobCommand, job_arguments, request_of
+from hpc_kit.cli.screen import Screen, unread
 from hpc_kit.cli.session import line
 from hpc_kit.spec import places
 
@@ -71,11 +72,13 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
     scripts = agent_scripts(resolved, ranks, root)
     run = record.begin(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
-    for note in resolved.notes:
-        line("note", note)
     laid = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
-    line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.shown(run))
-    output = Output(run, names, sum(ranks), click.echo)
+    with unread():
+        for note in resolved.notes:
+            line("note", note)
+        line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.shown(run))
+    screen = Screen(session.ending)
+    output = Output(run, names, sum(ranks), screen.show)
     began = time.time()
     work = Work(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, exported(resolved, os.environ), ranks)
     try:
@@ -83,7 +86,10 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     finally:
         output.close()
     record.end(run, ending, began, names)
-    _conclude(run, ending)
+    with unread():
+        if screen.missed:
+            line("note", "not all of it was shown: nobody took it; the logs have it")
+        _conclude(run, ending)
     return ending.status
 
 

@@ -1,17 +1,14 @@
 """What runs on each host of a launch: it starts the host's torchrun, sends home what its ranks say, and lets none stay.
 
-It is carried to the host as text, through the connection, and needs nothing there but Python: the launching side reads
-this file and never runs it; being carried whole, it is one file. Orders come as lines of JSON on stdin, frames go as
-lines of JSON to stdout. Where the connection is gone, or nothing has come for SILENCE seconds, everything that it has
-started is ended.
+It is carried to the host as text, through the connection, and needs nothing there but Python 3.6: the launching side
+reads this file and never runs it; being carried whole, it is one file. Orders come as lines of JSON on stdin, frames go
+as lines of JSON to stdout. While nobody takes them, the ranks' output waits in its pipes, and the ranks with it. Where
+the connection is gone, or nothing has come for SILENCE seconds, everything that it has started is ended.
 """
-
-from __future__ import annotations
 
 import ctypes
 import json
 import os
-import queue
 import select
 import selectors
 import shutil
@@ -22,9 +19,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Deque, Dict, List, Optional
 
 ALIVE = 5.0
 """Seconds between two signs of life, in both directions."""
@@ -32,36 +30,54 @@ ALIVE = 5.0
 SILENCE = 30.0
 """Seconds without one after which the other side is taken for lost."""
 
+_LAST_WORDS = 5.0
+"""Seconds that the launching side has to take the rest where all is to end."""
+
 _TURN = 0.1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
+
+Values = Dict[str, Any]
 
 
 class Home:
     """The launching side: what it orders, and what it is sent."""
 
     def __init__(self) -> None:
-        self.orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._sent = 0.0
+        self.orders: Deque[Values] = deque()  # a signal's handler adds to it at any moment
+        self.heard = time.monotonic()
+        self._unsent, self._sent, self._gone = bytearray(), 0.0, False
         os.set_blocking(1, False)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
-            self.orders.put(json.loads(line))
-        self.orders.put({"kind": "end"})
+            self.heard = time.monotonic()
+            order = json.loads(line)
+            if order["kind"] != "alive":
+                self.orders.append(order)
+        self.orders.append({"kind": "end"})
 
     def send(self, kind: str, **values: object) -> None:
-        """Send a frame; where nobody takes it, all is to end."""
-        data = memoryview(json.dumps({"kind": kind, **values}).encode() + b"\n")
-        try:
-            while data and select.select([], [1], [], SILENCE)[1]:
-                data = data[os.write(1, data) :]
-        except OSError:
-            data = memoryview(b"")  # the end of stdin tells it, too
-        if data:
-            self.orders.put({"kind": "kill"})
+        """Send a frame, now or as soon as it is taken."""
+        self._unsent += json.dumps({"kind": kind, **values}).encode() + b"\n"
         self._sent = time.monotonic()
+        self.flush(0)
+
+    def flush(self, patience: float) -> bool:
+        """Send what is still unsent; whether nothing is any more."""
+        try:
+            if self._unsent:
+                select.select([], [1], [], patience)
+            while self._unsent:
+                del self._unsent[: os.write(1, self._unsent[: 1 << 16])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._gone = True  # the end of stdin tells it, too
+        if self._gone:
+            self._unsent.clear()
+        return not self._unsent
 
     def stay_in_touch(self) -> None:
         """Send a sign of life where nothing else has gone for a while."""
@@ -103,16 +119,14 @@ class Streams:
         return found
 
     def close(self) -> None:
-        """Send the rest, and leave nothing behind."""
-        while self.pass_on(0):
-            pass
+        """Leave nothing behind."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Tree:
     """The host's torchrun and everything below it, wherever it hid."""
 
-    def __init__(self, script: str, environ: dict[str, str]) -> None:
+    def __init__(self, script: str, environ: Dict[str, str]) -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # nothing below gets away by losing its parent
         self.process = subprocess.Popen(
             ["bash", "-s"],
@@ -123,13 +137,13 @@ class Tree:
             # Should this process be killed, torchrun is told to end its workers.
             preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),  # noqa: PLW1509 - one thread more
         )
-        self._code: int | None = None
+        self._code: Optional[int] = None
         if self.process.stdin is not None:
             # Through stdin: what stands on a command line is read by everybody on this host.
             with suppress(BrokenPipeError), self.process.stdin as stdin:
                 stdin.write(script.encode())
 
-    def code(self) -> int | None:
+    def code(self) -> Optional[int]:
         """The exit code of torchrun, as a shell tells it; None while it runs."""
         with suppress(ChildProcessError):
             while True:
@@ -137,8 +151,8 @@ class Tree:
                 if not pid:
                     break
                 if pid == self.process.pid:
-                    code = os.waitstatus_to_exitcode(status)
-                    self._code = code if code >= 0 else 128 - code
+                    ended = os.WIFSIGNALED(status)
+                    self._code = 128 + os.WTERMSIG(status) if ended else os.WEXITSTATUS(status)
         return self._code
 
     def ask(self) -> None:
@@ -148,17 +162,19 @@ class Tree:
 
     def kill(self) -> None:
         """End all that is left, until nothing is."""
-        while below := _below(os.getpid()):
+        below = _below(os.getpid())
+        while below:
             for pid in below:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
             self.code()
+            below = _below(os.getpid())
 
 
-def _below(root: int) -> list[int]:
+def _below(root: int) -> List[int]:
     """The living processes below this one."""
-    children: dict[int, list[int]] = {}
+    children: Dict[int, List[int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # The command's name stands in brackets, and may hold anything.
@@ -176,7 +192,7 @@ def _below(root: int) -> list[int]:
 class Watch:
     """One run of this host's agent."""
 
-    def __init__(self, home: Home, order: dict[str, Any]) -> None:
+    def __init__(self, home: Home, order: Values) -> None:
         self.home = home
         self.run = Path(order["run"])
         self.grace = float(order["grace"])
@@ -185,34 +201,44 @@ class Watch:
         self.tree = Tree(order["script"], environ)
         if self.tree.process.stdout is not None:
             self.streams.add(self.tree.process.stdout.fileno())
-        self._heard = time.monotonic()
-        self._deadline: float | None = None
+        self._deadline: Optional[float] = None
         self._told = False
 
-    def to_the_end(self) -> int:
+    def to_the_end(self) -> None:
         """Send home what happens until torchrun has ended; nothing that it has started is left."""
-        while (code := self.tree.code()) is None:
-            self.streams.pass_on(_TURN)
+        code = self.tree.code()
+        while code is None:
+            if self.home.flush(_TURN):
+                self.streams.pass_on(_TURN)
             self._obey()
             self._tell_failure()
             self.home.stay_in_touch()
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self.tree.kill()
+            code = self.tree.code()
         self.tree.kill()
-        self.streams.close()
+        self._send_rest()
         self._tell_failure()
-        return code
+        self.home.send("end", code=code, summary=_summary(self.run))
+        self._send_rest()
+        self.streams.close()
+
+    def _send_rest(self) -> None:
+        """Send what there still is; it may take as long as whoever reads it likes, until all is to end."""
+        began = time.monotonic()
+        while not (self.home.flush(_TURN) and not self.streams.pass_on(0)):
+            self._obey()
+            if self._deadline is not None and time.monotonic() > max(began, self._deadline) + _LAST_WORDS:
+                break
 
     def _obey(self) -> None:
-        with suppress(queue.Empty):
-            while True:
-                order = self.home.orders.get_nowait()
-                self._heard = time.monotonic()
-                if order["kind"] == "kill":
-                    self._deadline = 0.0
-                elif order["kind"] == "end":
-                    self._end()
-        if time.monotonic() - self._heard > SILENCE:
+        while self.home.orders:
+            order = self.home.orders.popleft()
+            if order["kind"] == "kill":
+                self._deadline = 0.0
+            elif order["kind"] == "end":
+                self._end()
+        if time.monotonic() - self.home.heard > SILENCE:
             self._end()
 
     def _end(self) -> None:
@@ -229,7 +255,7 @@ class Watch:
                 self.home.send("failed", rank=int(rank), host=host, code=int(code), time=float(moment))
 
 
-def _prepared(order: dict[str, Any]) -> str | None:
+def _prepared(order: Values) -> Optional[str]:
     """Go to the project's folder and make the run's; why that cannot be, or None."""
     try:
         os.chdir(order["folder"])
@@ -239,7 +265,7 @@ def _prepared(order: dict[str, Any]) -> str | None:
     return None
 
 
-def _summary(run: Path) -> str | None:
+def _summary(run: Path) -> Optional[str]:
     with suppress(OSError):
         return (run / "summary.json").read_text()
     return None
@@ -249,23 +275,21 @@ def main() -> None:
     """Say hello, wait for the order to start, obey it."""
     home = Home()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: home.orders.put({"kind": "end"}))
+        signal.signal(number, lambda *_: home.orders.append({"kind": "end"}))
     # CLIENT_ADDRESS PORT SERVER_ADDRESS PORT: the address by which this host was reached.
     reached = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2]
     home.send("hello", host=socket.gethostname(), address=reached)
-    order: dict[str, Any] = {"kind": "alive"}
-    while order["kind"] == "alive":
+    while not home.orders:
         home.stay_in_touch()
-        with suppress(queue.Empty):
-            order = home.orders.get(timeout=ALIVE)
+        time.sleep(_TURN)
+    order = home.orders.popleft()
     if order["kind"] != "start":
         return
     problem = _prepared(order)
     if problem is not None:
         home.send("refused", why=problem)
         return
-    code = Watch(home, order).to_the_end()
-    home.send("end", code=code, summary=_summary(Path(order["run"])))
+    Watch(home, order).to_the_end()
 
 
 if __name__ == "__main__":

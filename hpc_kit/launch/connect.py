@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,14 @@ from hpc_kit.errors import HpcKitError, LaunchError
 
 if TYPE_CHECKING:
     from fabric import Connection
+    from paramiko import PKey
 
 PATIENCE = 15.0
 """Seconds for each step of a connection: the network's answer, the greeting, the keys."""
+
+_SSH_PORT = 22
+_TIMED_OUT = ("timed out", "timeout", "no existing session")
+"""What paramiko says of a host that stopped answering; the last where it did while keys were exchanged."""
 
 _INSTALL = f"{sys.executable} -m pip install fabric"
 
@@ -39,27 +45,65 @@ def need_fabric() -> None:
     logging.getLogger("paramiko").propagate = False
 
 
-def connect(name: str, patience: float = PATIENCE) -> Connection:
+def connect(
+    name: str, patience: float = PATIENCE, *, jump: Connection | None = None, path: tuple[str, ...] = ()
+) -> Connection:
     """Connect by the user's ~/.ssh/config, keys, agent and known hosts; never by a password, never to an unknown host.
 
     Args:
         name: The host as the user names it, with `user@` where that is another.
         patience: Seconds for each step.
+        jump: What it is reached through; none: what ~/.ssh/config says.
+        path: Hosts that are reached through this one.
 
     Raises:
-        LaunchError: The host does not answer, is not known, or takes none of the keys.
+        LaunchError: The host does not answer, is not known, or takes none of the keys; or a jump host on the way to it.
     """
     from fabric import Config, Connection
-    from paramiko import SSHException
 
-    steps = ("timeout", "banner_timeout", "auth_timeout", "channel_timeout")
+    steps, connection = ("banner_timeout", "auth_timeout", "channel_timeout"), None
     try:
-        connection = Connection(name, config=Config(), connect_kwargs=dict.fromkeys(steps, patience))
+        connection = Connection(
+            name,
+            config=Config(),
+            gateway=False,  # fabric's own trusts whoever answers
+            connect_timeout=ceil(patience),  # in whole seconds; not named here, it is what ~/.ssh/config says
+            connect_kwargs=dict.fromkeys(steps, patience),
+        )
+        connection.gateway = jump or _way(connection, patience, path)
         _trust_known_hosts(connection)
         connection.open()
-    except (OSError, EOFError, ValueError, SSHException) as error:
+    except BaseException as error:
+        disconnect(connection)
+        if isinstance(error, LaunchError) or not isinstance(error, Exception):
+            raise
         raise _refused(name, error, patience) from error
     return connection
+
+
+def disconnect(connection: Connection | str | None) -> None:
+    """Cut a connection, and those to the jump hosts that it goes through."""
+    from fabric import Connection
+
+    while isinstance(connection, Connection):
+        connection.client.close()
+        connection = connection.gateway
+
+
+def _way(connection: Connection, patience: float, path: tuple[str, ...]) -> Connection | str | None:
+    """What stands before a host: a command, or the last of its jump hosts, connected through those before it."""
+    said: dict[str, Any] = connection.ssh_config
+    # Of the two, that counts which is said first.
+    if next((key for key in said if key in {"proxyjump", "proxycommand"}), None) != "proxyjump":
+        return said.get("proxycommand")
+    hops = [hop.strip().removeprefix("ssh://") for hop in said["proxyjump"].split(",")]
+    path = (*path, connection.original_host, connection.host)
+    if hops == ["none"] or any(connection.derive_shorthand(hop)["host"] in path for hop in hops):
+        return None  # a jump host whose own `Host *` names it
+    jump = None
+    for hop in hops:
+        jump = connect(hop, patience, jump=jump, path=path)
+    return jump
 
 
 def _trust_known_hosts(connection: Connection) -> None:
@@ -72,34 +116,75 @@ def _trust_known_hosts(connection: Connection) -> None:
     connection.client.set_missing_host_key_policy(AutoAddPolicy() if taken_as_it_comes else RejectPolicy())
     own = said.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
     shared = said.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
+    name = connection.host if connection.port == _SSH_PORT else f"[{connection.host}]:{connection.port}"
+    trusted = connection.client.get_host_keys()
     for file in shlex.split(f"{own} {shared}"):
-        with suppress(OSError):
-            connection.client.load_system_host_keys(str(Path(file).expanduser()))
+        for key in _keys(Path(file).expanduser(), name):
+            if key.get_name() not in (trusted.lookup(name) or {}):  # the first one counts
+                trusted.add(name, key.get_name(), key)
+
+
+def _keys(file: Path, name: str) -> list[PKey]:
+    """A host's keys in a file. What paramiko cannot read, it would give the whole file up for."""
+    from paramiko.hostkeys import HostKeyEntry
+
+    found: list[PKey] = []
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    for line in lines:
+        with suppress(Exception):
+            if any(_means(known, name) for known in line.split()[0].split(",")):
+                found.append(HostKeyEntry.from_line(line.strip()).key)
+    return found
+
+
+def _means(known: str, name: str) -> bool:
+    """Whether that is the host, plain or hashed."""
+    from paramiko.hostkeys import HostKeys
+
+    return known == name or (known.startswith("|1|") and HostKeys.hash_host(name, known) == known)
 
 
 def _refused(name: str, error: Exception, patience: float) -> LaunchError:
     """What the user has to do."""
-    from paramiko import AuthenticationException, BadHostKeyException, PasswordRequiredException
+    from paramiko import (
+        AuthenticationException,
+        BadHostKeyException,
+        ConfigParseError,
+        PasswordRequiredException,
+        SSHException,
+    )
 
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, ConfigParseError) or not isinstance(error, (OSError, EOFError, SSHException)):
+        return LaunchError(
+            f"no connection to {name} can be made",
+            found=f"{type(error).__name__}: {text}",
+            remedy=f"ssh -G {name}   (what ~/.ssh/config says of it)",
+        )
     if isinstance(error, BadHostKeyException):
         return LaunchError(
             f"{name} shows another host key than the one that is known",
             found=text,
             remedy=f"where the host was installed anew: ssh-keygen -R {name}; then ssh {name}, and compare its key",
         )
-    if isinstance(error, PasswordRequiredException):
-        return LaunchError(f"the key for {name} is locked", found=text, remedy="eval $(ssh-agent) && ssh-add")
-    if isinstance(error, AuthenticationException) or "authentication methods" in text:
-        return _no_key(name, text)
     if "known_hosts" in text:
         return LaunchError(
             f"the host key of {name} is not known here",
             found=text,
             remedy=f"ssh {name}   (once: it shows the key, and asks); or ssh-keyscan -H {name} >>~/.ssh/known_hosts",
         )
-    if isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text.lower():
-        text = f"nothing came within {patience:g} s"
+    if isinstance(error, TimeoutError) or any(word in text.lower() for word in _TIMED_OUT):
+        return _silent(name, f"nothing came within {patience:g} s")
+    if isinstance(error, PasswordRequiredException):
+        return LaunchError(f"the key for {name} is locked", found=text, remedy="eval $(ssh-agent) && ssh-add")
+    if isinstance(error, AuthenticationException) or "authentication methods" in text:
+        return _no_key(name, text)
+    return _silent(name, text)
+
+
+def _silent(name: str, text: str) -> LaunchError:
     return LaunchError(
         f"{name} does not answer", found=text, remedy=f"ssh {name} true   (its name, port and user: ~/.ssh/config)"
     )

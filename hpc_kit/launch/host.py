@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.errors import LaunchError
 from hpc_kit.launch import agent
-from hpc_kit.launch.connect import connect
+from hpc_kit.launch.connect import connect, disconnect
 
 if TYPE_CHECKING:
-    from queue import SimpleQueue
+    from queue import Queue, SimpleQueue
 
     from fabric import Connection
     from paramiko import Channel
@@ -22,15 +23,26 @@ if TYPE_CHECKING:
 _BOOT = "import sys; s = sys.stdin.buffer; exec(s.read(int(s.readline())))"
 """All that stands on the host's command line; the program, and with it every value, comes through stdin."""
 
+_STEPS = 6
+"""More than a connection has: each is timed by itself, but for an ssh-agent or a name server that says nothing."""
+
 
 class Frame(NamedTuple):
     """Something that a host says."""
 
     node: int
     kind: str
-    """hello, text, failed, end, alive from the agent there; refused, lost from this side."""
+    """hello, failed, end, alive from the agent there; refused, lost from this side."""
 
     values: dict[str, Any]
+
+
+class Text(NamedTuple):
+    """Something that a rank says, or its agent (None)."""
+
+    host: str
+    rank: int | None
+    text: str
 
 
 class HostLink:
@@ -41,47 +53,65 @@ class HostLink:
         name: Its name as the user wrote it.
         python: The interpreter there.
         frames: Where what it says is put.
+        texts: Where what its ranks say is put; nothing is read from it while this is full.
         patience: Seconds for each step of the connection.
     """
 
-    def __init__(self, node: int, name: str, python: str, frames: SimpleQueue[Frame], patience: float) -> None:
+    def __init__(
+        self,
+        node: int,
+        name: str,
+        python: str,
+        frames: SimpleQueue[Frame],
+        texts: Queue[Text],
+        patience: float,
+    ) -> None:
         self.node, self.name, self.python = node, name, python
-        self._frames, self._patience = frames, patience
+        self.step, self.due = "connecting", float("inf")
+        """What is tried until it greets, and when that has taken too long."""
+        self._frames, self._texts, self._patience = frames, texts, patience
         self._connection: Connection | None = None
         self._channel: Channel | None = None
+        self._sending = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._attend, name=f"host {name}", daemon=True)
 
     def start(self) -> None:
         """Connect, and start the agent there; whatever comes of it is put among the frames."""
+        self.due = time.monotonic() + _STEPS * self._patience
         self._thread.start()
 
     def send(self, kind: str, **values: object) -> None:
         """Order something; of a host that is lost, its own frame tells."""
         if self._channel is not None:
-            with suppress(OSError):
+            with self._sending, suppress(Exception):
                 self._channel.sendall(json.dumps({"kind": kind, **values}).encode() + b"\n")
 
     def close(self) -> None:
         """Cut the connection; an agent that still runs ends all on its host."""
         self._closed = True
         if self._connection is not None:
-            self._connection.close()
+            disconnect(self._connection)
 
     def _attend(self) -> None:
         try:
-            self._connection = connect(self.name, self._patience)
-            if self._closed:  # meanwhile, for another host's sake
-                self._connection.close()
-                return
-            self._channel = self._started(self._connection)
-            why = self._listen(self._channel)
+            why = self._attended()
         except LaunchError as error:
             self._put("refused", error=error)
-        except (OSError, EOFError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: a host of which nothing is heard would be waited for
             self._put("lost", why=str(error) or type(error).__name__)
         else:
             self._put("lost", why=why)
+
+    def _attended(self) -> str:
+        """Connect, and listen to the end; why it ended."""
+        self._connection = connect(self.name, self._patience)
+        if self._closed:  # meanwhile, for another host's sake
+            disconnect(self._connection)
+            return "the connection was closed"
+        self.step, self.due = "starting Python", time.monotonic() + self._patience + agent.SILENCE
+        self._channel = self._started(self._connection)
+        return self._listen(self._channel)
 
     def _started(self, connection: Connection) -> Channel:
         channel = connection.create_session()
@@ -119,8 +149,9 @@ class HostLink:
             values = json.loads(line)
             kind = values.pop("kind")
         except (ValueError, KeyError, TypeError, AttributeError):
-            # A profile of the host's shell may greet whoever comes.
-            self._put("text", rank=None, text=line.decode("utf-8", "surrogateescape") + "\n")
+            return  # a profile of the host's shell greets whoever comes
+        if kind == "text":
+            self._texts.put(Text(self.name, values["rank"], values["text"]))
         else:
             self._put(kind, **values)
 

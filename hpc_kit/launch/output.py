@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
+from math import inf
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpc_kit.run_files import rank_log
@@ -10,6 +12,9 @@ from hpc_kit.run_files import rank_log
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+_LONG = 1 << 16
+"""Characters of a line that is not waited for any longer."""
 
 
 class Output:
@@ -26,6 +31,7 @@ class Output:
         self._run, self._show = run, show
         self._wide = len(str(ranks - 1)), max(map(len, hosts))
         self._begun: dict[tuple[str, int | None], str] = {}
+        self._shown: dict[tuple[str, int | None], float] = {}
         self._logs: dict[str, BinaryIO] = {}
         self._open = ExitStack()
         for rank in range(ranks):
@@ -34,9 +40,10 @@ class Output:
     def take(self, host: str, rank: int | None, text: str) -> None:
         """A piece of what a rank says, or of what its agent does (None)."""
         self._log(f"node-{host}.log" if rank is None else rank_log(rank)).write(text.encode("utf-8", "surrogateescape"))
-        *lines, self._begun[host, rank] = (self._begun.get((host, rank), "") + text).split("\n")
+        *lines, begun = (self._begun.get((host, rank), "") + text).split("\n")
         for line in lines:
             self._print(host, rank, line)
+        self._begun[host, rank] = self._kept(host, rank, begun)
 
     def close(self) -> None:
         """Show what was begun, and close the logs."""
@@ -44,6 +51,17 @@ class Output:
             if line:
                 self._print(host, rank, line)
         self._open.close()
+
+    def _kept(self, host: str, rank: int | None, begun: str) -> str:
+        """What may still grow of a line that has begun; a progress bar is shown meanwhile, at most once a second."""
+        last = begun.rstrip("\r").rpartition("\r")[2]
+        if len(last) > _LONG:
+            self._print(host, rank, last)
+            return ""
+        if "\r" in begun and last and time.monotonic() - self._shown.get((host, rank), -inf) >= 1:
+            self._shown[host, rank] = time.monotonic()
+            self._print(host, rank, last)
+        return f"{last}\r" if begun.endswith("\r") else last
 
     def _print(self, host: str, rank: int | None, line: str) -> None:
         # Of a progress bar, what it showed last.

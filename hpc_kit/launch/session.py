@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager, suppress
+from queue import Empty, Queue, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import LaunchError
-from hpc_kit.launch.agent import ALIVE, SILENCE
-from hpc_kit.launch.host import Frame, HostLink
+from hpc_kit.launch import agent
+from hpc_kit.launch.host import Frame, HostLink, Text
+from hpc_kit.launch.reach import error_of, master, reach
 from hpc_kit.run_files import FirstFailure
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ GRACE = 30.0
 
 _OWN_ENDS = 3.0
 """Seconds that the others have to fall by themselves: what a lost peer makes them say is part of their logs."""
+
+_TURN = 0.2
+_PIECES = 256
+"""Of what the ranks say, 64 KiB at most each, that are kept before the ranks have to wait."""
 
 _LAUNCHER = -1
 _LOST = 1
@@ -75,7 +80,12 @@ class Session:
 
     def __init__(self, hosts: Sequence[Host], python: str, patience: float) -> None:
         self._frames: SimpleQueue[Frame] = SimpleQueue()
-        self.links = [HostLink(node, host.name, python, self._frames, patience) for node, host in enumerate(hosts)]
+        self._texts: Queue[Text] = Queue(maxsize=_PIECES)
+        self.links = [
+            HostLink(node, host.name, python, self._frames, self._texts, patience) for node, host in enumerate(hosts)
+        ]
+        self.ending = threading.Event()
+        """Set once it is to end: what nobody takes is waited for no longer."""
         self._greetings: dict[int, Frame] = {}
         self._running: set[int] = set()
         self._ended: set[int] = set()  # as they say; they run until their connection has closed behind them
@@ -92,35 +102,22 @@ class Session:
         Raises:
             LaunchError: At least one cannot be used; nothing runs on any.
         """
-        for link in self.links:
-            link.start()
-        refused: dict[int, LaunchError] = {}
-        while len(self._greetings) + len(refused) < len(self.links):
-            frame = self._frames.get()
-            if frame.kind == "hello":
-                self._greetings[frame.node] = frame
-            elif frame.kind in {"refused", "lost"}:
-                refused[frame.node] = self._error(frame)
-        if refused:
-            self.close()
-            raise _together([refused[node] for node in sorted(refused)], len(self.links))
+        self._greetings = reach(self.links, self._frames)
 
     def run(self, work: Work, tell: Callable[[str, int | None, str], None]) -> Ending:
         """Start all agents, and see them to their end.
 
         Args:
             work: What they are to do.
-            tell: Is given what a host says: its name, the rank (None: no rank's), and the text.
+            tell: Is given what a host says: its name, the rank (None: no rank's), and the text. For as long as it
+                takes nothing, nothing more is read from the hosts.
         """
-        with _signals(self._frames):
+        with _signals(self._frames), _heartbeat(self.links):
             self._start(work)
-            while self._running:
-                try:
-                    frame = self._frames.get(timeout=ALIVE / 5)
-                except Empty:
-                    pass
-                else:
-                    self._take(frame, tell)
+            threading.Thread(target=self._hand_on, args=(tell,), name="texts", daemon=True).start()
+            while self._goes_on():
+                with suppress(Empty):
+                    self._take(self._frames.get(timeout=_TURN))
                 self._keep_time()
         self.close()
         return Ending(self._status, self._failure, self._problem, self._summary)
@@ -131,12 +128,11 @@ class Session:
             link.close()
 
     def _start(self, work: Work) -> None:
-        self._beat = time.monotonic()
-        names, master = ",".join(link.name for link in self.links), _master(self._greetings)
+        names, first = ",".join(link.name for link in self.links), master(self._greetings)
         for link, ranks in zip(self.links, work.ranks, strict=True):
             self._running.add(link.node)
             known = {"HPC_KIT_SSH_LAUNCH": work.key, "HPC_KIT_SSH_HOSTS": names, "HPC_KIT_RUN": str(work.run)}
-            known |= {"HPC_KIT_SSH_NODE": str(link.node), "HPC_KIT_SSH_MASTER": master}
+            known |= {"HPC_KIT_SSH_NODE": str(link.node), "HPC_KIT_SSH_MASTER": first}
             link.send(
                 "start",
                 folder=str(work.folder),
@@ -148,11 +144,28 @@ class Session:
                 grace=GRACE,
             )
 
-    def _take(self, frame: Frame, tell: Callable[[str, int | None, str], None]) -> None:
+    def _hand_on(self, tell: Callable[[str, int | None, str], None]) -> None:
+        """Hand on what the hosts say, at the pace at which it is taken."""
+        taken = True
+        while True:
+            text = self._texts.get()
+            try:
+                if taken:
+                    tell(*text)
+            except Exception as error:  # noqa: BLE001 - whatever it is: what nobody takes would stop the ranks for ever
+                taken = False
+                self._frames.put(Frame(_LAUNCHER, "untold", {"why": str(error)}))
+            finally:
+                self._texts.task_done()
+
+    def _goes_on(self) -> bool:
+        if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
+            return False
+        return bool(self._running or self._texts.unfinished_tasks or not self._frames.empty())
+
+    def _take(self, frame: Frame) -> None:
         values = frame.values
         match frame.kind:
-            case "text":
-                tell(self.links[frame.node].name, values["rank"], values["text"])
             case "failed":
                 self._fail(FirstFailure(values["rank"], values["host"], values["code"], values["time"]))
                 self._end_at = self._end_at or time.monotonic() + _OWN_ENDS
@@ -166,72 +179,56 @@ class Session:
                 self._running.discard(frame.node)
             case "refused" | "lost":
                 self._running.discard(frame.node)
-                self._fail(None, _LOST, str(self._error(frame)))
+                self._fail(None, _LOST, str(error_of(self.links[frame.node].name, frame)))
+                self._end_at = time.monotonic()
+            case "untold":
+                self._fail(None, _LOST, f"what the ranks say cannot be kept: {values['why']}")
                 self._end_at = time.monotonic()
             case "signal":
                 self._stop(values["number"])
 
     def _fail(self, failure: FirstFailure | None, code: int = 0, problem: str | None = None) -> None:
         """Only the first failure counts."""
+        self.ending.set()
         if not self._status:
             self._failure, self._problem = failure, problem
             self._status = failure.exit_code if failure else code
 
     def _stop(self, number: int) -> None:
         """Somebody wants it to end: once asks, twice kills."""
+        if not self._running:  # only its last words are still taken
+            self.ending.set()
+            self._give_up_at = time.monotonic() + _OWN_ENDS
+            return
         kind = "kill" if self._give_up_at else "end"
         self._fail(None, 128 + number, f"ended by {signal.Signals(number).name}")
         self._order(kind)
 
     def _order(self, kind: str) -> None:
-        self._give_up_at = time.monotonic() + GRACE + SILENCE
+        self._give_up_at = time.monotonic() + (GRACE if kind == "end" else 0) + agent.SILENCE
         for link in self.links:
             link.send(kind)
 
     def _keep_time(self) -> None:
-        now = time.monotonic()
-        if self._end_at is not None and now >= self._end_at and self._give_up_at is None:
+        if self._end_at is not None and time.monotonic() >= self._end_at and self._give_up_at is None:
             self._order("end")
-        if self._give_up_at is not None and now >= self._give_up_at:
-            self._running.clear()
-        if now - self._beat >= ALIVE:
-            self._beat = now
-            for link in self.links:
+
+
+@contextmanager
+def _heartbeat(links: Sequence[HostLink]) -> Iterator[None]:
+    """Signs of life in a thread of their own: a terminal that takes nothing must not end a training."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(agent.ALIVE):
+            for link in links:
                 link.send("alive")
 
-    def _error(self, frame: Frame) -> LaunchError:
-        name, given = self.links[frame.node].name, frame.values.get("error")
-        if isinstance(given, LaunchError):
-            return given
-        if frame.kind == "refused":
-            return LaunchError(
-                f"the project cannot be used on {name}",
-                found=frame.values["why"],
-                remedy="the project's folder at the same path on all hosts: a shared file system, or rsync -a",
-            )
-        return LaunchError(
-            f"{name} is lost",
-            found=frame.values["why"],
-            remedy=f"see that it runs, and that `ssh {name} true` is silent",
-        )
-
-
-def _master(greetings: Mapping[int, Frame]) -> str:
-    """Where all hosts find the first one: at the address by which it was reached, or, from elsewhere, by its name."""
-    addresses = {node: str(frame.values["address"]) for node, frame in greetings.items()}
-    own = {node for node, address in addresses.items() if address == "::1" or address.startswith("127.")}
-    here = addresses[0] and (0 not in own or len(own) == len(addresses))
-    return addresses[0] if here else str(greetings[0].values["host"])
-
-
-def _together(errors: list[LaunchError], hosts: int) -> LaunchError:
-    if len(errors) == 1:
-        return errors[0]
-    return LaunchError(
-        f"{len(errors)} of {hosts} hosts cannot be used",
-        found="\n".join(f"{error.what}: {error.found}" for error in errors),
-        remedy="\n".join(dict.fromkeys(error.remedy or "" for error in errors)),
-    )
+    threading.Thread(target=beat, name="signs of life", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A real sshd of this user on three loopback addresses: hosts n1, n2 and n3 of a launch."""
+"""A real sshd of this user on four loopback addresses: hosts n1, n2, n3 of a launch, and one that takes no session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import ROOT, oracle
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-HOSTS = ("n1", "n2", "n3")
+HOSTS = ("n1", "n2", "n3", "full")
 SUPERVISOR = b"exec(s.read(int(s.readline())))"
 
 
@@ -83,7 +83,7 @@ def _words(folder: Path) -> bytes:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home whose ssh reaches n1, n2 and n3."""
+    """A home whose ssh reaches them."""
     oracle("sshd", SSHD, "openssh-server")
     assert SSHD is not None
     folder = tmp_path_factory.mktemp("ssh")
@@ -97,6 +97,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     config = [f"Port {port}", *(f"ListenAddress {each}" for each in addresses), f"HostKey {folder}/host_key"]
     config += [f"PidFile {folder}/pid", f"AuthorizedKeysFile {ssh}/id_ed25519.pub", "PasswordAuthentication no"]
     config += ["KbdInteractiveAuthentication no", "UsePAM no", "StrictModes no", "PermitRootLogin prohibit-password"]
+    config += [f"Match LocalAddress {addresses[0]}", f"PermitOpen {addresses[1]}:{port}"]  # as a jump host
+    config += [f"Match LocalAddress {addresses[-1]}", "MaxSessions 0"]
     (folder / "sshd_config").write_text("\n".join(config) + "\n")
     own = (folder / "host_key.pub").read_text()
     (ssh / "known_hosts").write_text("".join(f"[{each}]:{port} {own}" for each in addresses))

@@ -11,7 +11,7 @@ from hpc_kit.errors import IncompleteEnvironment, SpecError
 from hpc_kit.launch.host import Frame
 from hpc_kit.launch.hosts import Host, read_hosts
 from hpc_kit.launch.output import Output
-from hpc_kit.launch.session import _master
+from hpc_kit.launch.reach import master
 from hpc_kit.launch.shape import exported, on_hosts
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.addresses import of_this_node
@@ -162,7 +162,7 @@ def test_an_agent_knows_its_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("addresses", "master"),
+    ("addresses", "where"),
     [
         (("10.0.0.1", "10.0.0.2"), "10.0.0.1"),
         (("127.0.0.1", "10.0.0.2"), "n1"),
@@ -170,8 +170,8 @@ def test_an_agent_knows_its_launch() -> None:
         (("",), "n1"),
     ],
 )
-def test_all_hosts_find_the_first_one(addresses: tuple[str, ...], master: str) -> None:
+def test_all_hosts_find_the_first_one(addresses: tuple[str, ...], where: str) -> None:
     hello = {
         node: Frame(node, "hello", {"host": f"n{node + 1}", "address": each}) for node, each in enumerate(addresses)
     }
-    assert _master(hello) == master
+    assert master(hello) == where
