@@ -33,16 +33,17 @@ class Screen:
         self._ending = ending
 
     def show(self, text: str) -> None:
-        """Show a line as soon as it is taken; nothing any more where that was given up."""
+        """Show lines as soon as they are taken; nothing any more where that was given up."""
         shown = text if sys.stdout.isatty() else click.unstyle(text)
         data = f"{shown}\n".encode(sys.stdout.encoding, "replace")
-        began = time.monotonic()
+        taken = time.monotonic()
         with unread():
             while data and not self.missed:
                 if select.select([], [sys.stdout], [], _TURN)[1]:
-                    # As much as is taken at once by what is ready to take something.
+                    # As much as whoever is ready to take something takes at once.
                     data = data[os.write(sys.stdout.fileno(), data[: select.PIPE_BUF]) :]
-                elif self._ending.is_set() and time.monotonic() - began > _PATIENCE:
+                    taken = time.monotonic()
+                elif self._ending.is_set() and time.monotonic() - taken > _PATIENCE:
                     self.missed = True
 
 

@@ -24,7 +24,7 @@ class Output:
         run: The run's folder, for the logs.
         hosts: Names of the hosts.
         ranks: Number of ranks.
-        show: Prints one line.
+        show: Prints lines.
     """
 
     def __init__(self, run: Path, hosts: Sequence[str], ranks: int, show: Callable[[str], None]) -> None:
@@ -41,8 +41,7 @@ class Output:
         """A piece of what a rank says, or of what its agent does (None)."""
         self._log(f"node-{host}.log" if rank is None else rank_log(rank)).write(text.encode("utf-8", "surrogateescape"))
         *lines, begun = (self._begun.get((host, rank), "") + text).split("\n")
-        for line in lines:
-            self._print(host, rank, line)
+        self._print(host, rank, *lines)
         self._begun[host, rank] = self._kept(host, rank, begun)
 
     def close(self) -> None:
@@ -63,11 +62,12 @@ class Output:
             self._print(host, rank, last)
         return f"{last}\r" if begun.endswith("\r") else last
 
-    def _print(self, host: str, rank: int | None, line: str) -> None:
+    def _print(self, host: str, rank: int | None, *lines: str) -> None:
+        front = f"{'' if rank is None else rank:>{self._wide[0]}} {host:<{self._wide[1]}} | "
         # Of a progress bar, what it showed last.
-        shown = line.rstrip("\r").rpartition("\r")[2].encode("utf-8", "surrogateescape").decode(errors="replace")
-        number = "" if rank is None else str(rank)
-        self._show(f"{number:>{self._wide[0]}} {host:<{self._wide[1]}} | {shown}")
+        shown = "\n".join(front + line.rstrip("\r").rpartition("\r")[2] for line in lines)
+        if lines:
+            self._show(shown.encode("utf-8", "surrogateescape").decode(errors="replace"))
 
     def _log(self, name: str) -> BinaryIO:
         if name not in self._logs:
