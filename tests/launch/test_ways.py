@@ -117,7 +117,7 @@ def test_a_host_that_takes_no_session_is_told(hosts: Hosts) -> None:
     assert (status, err.splitlines()[0]) == (1, "hpc-kit: full is lost"), err
 
 
-class Frozen(paramiko.ServerInterface):  # type: ignore[misc] - paramiko has no types
+class Frozen(paramiko.ServerInterface):  # type: ignore[misc]
     """Takes any key, opens a session, and says nothing more."""
 
     def __init__(self) -> None:
