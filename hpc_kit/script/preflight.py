@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SpecError
-from hpc_kit.script.preflight_program import MissingInterpreter, folder_of, libraries, program_file
+from hpc_kit.script.preflight_program import MissingInterpreter, check_agents, folder_of, libraries, program_file
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Check(NamedTuple):
 
 
 def check_program(resolved: Resolved, root: Path) -> None:
-    """Refuse a job whose program, folder or partition is not there.
+    """Refuse a job whose program, folder or partition is not there, or whose ranks would each start ranks.
 
     Args:
         resolved: The job.
@@ -42,6 +42,7 @@ def check_program(resolved: Resolved, root: Path) -> None:
     Raises:
         SpecError: What is missing, with near matches.
     """
+    check_agents(resolved)
     for each in CHECKS:
         for error in each.check(resolved, root):
             raise error

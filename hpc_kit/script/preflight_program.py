@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path, PurePath
 
 from hpc_kit.errors import SpecError
@@ -19,8 +20,8 @@ LARGEST = 1_000_000
 
 _LIBRARIES = {
     "torch": "torch",
-    "ray": "-r env/requirements-ray.txt",
-    "horovod": "horovod   (docs/strategies.md: it has to be built, and no release builds with torch 2.13)",
+    "ray": "-r {env}/requirements-ray.txt",
+    "horovod": "horovod   (it has to be built, and no release builds with torch 2.13)",
 }
 """What programs import at their top, and how it is installed."""
 
@@ -62,7 +63,8 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
         own = resolved.job.setup or resolved.cluster.environment.activates
         if own or shutil.which(name, path=_path(resolved.job.env)):
             return None
-        near = _near(name, ["python", "torchrun", "accelerate", "bash", "mpirun"], n=1)
+        known = ["python", "torchrun", "accelerate", "bash", "mpirun"]
+        near = _near(name, [each for each in known if each != name], n=1)
         remedy = f"{near[0]}" if near else "its path; or a `setup` line that puts it on PATH"
         return SpecError(f"no program '{name}' on PATH", found=command, remedy=remedy)
     path = folder / name
@@ -77,6 +79,39 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
     if path.is_file() and not os.access(path, os.X_OK):
         return SpecError(f"{name} is not executable", found=command, remedy=f"chmod +x {name}")
     return None
+
+
+def check_agents(resolved: Resolved) -> None:
+    """Refuse a torchrun that each rank would start for itself; in a script, KIT203 finds the same.
+
+    Raises:
+        SpecError: It would start processes of its own in every rank, of which none knows the others.
+    """
+    words = resolved.job.command
+    if resolved.ranks_per_node == 1 or not any("torchrun" in word or "torch.distributed" in word for word in words):
+        return
+    # The parser of command lines is slow to load.
+    from hpc_kit.script.launch import read_launch
+    from hpc_kit.script.quoting import pasted
+    from hpc_kit.script.shell.values import Text
+    from hpc_kit.script.shell.words import WHOLE_FILE
+
+    stages = read_launch([Text(word, WHOLE_FILE) for word in words]).stages
+    agent, inner = next(((each, own) for each, own in pairwise(stages) if each.kind == "torchrun"), (None, None))
+    each = agent.option("nproc-per-node") if agent else None
+    if agent is None or inner is None or each is None or each.text == "1":
+        return
+    agents = agent.option("nnodes")
+    if agents is not None and agents.text == str(resolved.world_size):
+        return
+    alone = pasted([*words[: len(words) - len(agent.words)], *(word.text for word in inner.words)])
+    raise SpecError(
+        f"torchrun would start {each.text} processes in each of {resolved.world_size} ranks",
+        found=f"command = {list(words)}"[:200],
+        remedy=f"leave it out, each rank is a process already: {alone}\n"
+        "or let it start the ranks, once a node, with that command: --ntasks-per-node=1 "
+        f"--set launch.launcher=torchrun --set launch.nproc_per_node={resolved.ranks_per_node or each.text}",
+    )
 
 
 def _near(name: str, known: list[str], n: int) -> list[str]:
@@ -131,9 +166,11 @@ def libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     for each in started(resolved.argv):
         if each.file is None or each.program != resolved.python:
             continue
+        env = places.shipped("env")
+        env = env.relative_to(root) if env.is_relative_to(root) else env
         for name in _imported(folder / each.file):
             if find_spec(name) is None:
-                install = f"{resolved.python} -m pip install {_LIBRARIES[name]}"
+                install = f"{resolved.python} -m pip install {_LIBRARIES[name].format(env=env)}"
                 yield SpecError(
                     f"there is no {name} for {resolved.python}",
                     found=f"{each.file} imports it",

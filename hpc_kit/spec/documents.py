@@ -84,8 +84,13 @@ def without(document: Document, *keys: str, table: str | None = None) -> Documen
     return Document(data, document.layers)
 
 
-def assignments(values: Mapping[str, object]) -> Document:
-    """The document that `--set key=value` options make."""
+def assignments(values: Mapping[str, object], prefix: str = "") -> Document:
+    """The document that `--set key=value` options make.
+
+    Args:
+        values: The values by key.
+        prefix: What stood before each key, for messages.
+    """
     data: Table = {}
     for key, value in values.items():
         table = data
@@ -93,11 +98,11 @@ def assignments(values: Mapping[str, object]) -> Document:
         for name in tables:
             inner = table.setdefault(name, {})
             if not isinstance(inner, dict):
-                raise SpecError(f"--set {key}: {name} is already set to {inner!r}", remedy="set one of the two")
+                raise SpecError(f"--set {prefix}{key}: {name} is already set to {inner!r}", remedy="set one of the two")
             table = inner
         table[last] = value
     # The value is not named: it may be a secret, and a message may end in a log.
-    layers = tuple(Layer(f"--set {key}", None, _nested(key, value)) for key, value in values.items())
+    layers = tuple(Layer(f"--set {prefix}{key}", None, _nested(key, value)) for key, value in values.items())
     return Document(data, layers)
 
 

@@ -150,12 +150,12 @@ def _cluster(document: Document, settings: Settings | None, stem: str) -> tuple[
         for key, value in (settings or {}).items()
         if key.startswith(CLUSTER_PREFIX)
     }
-    document = documents.merge(document, _overrides(own, Cluster))
+    document = documents.merge(document, _overrides(own, Cluster, CLUSTER_PREFIX))
     cluster = convert(document, Cluster)
     return (cluster if cluster.name else structs.replace(cluster, name=stem)), document
 
 
-def _overrides(settings: Settings, kind: type[Job | Cluster]) -> Document:
+def _overrides(settings: Settings, kind: type[Job | Cluster], prefix: str = "") -> Document:
     return documents.assignments(
-        {key: coerce(value, kind, key) if isinstance(value, str) else value for key, value in settings.items()}
+        {key: coerce(value, kind, key) if isinstance(value, str) else value for key, value in settings.items()}, prefix
     )

@@ -9,6 +9,7 @@ import pytest
 
 from hpc_kit.errors import SpecError
 from hpc_kit.script.preflight import check_program, findings
+from hpc_kit.script.preflight_program import check_agents
 from hpc_kit.spec import files
 from hpc_kit.spec.cluster import Cluster, Embedded
 from hpc_kit.spec.job import Job
@@ -84,6 +85,28 @@ def test_a_missing_program_is_refused(project: Path, command: tuple[str, ...], w
     assert remedy in caught.value.remedy
     (finding,) = findings(job, project)
     assert (finding.code, finding.severity, finding.line, finding.what) == ("KIT601", "error", 0, what)
+
+
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        ("torchrun --nproc-per-node=2 train.py --x 3", "python train.py --x 3"),
+        ("nice -n 5 python -m torch.distributed.run --nproc_per_node gpu -m pkg.mod", "nice -n 5 python -m pkg.mod"),
+        ("torchrun --nproc-per-node=1 train.py", None),
+        ("torchrun --nnodes=4 --nproc-per-node=2 train.py", None),
+        ("echo torchrun", None),
+    ],
+)
+def test_a_torchrun_in_each_rank_is_refused(project: Path, line: str, alone: str | None) -> None:
+    job = Job(name="mine", command=tuple(line.split()), resources=Resources(nodes=2, ntasks_per_node=2))
+    several = resolve(files.load(job, Cluster(name="here"), root=project), root=project)
+    check_agents(resolved(*line.split(), root=project))
+    if alone is None:
+        check_agents(several)
+        return
+    with pytest.raises(SpecError, match="in each of 4 ranks") as error:
+        check_program(several, project)
+    assert f"already: {alone}\nor" in str(error.value.remedy)
 
 
 def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
@@ -171,7 +194,7 @@ def test_a_program_that_imports_torch_needs_an_interpreter_that_has_it(
     ("job", "remedy"),
     [
         ("ray_4node", "-m pip install -r env/requirements-ray.txt"),
-        ("horovod_4node", "-m pip install horovod   (docs/str"),
+        ("horovod_4node", "-m pip install horovod   (it has to be built"),
     ],
 )
 def test_a_job_on_ray_or_horovod_says_before_it_is_submitted_what_is_missing(

@@ -191,6 +191,10 @@ def test_a_time_in_a_list_is_text_too(project: Path) -> None:
     assert "unknown key 'when'" in fault(project, "when = [02:00:00]\n" + text)
 
 
+def test_a_setting_of_the_cluster_is_named_as_it_was_said(project: Path) -> None:
+    assert "unknown key 'nodes' in --set cluster.nodes" in fault(project, MINIMAL, cluster__nodes=3)
+
+
 def test_the_mark_of_another_editor_is_passed_over(project: Path) -> None:
     write(project, "\ufeff" + MINIMAL)
     assert resolved(project).job.command == ("python", "train.py")

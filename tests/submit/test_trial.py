@@ -52,6 +52,15 @@ def test_the_scheduler_is_asked_with_the_very_script_and_nothing_is_left(slurm: 
     assert not (project / "runs").exists()
 
 
+def test_slurm_is_asked_for_the_time_in_its_own_form(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    ask(slurm, project, MAIN)
+    assert not {"SLURM_TIME_FORMAT", "SBATCH_TIMELIMIT"} & slurm.sbatch_environ().keys()
+
+
 def test_a_refusal_is_one_of_submit(slurm: FakeSlurm, project: Path) -> None:
     with pytest.raises(SubmitRefused, match="sbatch refused job") as refused:
         ask(slurm, project, "allocation failure: Requested node configuration is not available\n", 1)
