@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from hpc_kit.errors import SpecError
@@ -128,16 +129,21 @@ def rank_bytes(job: Job, world_size: int) -> int | None:
 def _check_memory(job: Job, cluster: Cluster, where: Where, world_size: int, per_node: int) -> None:
     """On a node without GPUs; how much memory a GPU has is not known here."""
     each = rank_bytes(job, world_size)
-    said = job.resources.mem if job.resources.mem not in {None, "0", 0} else cluster.node.mem
-    if each is None or said is None or cluster.node.gpus != 0:
+    if each is None or cluster.node.gpus != 0:
         return
-    there = units.parse_memory(str(said)) * 2**20
-    if each * per_node > there:
+    said = job.resources.mem if job.resources.mem not in {None, "0", 0} else cluster.node.mem
+    if said is not None:
+        what, ranks, there = "a node", per_node, units.parse_memory(str(said)) * 2**20
+    elif cluster.slurm == "embedded":  # its nodes are this machine, all of them
+        what, ranks, there = "this machine", world_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        return
+    if each * ranks > there:
         raise SpecError(
-            "the model does not fit a node",
+            f"the model does not fit {what}",
             found=f"{job.model.count():,} parameters ({where.of('model.parameters')}): with {job.layout},"
             f" zero {job.layout.zero}, {each / 2**30:.1f} GiB of parameters, gradients and moments a rank;"
-            f" {per_node} ranks: {each * per_node / 2**30:.1f} GiB of the node's {there / 2**30:.1f}",
+            f" {ranks} ranks: {each * ranks / 2**30:.1f} GiB of its {there / 2**30:.1f}",
             remedy="more pp or tp, zero = 3, or fewer ranks on a node",
         )
 

@@ -137,7 +137,19 @@ def test_more_bytes_than_a_node_has_are_refused_with_both() -> None:
     billion = {"parameters": 2**30}
     text = refusal({}, billion, mem="16G")
     assert "with dp, zero 0, 16.0 GiB of parameters, gradients and moments a rank; 2 ranks: 32.0 GiB" in text
-    assert "of the node's 16.0" in text
+    assert "of its 16.0" in text
     fit({"zero": 3}, billion, mem="16G")
     fit({}, billion)
-    assert "of the node's 8.0" in refusal({}, billion, mem="8G")
+    assert "of its 8.0" in refusal({}, billion, mem="8G")
+
+
+def test_the_embedded_slurms_nodes_share_this_machines_memory() -> None:
+    model = {"layers": 96, "heads": 64, "width": 65536, "sequence": 64, "parameters": 5_000_000_000_000}
+    job = Job(
+        name="job", command=("true",), resources=Resources(nodes=2, ntasks_per_node=2), layout=Layout(zero=3),
+        model=Model(**model),
+    )  # fmt: skip
+    root = Path("/project")
+    with pytest.raises(SpecError, match="does not fit this machine") as caught:
+        resolve(files.load(job, Cluster(name="c", slurm="embedded", node=Node(gpus=0)), root=root), root=root)
+    assert "; 4 ranks: 74505.8 GiB of its " in str(caught.value)
