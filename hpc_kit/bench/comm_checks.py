@@ -15,6 +15,8 @@ from hpc_kit.runtime import addresses
 from hpc_kit.runtime.mpi import evidence
 
 if TYPE_CHECKING:
+    import torch
+
     from hpc_kit.bench.comm import Question
 
 TENSORS = 3
@@ -39,7 +41,7 @@ def refuse(asked: Question, step: int, *, elsewhere: bool = False) -> None:
     if elsewhere:
         return
     _refuse_gpus(asked, step)
-    if step == 1:
+    if step == 1 and set(asked.backends) != {"nccl"}:
         refuse_on_host(asked, asked.ranks, addresses.of_this_node(os.environ), room.available())
 
 
@@ -108,22 +110,27 @@ def _horovod() -> SpecError:
     )
 
 
-def refuse_size(asked: Question, hosts: Sequence[str]) -> None:
-    """Refuse sizes that the memory of some host cannot hold; a collective: every rank must call it.
+def refuse_size(asked: Question, hosts: Sequence[str], gpu: torch.device | None = None) -> None:
+    """Refuse sizes that the memory of some host or GPU cannot hold; a collective: every rank must call it.
 
     Args:
         asked: What is to be measured.
         hosts: The host of each rank.
+        gpu: This rank's, where NCCL is to use one.
 
     Raises:
         SpecError: On all ranks, of the host that lacks most.
     """
+    import torch
     from torch import distributed as dist
 
-    left: list[tuple[str, int | None]] = [("", None)] * len(hosts)
-    dist.all_gather_object(left, (hosts[dist.get_rank()], room.available()))
-    for host, bytes_left in dict(left).items():
-        refuse_on_host(asked, hosts.count(host), host, bytes_left)
+    left: list[tuple[str, int | None, int | None]] = [("", None, None)] * len(hosts)
+    on_gpu = None if gpu is None else torch.cuda.mem_get_info(gpu)[0]
+    dist.all_gather_object(left, (hosts[dist.get_rank()], room.available(), on_gpu))
+    for host, bytes_left, of_gpu in left:
+        if set(asked.backends) != {"nccl"}:
+            refuse_on_host(asked, hosts.count(host), host, bytes_left)
+        refuse_on_host(asked, 1, f"a GPU of {host}", of_gpu)
 
 
 def refuse_on_host(asked: Question, ranks: int, host: str, left: int | None) -> None:

@@ -99,7 +99,8 @@ def main(words: Mapping[str, Any], sheet: Sheet) -> None:
         # A launcher of the user's own may have started another number.
         asked = asked._replace(ranks=world.world_size)
         hosts, names = hosts_of(world)
-        comm_checks.refuse_size(asked, names)
+        gpu = devices.choose("nccl", world) if "nccl" in asked.backends else None
+        comm_checks.refuse_size(asked, names, gpu)
         bench = _Bench(asked, sheet if world.is_main else None, world, _sides(asked, first, world))
         pairs = links.pairs(names) if asked.links else []
         if world.is_main:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from hpc_kit.bench import turns
+from hpc_kit.bench import room, turns
 from hpc_kit.bench.census import Held, Trained, held
 from hpc_kit.bench.document import Plot
 from hpc_kit.bench.hosts import hosts_of
@@ -40,6 +40,8 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
     """Measure each way; rank 0 fills in the sheet."""
     question = Question(**asked)
     with distributed() as world:
+        needed = max(formula(way, question.parameters, world.world_size) for way in question.ways)
+        room.refuse_beyond_gpus(1.25 * needed, "the model", "a smaller --layers or --width", world)
         meet = turns.meeting(world)
         hosts, _ = hosts_of(world)
         if world.is_main:

@@ -83,6 +83,11 @@ def refuse(asked: Question) -> None:
         _refuse_splits(asked)
 
 
+def batch_bytes(asked: Question) -> int:
+    """What one device keeps of a batch for backward, about."""
+    return _BYTES_PER_PIXEL * asked.image**2 * asked.batch
+
+
 def _refuse_splits(asked: Question) -> None:
     if asked.ranks != 2:
         raise SpecError(
@@ -101,7 +106,7 @@ def _refuse_splits(asked: Question) -> None:
             remedy=f"splits of at most {asked.batch}, or a larger --batch",
         )
     room.refuse_beyond(
-        2 * _BYTES_PER_PIXEL * asked.image**2 * asked.batch,
+        2 * batch_bytes(asked),
         f"a batch of {asked.batch} images of {asked.image} x {asked.image}",
         "a smaller --image or --batch",
     )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpc_kit.bench import halves, schedules, turns
+from hpc_kit.bench import halves, room, schedules, turns
 from hpc_kit.bench.document import Plot
 from hpc_kit.bench.hosts import hosts_of
-from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, Question
+from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, Question, batch_bytes
 from hpc_kit.runtime.process_group import distributed
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
     question = Question(**asked)
     torch.set_num_threads(1)
     with distributed() as world:
+        if SPLITS in question.sweeps:
+            room.refuse_beyond_gpus(batch_bytes(question), "the batch", "a smaller --image or --batch", world)
         meet = turns.meeting(world)
         hosts, _ = hosts_of(world)
         if world.is_main:

@@ -26,6 +26,9 @@ from hpc_kit.runtime.launchers import resolve
 SAID = "hpc_kit-bench "
 """Before each line with which rank 0 fills in the sheet."""
 
+REFUSED = "hpc_kit-refused "
+"""Before the line with which rank 0 says that what was asked for cannot be measured."""
+
 TIMEOUT = 4 * 3600.0
 """Seconds; a collective that hangs is given up much earlier, by its group's own time-out."""
 
@@ -96,7 +99,7 @@ def measure(
         timeout: Seconds for the whole.
 
     Raises:
-        SpecError: There is no mpirun.
+        SpecError: There is no mpirun, or rank 0 found that it cannot be measured.
         JobFailed: A rank failed, or they took too long.
     """
     if world_size() > 1:
@@ -209,6 +212,8 @@ def _hear(words: Iterable[str], sheet: Sheet) -> tuple[int, deque[str]]:
     """Fill in what rank 0 says; how many lines of that there were, and the last others."""
     said, others = 0, deque[str](maxlen=_LAST_LINES)
     for line in words:
+        if line.startswith(REFUSED):
+            raise SpecError(**json.loads(line.removeprefix(REFUSED)))
         if line.startswith(SAID):
             hear(line.removeprefix(SAID), sheet)
             said += 1
@@ -220,11 +225,15 @@ def _hear(words: Iterable[str], sheet: Sheet) -> tuple[int, deque[str]]:
 def _main(program: str, asked: str) -> None:
     """One of the ranks: rank 0 speaks for all."""
 
-    def say(line: str) -> None:
-        sys.stdout.write(f"\n{SAID}{line}\n")
+    def say(line: str, kind: str = SAID) -> None:
+        sys.stdout.write(f"\n{kind}{line}\n")
         sys.stdout.flush()
 
-    import_module(program).main(json.loads(asked), Told(say))
+    try:
+        import_module(program).main(json.loads(asked), Told(say))
+    except SpecError as error:
+        say(json.dumps({"what": error.what, "found": error.found, "remedy": error.remedy}), REFUSED)
+        raise
 
 
 if __name__ == "__main__":

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError
+
+if TYPE_CHECKING:
+    from hpc_kit.runtime.process_group import Group
 
 _MEMINFO, _CGROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
@@ -28,6 +32,28 @@ def available(meminfo: Path = _MEMINFO, own: Path = _OWN, cgroups: Path = _CGROU
             if each == cgroups:
                 break
     return max(0, min(found)) if found else None
+
+
+def refuse_beyond_gpus(needed: float, what: str, remedy: str, world: Group) -> None:
+    """Refuse what some rank's GPU does not hold; a collective. Of ranks on CPUs nothing is asked.
+
+    Args:
+        needed: Bytes, of a rank.
+        what: What needs them.
+        remedy: What to ask for instead.
+        world: The ranks.
+
+    Raises:
+        SpecError: On all ranks, with the least that is left.
+    """
+    if world.device.type != "cuda":
+        return
+    import torch
+    from torch import distributed as dist
+
+    left = [0] * world.world_size
+    dist.all_gather_object(left, torch.cuda.mem_get_info(world.device)[0])
+    refuse_beyond(needed, f"{what}, on a GPU,", remedy, left=min(left))
 
 
 def refuse_beyond(needed: float, what: str, remedy: str, *, left: int | None = None) -> None:

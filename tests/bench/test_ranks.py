@@ -70,3 +70,21 @@ def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: 
 def test_ranks_that_do_not_answer(tmp_path: Path, sheet: Kept, body: str, timeout: float, fault: str) -> None:
     with pytest.raises(JobFailed, match=fault):
         ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, body), timeout=timeout)
+
+
+def test_what_rank_0_refuses_is_refused_here(tmp_path: Path, sheet: Kept) -> None:
+    said = '{"what": "too large", "found": "64 GiB", "remedy": "less"}'
+    with pytest.raises(SpecError, match="too large\n  found  64 GiB\n  do     less"):
+        ranks.measure(
+            "none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"echo '{ranks.REFUSED}{said}'; exec sleep 100")
+        )
+
+
+def test_a_rank_says_what_it_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def main(_asked: object, _sheet: object) -> None:
+        raise SpecError("too large", remedy="less")
+
+    monkeypatch.setattr("hpc_kit.bench.comm_rank.main", main)
+    with pytest.raises(SpecError):
+        ranks._main("hpc_kit.bench.comm_rank", "{}")
+    assert f'{ranks.REFUSED}{{"what": "too large", "found": null, "remedy": "less"}}' in capsys.readouterr().out

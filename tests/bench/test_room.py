@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import distributed as dist
 
-from hpc_kit.bench import room
+from hpc_kit.bench import comm, comm_checks, room
 from hpc_kit.errors import SpecError
 
 
@@ -28,3 +32,35 @@ def test_what_does_not_fit_is_refused() -> None:
     room.refuse_beyond(2**30, "a model", "a smaller one", left=2**30)
     with pytest.raises(SpecError, match=r"a model does not fit into memory\n.*about 2.0 GiB needed, 1.0 GiB available"):
         room.refuse_beyond(2**31, "a model", "a smaller one", left=2**30)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks, each with a GPU that has 8 GiB left; the other one's has 4."""
+
+    def gather(found: list[object], mine: object) -> None:
+        found[:] = [mine, 4 << 30 if isinstance(mine, int) else ("n2", 1 << 50, 4 << 30)]
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 << 30, 80 << 30))
+
+
+@pytest.mark.usefixtures("gpus")
+def test_the_gpu_with_the_least_memory_left_counts() -> None:
+    world: Any = SimpleNamespace(world_size=2, device=torch.device("cuda"))
+    room.refuse_beyond_gpus(3 << 30, "the model", "less", world)
+    with pytest.raises(SpecError, match=r"the model, on a GPU, does not fit into memory\n.*5.0 GiB needed, 4.0 GiB"):
+        room.refuse_beyond_gpus(5 << 30, "the model", "less", world)
+    room.refuse_beyond_gpus(5 << 30, "the model", "less", SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("gpus")
+def test_sizes_of_nccl_must_fit_into_the_gpus_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "available", lambda: 1)
+    asked, gpu = comm.question("nccl", "all_reduce", 2, "1GiB"), torch.device("cuda")
+    comm_checks.refuse_size(asked, ["n1", "n2"], gpu)
+    with pytest.raises(SpecError, match="too many for the memory of a GPU of n2"):
+        comm_checks.refuse_size(asked._replace(sizes=(2 << 30,)), ["n1", "n2"], gpu)
+    with pytest.raises(SpecError, match="too many for the memory of n1"):
+        comm_checks.refuse_size(asked._replace(backends=("gloo",)), ["n1", "n2"])
