@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,32 @@ if TYPE_CHECKING:
     from hpc_kit.planner.search import Answer, Task
     from hpc_kit.planner.target import Target
     from hpc_kit.spec.job import Job
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for, by the names of its options."""
+
+    model: str | None
+    cluster: str | None
+    nodes: int | None
+    global_batch: int | None
+    seq_len: int | None
+    gpu: str | None
+    gpus_per_node: int | None
+    network: float | None
+    framework: str
+    precision: str
+    flash: bool
+    tokens: float | None
+    storage: float
+    top: int
+    explain: bool
+    write: Path | None
+    plot: Path | None
+    as_json: bool
+    measured: Path | None
+    comm: Path | None
 
 
 class PlanCommand(click.Command):
@@ -38,6 +65,14 @@ class PlanCommand(click.Command):
 @click.option(
     "--framework", default="torch", show_default=True, help="Whose constants: torchtitan, megatron, nanotron ..."
 )
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp16", "fp8"]),
+    default="bf16",
+    show_default=True,
+    help="Of the matrix products.",
+)
+@click.option("--flash/--no-flash", default=True, help="Attention without an s x s matrix [default: --flash].")
 @click.option("--tokens", type=float, help="Tokens to train on [default: 20 a parameter].")
 @click.option("--storage", type=float, default=5.0, show_default=True, help="GB/s to which checkpoints are written.")
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Layouts to show.")
@@ -66,11 +101,12 @@ def command(job: str | None, cases: Path | None, output: Path | None, **given: A
     """
     if cases is not None or output is not None:
         return predict(cases, output)
+    options = Options(**given)
     if job == "calibrate":
         from hpc_kit.cli.plan_calibrate import calibrate
 
-        return calibrate(given["cluster"], given["measured"], given["comm"])
-    return plan(job, given)
+        return calibrate(options.cluster, options.measured, options.comm)
+    return plan(job, options)
 
 
 def predict(cases: Path | None, output: Path | None) -> int:
@@ -95,7 +131,7 @@ def predict(cases: Path | None, output: Path | None) -> int:
     return 0
 
 
-def plan(job: str | None, given: dict[str, Any]) -> int:
+def plan(job: str | None, given: Options) -> int:
     """The search, shown."""
     from hpc_kit.cli import plan_tables
     from hpc_kit.planner.advice import advise
@@ -108,20 +144,22 @@ def plan(job: str | None, given: dict[str, Any]) -> int:
     if not answer.plans:
         raise refuse(task, answer, target.rates)
     advice = advise(task, target.rates, answer.plans)
-    tokens = given["tokens"] or 20.0 * task.model.parameters
-    if not 0 < tokens < 1e18 or not given["storage"] > 0:
+    tokens = given.tokens or 20.0 * task.model.parameters
+    if not 0 < tokens < 1e18 or not given.storage > 0:
         raise SpecError("--tokens and --storage must be positive", remedy="--tokens 1e12 --storage 5")
-    if given["as_json"]:
-        plan_tables.as_json(task, target, answer, advice, tokens, given)
+    found = plan_tables.Answered(
+        task, target, answer, advice, tokens, given.storage * 1e9, given.top, explained=given.explain
+    )
+    if given.as_json:
+        plan_tables.as_json(found)
     else:
-        plan_tables.show(task, target, answer, advice, tokens, given)
-    if given["plot"] is not None:
+        plan_tables.show(found)
+    if given.plot is not None:
         from hpc_kit.planner.plot import draw
-        from hpc_kit.planner.search import distinct
 
-        draw(distinct(answer.plans)[: given["top"]], given["plot"], task.machine.gpu.memory)
-    if given["write"] is not None:
-        _write(answer, base, given["write"])
+        draw(found.shown, given.plot, task.machine.gpu.memory)
+    if given.write is not None:
+        _write(answer, base, given.write)
     return 0
 
 
@@ -136,7 +174,7 @@ def _base(job: str | None, root: Path) -> Job | None:
     return adhoc(program) if program else None
 
 
-def _task(job: str | None, base: Job | None, given: dict[str, Any], root: Path) -> tuple[Task, Target]:
+def _task(job: str | None, base: Job | None, given: Options, root: Path) -> tuple[Task, Target]:
     import os
 
     from hpc_kit.planner import catalogue
@@ -146,33 +184,35 @@ def _task(job: str | None, base: Job | None, given: dict[str, Any], root: Path) 
     from hpc_kit.spec.choose import default_name
 
     own = asked(base) if base is not None and job is not None else None
-    if given["model"] is None and own is None:
+    if given.model is None and own is None:
         raise SpecError(
             "which model?" if job is None else f"job {job} does not say what it trains",
             found=None if base is None else " ".join(base.command),
             remedy="--model llama3-8b, --model path/config.json, or --model layers=32,hidden=4096,heads=32",
         )
-    model = catalogue.model(given["model"]) if given["model"] is not None else own.model if own else None
+    model = catalogue.model(given.model) if given.model is not None else own.model if own else None
     assert model is not None  # noqa: S101 - one of the two is there
     resources = base.resources if base is not None and job is not None else None
-    per_node = given["gpus_per_node"] or (resources.ntasks_per_node if resources and own and not given["gpu"] else None)
+    per_node = given.gpus_per_node or (resources.ntasks_per_node if resources and own and not given.gpu else None)
     found = target(
-        given["cluster"] or default_name(root, os.environ),
+        given.cluster or default_name(root, os.environ),
         root,
-        framework=given["framework"],
-        gpu=given["gpu"],
+        framework=given.framework,
+        gpu=given.gpu,
         gpus_per_node=per_node,
-        network=given["network"],
-        measurement=given["measured"],
+        network=given.network,
+        measurement=given.measured,
     )
-    nodes = given["nodes"] or (resources.nodes if resources and isinstance(resources.nodes, int) else None) or 1
+    nodes = given.nodes or (resources.nodes if resources and isinstance(resources.nodes, int) else None) or 1
     return Task(
         model=model,
         machine=found.machine,
         gpus=nodes * found.machine.gpus_per_node,
-        global_batch=given["global_batch"] or (own.global_batch if own else 1024),
-        seq_len=given["seq_len"] or (own.seq_len if own else model.seq_len),
-        framework=given["framework"],
+        global_batch=given.global_batch or (own.global_batch if own else 1024),
+        seq_len=given.seq_len or (own.seq_len if own else model.seq_len),
+        framework=given.framework,
+        precision=given.precision,
+        flash=given.flash,
     ), found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -19,6 +19,32 @@ if TYPE_CHECKING:
     from hpc_kit.planner.advice import Advice
     from hpc_kit.planner.target import Target
 
+
+class Answered(NamedTuple):
+    """A search with all that is shown of it.
+
+    Attributes:
+        tokens: To train on.
+        storage: Bytes/s to which checkpoints are written.
+        top: Layouts to show.
+        explained: Every term of the first layout, too.
+    """
+
+    task: Task
+    target: Target
+    answer: Answer
+    advice: Advice
+    tokens: float
+    storage: float
+    top: int
+    explained: bool
+
+    @property
+    def shown(self) -> tuple[Plan, ...]:
+        """The layouts to show: the fastest of each set of degrees."""
+        return distinct(self.answer.plans)[: self.top]
+
+
 DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "batch", "recompute")
 
 
@@ -29,9 +55,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def show(task: Task, target: Target, answer: Answer, advice: Advice, tokens: float, given: dict[str, Any]) -> None:
+def show(found: Answered) -> None:
     """Everything, as text."""
-    model, machine = task.model, task.machine
+    task, target, answer, machine = found.task, found.target, found.answer, found.task.machine
+    model = task.model
     click.echo(
         f"{model.name}: {model.parameters:,} parameters, {task.seq_len} tokens a sequence, "
         f"global batch {task.global_batch}"
@@ -42,7 +69,7 @@ def show(task: Task, target: Target, answer: Answer, advice: Advice, tokens: flo
     )
     for note in target.notes:
         click.echo(f"note    {note}")
-    top = distinct(answer.plans)[: given["top"]]
+    top = found.shown
     click.echo(f"\nlayouts, the fastest of each set of degrees ({answer.seen} looked at, {len(answer.plans)} fit)")
     table(
         (*DEGREES, "step s", "tok/s/GPU", "MFU", "sure", "GiB", "bubble", "communication s"),
@@ -54,9 +81,9 @@ def show(task: Task, target: Target, answer: Answer, advice: Advice, tokens: flo
         [_memory_row(plan, machine.gpu.memory) for plan in top],
     )
     _show_rejected(answer)
-    _show_advice(advice)
-    _show_training(answer.plans[0], tokens, given["storage"])
-    if given["explain"]:
+    _show_advice(found.advice)
+    _show_training(answer.plans[0], found.tokens, found.storage)
+    if found.explained:
         click.echo(f"\n{shown(answer.plans[0].run)}")
         for name, value, text in explain(answer.plans[0], target.rates):
             click.echo(f"  {name:<12}{value:>12}  {text}")
@@ -117,20 +144,21 @@ def _show_advice(advice: Advice) -> None:
 
 
 def _show_training(plan: Plan, tokens: float, storage: float) -> None:
-    found = report.training(plan, tokens, storage * 1e9)
+    found = report.training(plan, tokens, storage)
     _, reasons = time_error(plan.run)
     click.echo(
         f"\n{tokens:.3g} tokens: {found['steps']:,.0f} steps, {found['days']:.3g} days, "
         f"{found['gpu_hours']:,.0f} GPU-hours; "
         f"a checkpoint {found['checkpoint_bytes'] / 1e9:,.1f} GB, {found['checkpoint_seconds']:.3g} s"
-        f" at {storage:g} GB/s"
+        f" at {storage / 1e9:g} GB/s"
     )
     if reasons:
         click.echo(f"less sure: {'; '.join(reasons)}")
 
 
-def as_json(task: Task, target: Target, answer: Answer, advice: Advice, tokens: float, given: dict[str, Any]) -> None:
+def as_json(found: Answered) -> None:
     """Everything, as one JSON object."""
+    task, target, answer, advice = found.task, found.target, found.answer, found.advice
     first = answer.plans[0]
     error, reasons = time_error(first.run)
     value = {
@@ -140,7 +168,7 @@ def as_json(task: Task, target: Target, answer: Answer, advice: Advice, tokens: 
         "global_batch": task.global_batch,
         "notes": list(target.notes),
         "looked_at": answer.seen,
-        "plans": [report.values(plan) for plan in distinct(answer.plans)[: given["top"]]],
+        "plans": [report.values(plan) for plan in found.shown],
         "rejected": [{"layout": shown(one.run), "reason": one.reason} for one in answer.rejected],
         "advice": {
             "situation": advice.situation,
@@ -149,12 +177,12 @@ def as_json(task: Task, target: Target, answer: Answer, advice: Advice, tokens: 
             "agrees": advice.agrees,
             "text": advice.text,
         },
-        "training": report.training(first, tokens, given["storage"] * 1e9),
+        "training": report.training(first, found.tokens, found.storage),
         "time_error": error,
         "less_sure": list(reasons),
         "memory_error": memory_error(),
     }
-    if given["explain"]:
+    if found.explained:
         value["explain"] = [
             {"term": name, "value": text, "formula": formula} for name, text, formula in explain(first, target.rates)
         ]

@@ -16,8 +16,7 @@ from hpc_kit.planner.run import Recompute, Run
 from hpc_kit.planner.steps import StepTime, step_time
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
-RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
-SHARD = 8192
+SHARD = 2048
 """Context parallelism is tried as long as a rank keeps this many tokens of a sequence."""
 
 
@@ -85,6 +84,12 @@ def search(task: Task, rates: Rates) -> Answer:
     Raises:
         SpecError: No number of GPUs or batch that could be.
     """
+    if task.precision == "fp8" and not task.machine.gpu.flops8:
+        raise SpecError(
+            f"{task.machine.gpu.name} has no 8-bit products",
+            found="precision fp8",
+            remedy="bf16, or a GPU that has them",
+        )
     if task.gpus < 1 or task.global_batch < 1:
         raise SpecError(
             "nothing to plan", found=f"{task.gpus} GPUs, global batch {task.global_batch}", remedy="both from 1"
@@ -100,7 +105,7 @@ def search(task: Task, rates: Rates) -> Answer:
             continue
         least: Rejected | None = None
         fitted = False
-        for one in _variants(run):
+        for one in _variants(run, rates):
             seen += 1
             memory = peak_memory(one, rates)
             if memory.total > limit:
@@ -112,8 +117,7 @@ def search(task: Task, rates: Rates) -> Answer:
             key = (one.tp, one.cp, one.micro_batch, one.recompute, one.micro_batches > 1)
             if key not in known:
                 known[key] = layer(one, rates)
-            filled = memory.total / task.machine.gpu.memory
-            plans.append(Plan(one, memory, step_time(one, rates, filled, known[key])))
+            plans.append(Plan(one, memory, step_time(one, rates, memory.total / task.machine.gpu.memory, known[key])))
         if least is not None and not fitted:
             rejected.append(least)
     plans.sort(key=lambda plan: (plan.time.total, plan.memory.total))
@@ -160,18 +164,25 @@ def _illegal(run: Run) -> str:
     return ""
 
 
-def _variants(run: Run) -> Iterator[Run]:
+def _recompute(run: Run, rates: Rates) -> tuple[Recompute, ...]:
+    """Ways of recomputing that differ: `selective` saves the scores, of which flash attention keeps none."""
+    return ("none", "full") if run.flash and rates.selective_core else ("none", "selective", "full")
+
+
+def _variants(run: Run, rates: Rates) -> Iterator[Run]:
     """Micro-batch, recomputation, ZeRO stage and interleaving of given degrees."""
     share, shards = run.global_batch // run.dp, run.dp * run.cp
+    again = _recompute(run, rates)
     zero = (0,) if shards == 1 else (0, 1) if run.pp > 1 else (0, 1, 2, 3)
     for micro_batch in MICRO_BATCHES:
-        if share % micro_batch:
+        # Several whole sequences on a rank: data parallelism would split them as well, and send nothing.
+        if share % micro_batch or (run.cp > 1 and micro_batch > 1):
             continue
         m = share // micro_batch
         chunks = [1]
         if run.pp > 1 and m % run.pp == 0:
             chunks += [v for v in (2, 3, 4, 6, 8) if run.model.layers % (run.pp * v) == 0]
-        for recompute in RECOMPUTE:
+        for recompute in again:
             for stage in zero:
                 for v in chunks:
                     yield structs.replace(
@@ -192,11 +203,11 @@ def refuse(task: Task, answer: Answer, rates: Rates) -> AnswerNo:
     """The error for a cluster on which nothing fits: what comes nearest, and the least that would do."""
     near = next((one for one in answer.rejected if one.gib), None)
     if near is None:
-        reasons = sorted({one.reason for one in answer.rejected})
+        batch = -(-task.global_batch // task.gpus) * task.gpus
         return AnswerNo(
             f"no layout of {task.model.name} on {task.gpus} GPUs is legal",
-            found="\n".join(reasons[:6]),
-            remedy=f"a global batch that the data-parallel degree divides, such as {_round_batch(task)}",
+            found="\n".join(sorted({one.reason for one in answer.rejected})[:6]),
+            remedy=f"a global batch that the data-parallel degree divides, such as {batch}",
         )
     nodes = _least_nodes(task, rates)
     return AnswerNo(
@@ -204,10 +215,6 @@ def refuse(task: Task, answer: Answer, rates: Rates) -> AnswerNo:
         found=f"nearest: {shown(near.run)}: {near.reason}",
         remedy=f"the least that would do: --nodes {nodes}" if nodes else "GPUs with more memory, or a smaller model",
     )
-
-
-def _round_batch(task: Task) -> int:
-    return -(-task.global_batch // task.gpus) * task.gpus
 
 
 def _least_nodes(task: Task, rates: Rates) -> int | None:

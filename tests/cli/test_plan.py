@@ -112,6 +112,8 @@ def test_measured_links_replace_the_built_in_ones(kit: Kit, project: Path) -> No
         (("--cases", "x.csv"), ("--cases and --output go together",)),
         (("--cases", "x.csv", "--output", "y.csv"), ("cannot read x.csv",)),
         (("--model", "gpt2", "--cluster", "jz", "--measured", "x.json"), ("cannot read x.json", "plan calibrate")),
+        (("--model", "gpt2", "--cluster", "jz", "--precision", "fp8"), ("a100-80g has no 8-bit products", "bf16")),
+        (("--model", "gpt2", "--cluster", "jz", "--precision", "fp4"), ("fp4", "bf16")),
         (("--model", "gpt2", "--cluster", "jz", "--framework", "tensorflaw"), ("no framework 'tensorflaw'",)),
     ],
 )

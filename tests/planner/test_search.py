@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec import structs
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.planner import catalogue, hardware
@@ -49,6 +50,28 @@ def test_a_cluster_too_small_says_the_least_that_would_do() -> None:
     assert "does not fit" in error.what and "--nodes" in (error.remedy or "")
     nodes = int((error.remedy or "").split()[-1])
     assert search(task("llama3-405b", gpus=8 * nodes, global_batch=8 * nodes), rates("dgx-h100")).plans
+
+
+def test_selective_recomputation_is_tried_where_it_saves_something() -> None:
+    plain = search(task("gpt3-175b", gpus=512), rates("dgx-h100"))
+    assert {plan.run.recompute for plan in plain.plans} == {"none", "full"}
+    stored = structs.replace(task("gpt3-175b", gpus=512), flash=False)
+    assert "selective" in {plan.run.recompute for plan in search(stored, rates("dgx-h100")).plans}
+    by_operator = search(task("llama3-70b", gpus=512), rates("dgx-h100", "torchtitan"))
+    assert "selective" in {plan.run.recompute for plan in by_operator.plans}
+
+
+def test_a_sequence_of_8192_is_split_over_two_ranks_too() -> None:
+    assert {plan.run.cp for plan in search(task("llama3-8b", gpus=32), rates("dgx-h100")).plans} >= {1, 2}
+
+
+def test_8_bit_products_are_faster_where_there_are_any_and_refused_elsewhere() -> None:
+    asked = structs.replace(task("llama3-70b", gpus=512), precision="fp8")
+    eight = search(asked, rates("dgx-h100")).plans[0].time.total
+    assert eight < search(task("llama3-70b", gpus=512), rates("dgx-h100")).plans[0].time.total
+    older = structs.replace(asked, machine=hardware.machine("dgx-a100"))
+    with pytest.raises(HpcKitError, match="a100-80g has no 8-bit products"):
+        search(older, rates("dgx-a100"))
 
 
 def test_a_batch_that_nothing_divides() -> None:
