@@ -4,7 +4,8 @@
 
 Levenberg-Marquardt on the logarithms of step time and peak memory, every constant held near its prior by its width,
 each set of runs with the same weight. `--cross` leaves out whole models or whole GPU counts, part by part, and
-predicts them from the rest. `--write` puts the result into hpc_kit/planner/constants.toml.
+predicts them from the rest. `--write` puts the result into hpc_kit/planner/constants.toml: the
+constants, or with `--cross` the errors of what was left out.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.planner.parameters import FIXED, FREE, Parameter, render
+from bench.planner.parameters import FIXED, FREE, Parameter, left_out, render, rendered_errors
+from hpc_kit.planner import constants
 from hpc_kit.planner.cases import filled_share, fits, read, reported_memory
 from hpc_kit.planner.constants import FILE, Rates, rates
 from hpc_kit.planner.machine import GIB
@@ -214,7 +217,10 @@ def memory_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
 
 
 def usable(rows: Sequence[Row], values: dict[str, float]) -> float:
-    """The share of memory at which most answers are right, a false fit counted twice (it wastes a queue slot)."""
+    """The share of memory at which most answers are right, a false fit counted twice (it wastes a queue slot).
+
+    Of the sweep that says which runs ran out of memory: what its framework wastes is its own.
+    """
     tried = [row for row in rows if row.fits is not None and row.run.machine.gpu.memory]
     shares = []
     for row in tried:
@@ -234,7 +240,7 @@ def usable(rows: Sequence[Row], values: dict[str, float]) -> float:
 def fit(rows: Sequence[Row], start: dict[str, float], *, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     values, memory_error = memory_problem(rows, start).solve(rounds=rounds)
     if any(row.fits is False for row in rows):
-        values["usable"] = usable(rows, values)
+        values["usable.nanotron"] = usable(rows, values)
     values, time_error = time_problem(rows, values).solve(rounds=rounds)
     named = [p for p in FREE if p.about == "time"], [p for p in FREE if p.about == "memory"]
     errors = {
@@ -273,6 +279,22 @@ def table(rows: Sequence[Row], guesses: Guesses) -> str:
     return "\n".join(lines)
 
 
+def expected(rows: Sequence[Row], guesses: Guesses) -> dict[str, Any]:
+    """The errors of predicted runs as constants.toml keeps them."""
+    return left_out(
+        [
+            (
+                row.group,
+                row.run.framework,
+                abs(guesses[row.case_id][0] / row.time - 1) if row.time else None,
+                abs(guesses[row.case_id][1] / row.memory - 1) if row.memory else None,
+            )
+            for row in rows
+            if row.case_id in guesses
+        ]
+    )
+
+
 def write_predictions(path: Path, guesses: Guesses) -> None:
     with path.open("w", newline="") as file:
         out = csv.writer(file)
@@ -282,11 +304,12 @@ def write_predictions(path: Path, guesses: Guesses) -> None:
 
 
 def folds(rows: Sequence[Row], by: str) -> list[set[str]]:
-    """Five parts, each with whole models (or whole GPU counts) of every set; where a set has only one, tp degrees."""
+    """Five parts, each with whole models, GPU counts or layouts (tp and pp) of every set; where it has only one, tp."""
     keys: dict[str, Callable[[Row], float | str]] = {
         "models": lambda row: row.model,
         "gpus": lambda row: row.run.gpus,
         "tp": lambda row: row.run.tp,
+        "layouts": lambda row: f"{row.run.tp} {row.run.pp}",
     }
     order = [by, *(name for name in keys if name != by)]
     parts: list[set[str]] = [set() for _ in range(FOLDS)]
@@ -320,30 +343,35 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="write the constants as JSON")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--cross", type=Path, help="predictions of runs left out, as CSV for the scorer")
-    parser.add_argument("--by", choices=("models", "gpus"), default="models", help="what --cross leaves out")
+    parser.add_argument("--by", choices=("models", "gpus", "layouts"), default="models", help="what --cross leaves out")
     parser.add_argument("--predictions", type=Path)
     given = parser.parse_args()
     rows = load(given.cases, given.labels)
     start = {**FIXED, **{p.key: p.start for p in FREE}}
     if given.start and given.start.exists():
         start |= {
-            k: v for k, v in json.loads(given.start.read_text()).items() if k in {p.key for p in FREE} | {"usable"}
+            k: v
+            for k, v in json.loads(given.start.read_text()).items()
+            if k in {p.key for p in FREE} | {"usable.nanotron"}
         }
     if given.cross:
-        left_out = cross(rows, start, given.rounds, given.by)
-        print("left out\n" + table(rows, left_out))
-        write_predictions(given.cross, left_out)
+        others = cross(rows, start, given.rounds, given.by)
+        print("left out\n" + table(rows, others))
+        write_predictions(given.cross, others)
+        if given.write:
+            before, _, _ = FILE.read_text().partition("[error]")
+            FILE.write_text(before + rendered_errors(expected(rows, others)))
         return
     values, errors = fit(rows, start, rounds=given.rounds)
     guesses = predictions(rows, values)
     for p in FREE:
         print(f"  {p.key:32} {values[p.key]:12.5g}  prior {p.start:10.4g}  +- {errors[p.key]:.2f}")
-    print("usable", values["usable"])
+    print("usable.nanotron", values["usable.nanotron"])
     print(table(rows, guesses))
     if given.keep:
         given.keep.write_text(json.dumps(values, indent=1))
     if given.write:
-        FILE.write_text(render(values, errors, len(rows)))
+        FILE.write_text(render(values, errors, len(rows), constants.table()["error"]))
     if given.predictions:
         write_predictions(given.predictions, guesses)
 

@@ -23,7 +23,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     Attributes:
         gemm: Share of the best measured matrix product that large products reach.
         quality: Factor on that for a framework's way of calling them.
-        gemm8: The same for 8-bit products, of twice the 16-bit figure.
+        gemm8: The same for 8-bit products, of the data sheet's 8-bit figure.
         wave: Part of a wave of tiles that a product wastes at its end.
         traffic: Bytes that a product moves, in units of its three matrices.
         attention: Share of the measured peak that flash attention reaches.
@@ -40,6 +40,7 @@ class Rates(Struct, frozen=True, kw_only=True):
         launch_tensor: The same in addition where tensor parallelism adds collectives.
         launch_node: The same where a tensor group fills the node.
         hop: Seconds a rank of a tensor group adds to a layer where pipeline traffic crosses nodes.
+        gap: Share of the shorter one that is not hidden where launching and computing go side by side.
         wait: Seconds that each layer of a micro-batch waits for the host besides, not hidden.
         micro: Seconds a micro-batch costs besides its layers.
         step: Seconds a step costs besides its micro-batches.
@@ -56,9 +57,12 @@ class Rates(Struct, frozen=True, kw_only=True):
         shard_overlap: Share of compute behind which ZeRO-3 gathers parameters.
         zero_cost: Factor on the reduction of gradients with ZeRO-1 and -2.
         boundary: Share of pipeline traffic that is not hidden.
+        scatter: 1: a rank of a tensor group sends its part of a stage's activations; 0: all of them, unless they are
+            split by sequence parallelism anyway.
         optimizer: Times that optimizer states are moved in a step.
         sharpness: Exponent with which two things that overlap share time: large, the slower one alone counts.
         selective_again: Share of a layer's products that `selective` recomputes (0: the attention core only).
+        gate: Bytes kept for each column of a gated MLP: 8, or 6 where its product is fused with its activation.
         activation_scale: Factor on the formula of activations.
         selective_share: Share that `selective` keeps where it works by operator.
         selective_core: 1: `selective` recomputes the attention core; 0: it works by operator.
@@ -94,6 +98,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     launch_tensor: float
     launch_node: float
     hop: float
+    gap: float
     wait: float
     micro: float
     step: float
@@ -110,9 +115,11 @@ class Rates(Struct, frozen=True, kw_only=True):
     shard_overlap: float
     zero_cost: float
     boundary: float
+    scatter: float
     optimizer: float
     sharpness: float
     selective_again: float
+    gate: float
     activation_scale: float
     selective_share: float
     selective_core: float

@@ -36,15 +36,14 @@ class Work(Struct, frozen=True):
         return self.back_products + self.back_attention + self.back_elementwise + self.again
 
 
-def product(run: Run, rates: Rates, m: float, n: float, k: float) -> float:
+def product(run: Run, rates: Rates, m: float, n: float, k: float, *, eight: bool = False) -> float:
     """Seconds of a matrix product (m x k)(k x n).
 
     Operations at the calibrated rate, stretched by the tiles that a last, partly filled wave wastes, plus the time to
-    move the three matrices. Large products come near the peak, thin and small ones do not.
+    move the three matrices. Large products come near the peak, thin and small ones do not. `eight`: of 8-bit numbers.
     """
     gpu = run.machine.gpu
-    eight = run.precision == "fp8"
-    peak = gpu.flops * gpu.measured * rates.quality * (2 * rates.gemm8 if eight else rates.gemm)
+    peak = gpu.measured * rates.quality * (gpu.flops8 * rates.gemm8 if eight else gpu.flops * rates.gemm)
     waves = math.ceil(m / 128) * math.ceil(n / 256) / gpu.units
     idle = 1 + rates.wave * (math.ceil(waves) / waves - 1)
     size = 1 if eight else 2
@@ -87,11 +86,11 @@ def attention(run: Run, rates: Rates) -> tuple[float, float]:
 
 def layer(run: Run, rates: Rates) -> Work:
     """The computation of one layer for one micro-batch."""
-    tokens = run.tokens
+    tokens, eight = run.tokens, run.precision == "fp8"
     ahead = back = 0.0
     for n, k in matrices(run):
-        ahead += product(run, rates, tokens, n, k)
-        back += product(run, rates, tokens, k, n) + product(run, rates, k, n, tokens)
+        ahead += product(run, rates, tokens, n, k, eight=eight)
+        back += product(run, rates, tokens, k, n, eight=eight) + product(run, rates, k, n, tokens, eight=eight)
     core, core_back = attention(run, rates)
     kept = activation_bytes(
         run.model,
@@ -101,6 +100,7 @@ def layer(run: Run, rates: Rates) -> Work:
         recompute="selective",
         flash=True,
         dropout=run.model.norm_biases,
+        gate=rates.gate,
     )
     moved = rates.elementwise * (rates.compiled if run.compiled else 1.0) * tokens * kept / run.machine.gpu.bandwidth
     if run.micro_batches > 1:
@@ -115,14 +115,11 @@ def layer(run: Run, rates: Rates) -> Work:
 
 
 def head(run: Run, rates: Rates) -> float:
-    """Seconds of the output matrix and the loss, forward and backward."""
+    """Seconds of the output matrix and the loss, forward and backward; the output stays in 16 bits."""
     tokens, hidden, vocab = run.tokens, run.model.hidden, run.model.vocab / run.tp
-    plain = run.precision != "fp8"
     products = (
         product(run, rates, tokens, vocab, hidden)
         + product(run, rates, tokens, hidden, vocab)
         + product(run, rates, hidden, vocab, tokens)
     )
-    # The output stays in 16 bits where the layers are 8-bit.
-    factor = 1.0 if plain else 2 * rates.gemm8 / rates.gemm
-    return products * factor + rates.logits * tokens * vocab / run.machine.gpu.bandwidth
+    return products + rates.logits * tokens * vocab / run.machine.gpu.bandwidth

@@ -57,16 +57,25 @@ def model_states(
 
 
 def activation_bytes(
-    model: Model, seq_len: int, tp: int, *, sequence_parallel: bool, recompute: str, flash: bool, dropout: bool
+    model: Model,
+    seq_len: int,
+    tp: int,
+    *,
+    sequence_parallel: bool,
+    recompute: str,
+    flash: bool,
+    dropout: bool,
+    gate: float = 8.0,
 ) -> float:
     """Bytes that one layer keeps of one token until its backward pass (arXiv 2205.05198, equations 1 to 6).
 
     A GPT without flash attention: h (10 + 24/t + 5 a s/(h t)); with sequence parallelism all of it divided by t;
-    without the 5 a s where attention is flash or recomputed; 2 h where the whole layer is.
+    without the 5 a s where attention is flash or recomputed; 2 h where the whole layer is. A gated MLP keeps `gate`
+    bytes for each column: both products, their activation and what comes of them; fused, all but the activation.
     """
     outside = (10.0 if dropout else 8.0) * model.hidden
     attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
-    inside = attention + (8.0 if model.gated else 4.0) * model.ffn
+    inside = attention + (gate if model.gated else 4.0) * model.ffn
     scores = 0.0 if flash or recompute == "selective" else 5.0 * model.heads * seq_len
     share = tp if sequence_parallel else 1
     if recompute == "full":
@@ -96,6 +105,9 @@ def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory
     each = rates.logit_bytes + (rates.logit_kept if run.micro_batches > 1 else 0.0)
     logits = run.tokens * (each * model.vocab / run.tp + 4 * model.hidden) if stage.head else 0.0
     unsharded = 4.0 * model.largest_layer / run.tp if run.zero_stage == 3 else 0.0
+    if run.zero_stage == 3 and run.pp > 1:
+        # A pipeline needs them for each micro-batch: parameters and gradients stay gathered for the whole step.
+        unsharded = (2.0 + run.grad_bytes) * owned
     if run.pp == 1 and run.sequence_parallel and run.micro_batches > 1:
         logits += run.tokens * rates.ends * model.hidden * (1 - 1 / run.tp)
     return Memory(
@@ -122,6 +134,7 @@ def _activations(run: Run, rates: Rates) -> tuple[float, float]:
         else ("none" if run.recompute == "selective" else run.recompute),
         flash=run.flash,
         dropout=model.norm_biases,
+        gate=rates.gate,
     )
     whole = activation_bytes(
         model,
@@ -131,6 +144,7 @@ def _activations(run: Run, rates: Rates) -> tuple[float, float]:
         recompute="none",
         flash=run.flash,
         dropout=model.norm_biases,
+        gate=rates.gate,
     )
     gathered = rates.gathered * model.hidden * (1 - 1 / run.tp) if run.sequence_parallel else 0.0
     if run.micro_batches <= run.pp:

@@ -102,13 +102,16 @@ def context_traffic(run: Run, rates: Rates, work: Work) -> float:
 
 
 def shard_traffic(run: Run, rates: Rates, parameters: float) -> float:
-    """Seconds in which ZeRO-3 gathers 16-bit parameters twice and reduces gradients once, for one micro-batch."""
+    """Seconds in which ZeRO-3 gathers 16-bit parameters twice and reduces gradients once, for one micro-batch.
+
+    In a pipeline they stay gathered, and both are done once a step (PyTorch's `reshard_after_forward` is off there).
+    """
     if run.zero_stage < 3 or run.data_group.ranks == 1:
         return 0.0
     group = run.data_group
     gathered = links.gather(run.machine, rates, group, 2.0 * parameters / run.tp)
     reduced = links.gather(run.machine, rates, group, float(run.grad_bytes) * parameters / run.tp)
-    return 2 * gathered + reduced
+    return 2 * gathered + reduced if run.pp == 1 else (gathered + reduced) / run.micro_batches
 
 
 def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
@@ -129,7 +132,8 @@ def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
     if run.tp > 1:
         each += rates.launch_node if run.tp == run.machine.gpus_per_node else 0.0
         each += rates.launch_tensor + (rates.hop * run.tp if run.pipeline_crosses_nodes else 0.0)
-    launch = together(busy, again * each * layers + rates.micro, rates.sharpness) - busy
+    host = again * each * layers + rates.micro
+    launch = together(busy, host, rates.sharpness) - busy + rates.gap * min(busy, host)
     launch += again * rates.wait * layers
     return _Micro(compute, tensor, max(shard, 0.0), launch, _boundary(run, rates))
 
@@ -138,7 +142,7 @@ def _boundary(run: Run, rates: Rates) -> float:
     """Seconds a stage spends on a micro-batch's activations and their gradients, sent to its neighbours."""
     if run.pp == 1:
         return 0.0
-    size = 2.0 * run.tokens * run.model.hidden / (run.tp if run.sequence_parallel else 1)
+    size = 2.0 * run.tokens * run.model.hidden / (run.tp if run.sequence_parallel or rates.scatter else 1)
     crosses = run.pipeline_crosses_nodes
     speed = run.machine.network * rates.network if crosses else run.machine.gpu.link * rates.link
     wait = rates.latency + (rates.latency_network if crosses else 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,19 +15,28 @@ from tests.planner.runs import rate, rates, run, task
 
 
 def test_zero_3_across_nodes_loses_its_rate_with_gpus_while_ptd_holds() -> None:
-    """arXiv 2104.04473, Fig 10: a fixed batch of 1536, 175B parameters."""
+    """arXiv 2104.04473, Fig 10: a fixed batch of 1536, 175B parameters; DeepSpeed's ZeRO-3 hides little."""
+    known: dict[str, Any] = {"global_batch": 1536, "recompute": "full", "flash": False, "precision": "fp16"}
+    sizes = (384, 768, 1536)
     zero = [
-        rate(run(dp=n, global_batch=1536, micro_batch=max(1, 1536 // n // 2), zero_stage=3, recompute="full"))
-        for n in (384, 768, 1536)
+        rate(run(dp=n, micro_batch=1536 // n, zero_stage=3, **known), framework="megatron-deepspeed") for n in sizes
     ]
-    ptd = [
-        rate(run(dp=n // 96, tp=8, pp=12, global_batch=1536, sequence_parallel=True, recompute="full"))
-        for n in (384, 768, 1536)
-    ]
+    ptd = [rate(run(dp=n // 96, tp=8, pp=12, **known), framework="megatron") for n in sizes]
     assert zero[0] > zero[1] > zero[2]
-    assert zero[2] < 0.75 * zero[0]
+    assert zero[2] < 0.6 * zero[0]
     assert ptd[2] > 0.85 * ptd[0]
-    assert ptd[2] > 1.2 * zero[2]
+    # At 384 GPUs, where it was as good as PTD, DeepSpeed's is still predicted a seventh ahead.
+    assert ptd[0] > 0.84 * zero[0] and ptd[1] > zero[1] and ptd[2] > 1.4 * zero[2]
+
+
+def test_zero_3_of_fsdp_falls_behind_as_well_as_gpus_are_added() -> None:
+    rates_ = [
+        rate(run(dp=n, global_batch=1536, micro_batch=1536 // n, zero_stage=3, recompute="full"))
+        for n in (384, 768, 1536)
+    ]
+    assert rates_[0] > rates_[1] > rates_[2] and rates_[2] < 0.75 * rates_[0]
+    woven = rate(run(dp=16, tp=8, pp=12, global_batch=1536, virtual_stages=2, sequence_parallel=True, recompute="full"))
+    assert woven > 1.1 * rates_[2]
 
 
 def test_strong_scaling_costs_points_not_half() -> None:

@@ -1,0 +1,56 @@
+"""Terms of time and memory that a layout turns on or off."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from hpc_kit.planner.memory import activation_bytes, peak_memory
+from hpc_kit.planner.steps import step_time
+from tests.planner.runs import rates, run
+
+
+def test_zero_3_in_a_pipeline_gathers_once_a_step_and_keeps_what_it_gathered() -> None:
+    """PyTorch's default there: parameters stay gathered, gradients are reduced after the last micro-batch."""
+    known = rates("dgx-h100")
+    few, many = (
+        run("llama3-405b", "dgx-h100", dp=8, tp=8, pp=8, zero_stage=3, global_batch=8 * m, sequence_parallel=True)
+        for m in (8, 32)
+    )
+    assert step_time(many, known).shard == pytest.approx(step_time(few, known).shard, rel=0.3)
+    flat = [structs.replace(one, pp=1, dp=64) for one in (few, many)]
+    assert step_time(flat[1], known).shard == pytest.approx(4 * step_time(flat[0], known).shard, rel=0.3)
+    held = peak_memory(few, known)
+    owned = held.parameters * 8 / 4
+    assert 6 * owned < held.buffers < 6.5 * owned + 4 * 2**30
+
+
+def test_deepspeed_sends_a_stage_s_activations_in_parts_without_sequence_parallelism_too() -> None:
+    known = rates("dgx-a100", "megatron-deepspeed")
+    split, whole = (
+        step_time(run(dp=1, tp=8, pp=8, global_batch=64), structs.replace(known, scatter=each, latency=0.0)).boundary
+        for each in (1.0, 0.0)
+    )
+    assert whole > 4 * split
+    assert known.scatter == 1 and rates("dgx-a100", "nanotron").scatter == 0
+
+
+def test_launching_that_is_not_hidden_costs_a_share_of_the_shorter() -> None:
+    known = rates("dgx-a100", "megatron-deepspeed")
+    one = run("gpt2", dp=8, global_batch=64, micro_batch=8)
+    without, with_gap = (step_time(one, structs.replace(known, gap=gap)) for gap in (0.0, 0.2))
+    assert with_gap.total > without.total and with_gap.launch > without.launch
+    assert with_gap.compute == without.compute
+
+
+def test_a_fused_mlp_keeps_less() -> None:
+    llama = run("llama3-8b", global_batch=8).model
+    eight, six = (
+        activation_bytes(
+            llama, 8192, 1, sequence_parallel=False, recompute="none", flash=True, dropout=False, gate=gate
+        )
+        for gate in (8.0, 6.0)
+    )
+    assert eight - six == 2 * llama.ffn
+    assert rates(framework="megatron").gate == rates(framework="nemo").gate == 6
+    assert rates(framework="torch").gate == 8
