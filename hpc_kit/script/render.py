@@ -53,15 +53,29 @@ def render(
         TemplateError: The template is missing or asks for a value that does not exist.
     """
     root = root or places.current_folder()
+    return render_resolved(resolved_of(job, cluster, set or {}, root), standalone=standalone, root=root)
+
+
+def resolved_of(
+    job: str | Job,
+    cluster: str | Cluster | None,
+    set: Mapping[str, object],  # noqa: A002 - the option's name
+    root: Path,
+) -> Resolved:
+    """The job of `render`'s arguments, fitted to its cluster.
+
+    Raises:
+        SpecError: A file is missing or says something that cannot be.
+    """
     if cluster is None:
         choice = default_cluster(root, os.environ)
-        cluster, set = choice.name, {**choice.settings, **(set or {})}  # noqa: A001
+        cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
     loaded = files.load(job, cluster, set=set, root=root)
-    again = command_line(job, cluster, set or {}) if isinstance(job, str) else ()
-    return render_resolved(resolve(loaded, root=root, again=again), standalone=standalone, root=root)
+    again = _command_line(job, cluster, set) if isinstance(job, str) else ()
+    return resolve(loaded, root=root, again=again)
 
 
-def command_line(job: str, cluster: str | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
+def _command_line(job: str, cluster: str | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
     """The command that prints the same script again, for the header; none where a value is None, which TOML has not."""
     if None in set.values():
         return ()

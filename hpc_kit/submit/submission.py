@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit import __version__
-from hpc_kit.script.render import command_line as render_command
-from hpc_kit.script.render import render_resolved
+from hpc_kit.script.render import render_resolved, resolved_of
 from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.slurm.user import user_name
-from hpc_kit.spec import files
-from hpc_kit.spec.choose import default_cluster
 from hpc_kit.spec.places import current_folder
-from hpc_kit.spec.resolve import resolve
 from hpc_kit.submit import handover
 from hpc_kit.submit.access import Access, access_of, version_of
 from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
@@ -63,12 +59,7 @@ def submit(
         RecordError: The record cannot be written; the error says whether the job is in the queue.
     """
     root = (root or current_folder()).absolute()
-    if cluster is None:
-        choice = default_cluster(root, os.environ)
-        cluster, set = choice.name, {**choice.settings, **(set or {})}  # noqa: A001
-    loaded = files.load(job, cluster, set=set, root=root)
-    again = render_command(job, cluster, set or {}) if isinstance(job, str) else ()
-    return submit_resolved(resolve(loaded, root=root, again=again), root=root, standalone=standalone)
+    return submit_resolved(resolved_of(job, cluster, set or {}, root), root=root, standalone=standalone)
 
 
 def submit_resolved(
