@@ -97,9 +97,8 @@ def _files_of(job: str) -> Iterator[Path]:
         own = documents.read(path, path.name).data
         name, data = str(own.get("extends", "")), {**own, **data}
     templates = places.shipped("templates")
-    yield from (
-        templates / each for each in ("base.sbatch.j2", "_macros.j2", f"{data.get('template', 'ddp')}.sbatch.j2")
-    )
+    names = (f"base{places.TEMPLATE}", "_macros.j2", f"{data.get('template', 'ddp')}{places.TEMPLATE}")
+    yield from (templates / name for name in names)
     words = data.get("command", [])
     for word in words if isinstance(words, list) else []:
         if (program := shipped.parent / str(word)).suffix == ".py":

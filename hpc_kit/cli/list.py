@@ -12,7 +12,7 @@ from hpc_kit.spec import documents, places
 KINDS: tuple[tuple[places.Kind, str, str], ...] = (
     ("jobs", "jobs", ".toml"),
     ("env", "clusters", ".toml"),
-    ("templates", "templates", ".sbatch.j2"),
+    ("templates", "templates", places.TEMPLATE),
 )
 
 

@@ -22,6 +22,7 @@ from hpc_kit.embedded.srun_run import Run
 from hpc_kit.embedded.srun_talk import Talk, write
 from hpc_kit.embedded.srun_tasks import start
 from hpc_kit.embedded.state import State, now
+from hpc_kit.embedded.submission import working_folder
 from hpc_kit.slurm.units import parse_time
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class _Srun:
         self.environ = environ
         self.talk = talk
         self.home = home
-        self.folder = os.path.join(srun_launch.here(), asked.get("chdir"))  # noqa: PTH118
+        self.folder = os.path.join(working_folder(), asked.get("chdir"))  # noqa: PTH118
 
     def run(self, commands: Sequence[tuple[str, ...]], argv: Sequence[str]) -> int:
         """From the request to the exit status."""

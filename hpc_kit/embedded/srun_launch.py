@@ -10,6 +10,7 @@ from hpc_kit.embedded.settings import STATE_VARIABLE
 from hpc_kit.embedded.srun_environ import Launch, step_environ, task_environ
 from hpc_kit.embedded.srun_gpus import binding, visible
 from hpc_kit.embedded.srun_tasks import Task
+from hpc_kit.embedded.submission import working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,20 +63,12 @@ def step_launch(asked: Asked, request: StepRequest, home: Home, environ: Mapping
         allocated=home.own,
         umask=umask,
         nice=os.getpriority(os.PRIO_PROCESS, 0),
-        cwd=here(),
+        cwd=working_folder(),
         host=os.uname().nodename,
         bind=_binding(asked),
         tres_bind=binding(asked),
         preserve=asked.has("preserve-env"),
     )
-
-
-def here() -> str:
-    """The current folder; one that was removed meanwhile is none."""
-    try:
-        return os.getcwd()  # noqa: PTH109
-    except FileNotFoundError:
-        return "/"
 
 
 def step_name(asked: Asked) -> str:

@@ -113,7 +113,7 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         reason = reason or "PartitionTimeLimit"
     owner = whoami()
     folder = environ.get("PWD", "")
-    here = folder if folder and _same(folder) else _here()
+    here = folder if folder and _same(folder) else working_folder()
     job = Job(
         job_id=0,
         name=what.name,
@@ -203,7 +203,8 @@ def niceness(options: Mapping[str, str]) -> int:
     return 100 if options.get("nice") == "" else int(options.get("nice", 0))
 
 
-def _here() -> str:
+def working_folder() -> str:
+    """The current folder; one that was removed meanwhile is none."""
     try:
         return os.getcwd()  # noqa: PTH109
     except FileNotFoundError:

@@ -17,6 +17,7 @@ from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
 from hpc_kit.runtime import failure, notice, program, session, settle
 from hpc_kit.runtime.exports import for_command, of_world
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
+from hpc_kit.runtime.rendezvous import LAUNCHERS_WITH_STORE
 from hpc_kit.runtime.report import REPORT
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ USAGE = (
 )
 
 _OPTIONS = {"--backend": BACKEND, "--timeout": TIMEOUT}
-_LAUNCHERS_WITH_STORE = {"torchrun", "env"}
 _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
 
 
@@ -75,7 +75,7 @@ def _run(what: program.Program, world: World) -> None:
         notice.warn(world)
         os.environ.update(for_command(world, os.environ))
         what.replace_this_process()
-    if world.launcher in _LAUNCHERS_WITH_STORE or find_spec("torch") is None:
+    if world.launcher in LAUNCHERS_WITH_STORE or find_spec("torch") is None:
         notice.warn(world)
         os.environ.update(of_world(world))
         _run_to_its_end(what)

@@ -26,7 +26,8 @@ DEFAULT_TIMEOUT = 300.0
 _LEAVING = 60.0
 """Seconds that rank 0 waits at its end, so that no other rank loses the store before it has finished."""
 
-_LAUNCHERS_WITH_STORE = {"torchrun", "env"}
+LAUNCHERS_WITH_STORE = {"torchrun", "env"}
+"""Those that have said by MASTER_ADDR and MASTER_PORT where the store is."""
 
 _occasions = itertools.count()
 
@@ -92,9 +93,9 @@ def meet(
     occasion = next(_occasions) if occasion is None else occasion
     here = addresses.of_this_node(environ)
     facts = sameness.facts(world, program, environ)
-    is_owner = world.rank == 0 and world.launcher not in _LAUNCHERS_WITH_STORE
+    is_owner = world.rank == 0 and world.launcher not in LAUNCHERS_WITH_STORE
     with ExitStack() as until_all_have_come:
-        if world.launcher in _LAUNCHERS_WITH_STORE:
+        if world.launcher in LAUNCHERS_WITH_STORE:
             opened = store.of_launcher(world, environ, timeout)
         elif is_owner:
             opened = until_all_have_come.enter_context(store.opened(world, store.token(world, occasion), timeout))

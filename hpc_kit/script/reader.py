@@ -13,10 +13,8 @@ from hpc_kit.script.launch import read_launch
 from hpc_kit.script.shell.parse import Parsed, parse
 from hpc_kit.script.shell.trace import Assigned, Step, Trace, seed
 from hpc_kit.script.shell.values import Environment
-from hpc_kit.script.stages import AGENTS, HELPERS, MULTIPLIERS, Stage
+from hpc_kit.script.stages import AGENTS, HELPERS, MULTIPLIERS, SHELLS, Stage
 from hpc_kit.slurm.directives import Directives
-
-SHELLS = {"bash", "sh", "dash", "ksh", "zsh"}
 
 
 class Launch(NamedTuple):

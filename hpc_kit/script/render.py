@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
 
-SUFFIX = ".sbatch.j2"
-
 
 def render(
     job: str | Job,
@@ -92,7 +90,7 @@ def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path)
         TemplateError: The template is missing or asks for a value that does not exist.
     """
     name = resolved.job.template
-    path = places.find("templates", name, root, suffix=SUFFIX)
+    path = places.find("templates", name, root, suffix=places.TEMPLATE)
     return fill(path, context(resolved, template=places.shown(path, root), standalone=standalone), root)
 
 
@@ -103,7 +101,7 @@ def fill(path: Path, values: Mapping[str, object], root: Path) -> str:
         TemplateError: It asks for a value that does not exist, or is no template.
         SpecError: A value holds bytes that are no UTF-8.
     """
-    with _template_errors(path.name.removesuffix(SUFFIX)):
+    with _template_errors(path.name.removesuffix(places.TEMPLATE)):
         text = _environment(root, path.parent).get_template(path.name).render(values)
     _check_text(text)
     return text

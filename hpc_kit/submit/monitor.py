@@ -33,7 +33,7 @@ _KILLED = re.compile(
 )
 """What Slurm and the shell around a program leave in the log of a rank that was ended: no word of the program's."""
 
-_PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
+PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
 """States too short or too vague for a line of their own."""
 
 
@@ -112,7 +112,7 @@ class _Watched:
         """What a status brings that was not known."""
         state = end_state(self.run, status) if status is None else status.state
         self.unknown = self.unknown + 1 if state is State.UNKNOWN else 0
-        if state not in _PASSING and state is not self.state:
+        if state not in PASSING and state is not self.state:
             yield StateChanged(self.run.job_id, self.state, state, now - self.since, explain_state(state))
             self.state, self.since, self.reason = state, now, None
         reason = status.reason if status and state is State.PENDING else None

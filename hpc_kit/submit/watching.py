@@ -10,7 +10,7 @@ from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.outlook import IN_LINE, reason_name
 from hpc_kit.slurm.states import State
 from hpc_kit.submit.listing import Line, Listing, Wanted, look
-from hpc_kit.submit.monitor import LOST_LOOKS
+from hpc_kit.submit.monitor import LOST_LOOKS, PASSING
 from hpc_kit.submit.runs import Runs
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpc_kit.submit.access import Access
-
-_PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
 
 
 class Change(NamedTuple):
@@ -124,7 +122,7 @@ class _Watched:
     def _change(self, line: Line) -> Change | None:
         reason = reason_name(line.status) if line.status is not None and line.state is State.PENDING else ""
         told = line.state, "" if reason in IN_LINE else reason
-        if line.state in _PASSING and not self._is_over(line.job_id):
+        if line.state in PASSING and not self._is_over(line.job_id):
             return None
         old = self._told.get(line.job_id)
         self._told[line.job_id] = told
