@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
 from hpc_kit.runtime.launchers.plain import launched_inside
 from hpc_kit.runtime.mpi import registration
+from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,13 +119,11 @@ def threads(environ: Mapping[str, str], local_world_size: int) -> int | None:
     """Threads for this rank's operators; None where somebody has said it, or where a process alone may take all."""
     if environ.get("OMP_NUM_THREADS"):
         return None
-    for name in ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK"):
-        text = environ.get(name, "")
-        if text.isdigit() and int(text):
-            # Under torchrun or deepspeed the task is the agent, and its ranks share the task's CPUs.
-            inside = environ.get("TORCHELASTIC_RUN_ID") or launched_inside(environ)
-            shared_by = local_world_size if inside else 1
-            return max(1, int(text) // shared_by)
+    if cpus := cpus_per_task(environ):
+        # Under torchrun or deepspeed the task is the agent, and its ranks share the task's CPUs.
+        inside = environ.get("TORCHELASTIC_RUN_ID") or launched_inside(environ)
+        shared_by = local_world_size if inside else 1
+        return max(1, cpus // shared_by)
     if local_world_size == 1:
         return None
     return max(1, len(os.sched_getaffinity(0)) // local_world_size)

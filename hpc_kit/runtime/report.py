@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime import addresses, placement, roster
+from hpc_kit.runtime.sameness import listed
+from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,8 +148,8 @@ def _warn_of_one_cpu(meeting: Meeting, environ: Mapping[str, str]) -> None:
 
 def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str]) -> bool:
     """One CPU is too few beside a GPU, and a slip where more were asked for."""
-    asked_for = environ.get("SLURM_CPUS_PER_TASK") or environ.get("SRUN_CPUS_PER_TASK") or "1"
-    return len(cpus) == 1 and (device != "cpu" or asked_for != "1") and (os.cpu_count() or 1) > 1
+    asked_for = cpus_per_task(environ) or 1
+    return len(cpus) == 1 and (device != "cpu" or asked_for > 1) and (os.cpu_count() or 1) > 1
 
 
 def _one_cpu(who: str) -> str:
@@ -155,5 +157,4 @@ def _one_cpu(who: str) -> str:
 
 
 def _named(ranks: Sequence[Placement]) -> str:
-    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
-    return ", ".join(str(each.rank) for each in ranks[:_MOST_NAMED]) + more
+    return listed(each.rank for each in ranks)

@@ -226,9 +226,7 @@ def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
 
 
 def _numbers(ranks: list[int]) -> str:
-    named = ", ".join(map(str, ranks[:_MOST_NAMED]))
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return f"{word} {named}" + (f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else "")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {sameness.listed(ranks, _MOST_NAMED)}"
 
 
 def _key(rank: int) -> str:

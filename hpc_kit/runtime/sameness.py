@@ -69,7 +69,7 @@ def differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
     for name, values in hosts.items():
         if len(values) > 1:
             odd_first = sorted(values, key=lambda value: ranks[name][value])
-            lines.append(f"{name}: " + "; ".join(f"{value} on {_named(values[value])}" for value in odd_first))
+            lines.append(f"{name}: " + "; ".join(f"{value} on {listed(values[value])}" for value in odd_first))
     return lines
 
 
@@ -142,7 +142,7 @@ def _running() -> Path | None:
     return None if any(path.is_relative_to(folder) for folder in _OTHERS) else path
 
 
-def _named(hosts: Iterable[str]) -> str:
-    named = list(hosts)
-    more = len(named) - _MOST_NAMED
-    return ", ".join(named[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+def listed(items: Iterable[object], most: int = _MOST_NAMED) -> str:
+    """Hosts or ranks with commas between; behind `most` of them only how many more there are."""
+    named = list(map(str, items))
+    return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

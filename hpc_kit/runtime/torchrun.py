@@ -19,6 +19,7 @@ from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_
 from hpc_kit.runtime import failure, notice, rendezvous
 from hpc_kit.runtime.launchers import resolve, ssh
 from hpc_kit.runtime.process_group import seconds_of
+from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -108,10 +109,8 @@ def _prepare(meeting: Meeting, options: Namespace) -> None:
 
 
 def _threads(nproc_per_node: str) -> int:
-    cpus = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SRUN_CPUS_PER_TASK") or ""
-    if not (cpus.isdigit() and nproc_per_node.isdigit() and int(nproc_per_node)):
-        return 1
-    return max(1, int(cpus) // int(nproc_per_node))
+    ranks = int(nproc_per_node) if nproc_per_node.isdigit() else 0
+    return max(1, (cpus_per_task(os.environ) or 1) // ranks) if ranks else 1
 
 
 def _told(error: ChildFailedError) -> int:

@@ -49,6 +49,15 @@ def needed(environ: Mapping[str, str], name: str, *, beside: str) -> int:
     return value
 
 
+def cpus_per_task(environ: Mapping[str, str]) -> int | None:
+    """What --cpus-per-task has asked for: of the job, or of the step alone; None where nobody has."""
+    for name in ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK"):
+        text = environ.get(name, "")
+        if text.isdigit() and int(text):
+            return int(text)
+    return None
+
+
 def shown(environ: Mapping[str, str], *names: str) -> str:
     """`NAME = value, NAME = value` of those that are set."""
     return ", ".join(f"{name} = {environ[name]}" for name in names if environ.get(name, ""))
