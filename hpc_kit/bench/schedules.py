@@ -18,6 +18,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Schedu
 from torch.nn import functional as F  # noqa: N812  torch's own habit
 
 from hpc_kit.errors import SpecError
+from hpc_kit.spec.layout import idle_share
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -31,8 +32,7 @@ WIDTH, ROWS = 512, 96
 
 def ideal(micro_batches: int, ranks: int, stages_per_rank: int = 1) -> float:
     """The busy share v m / (v m + p - 1), where all stages take equally long and messages no time."""
-    work = stages_per_rank * micro_batches
-    return work / (work + ranks - 1)
+    return 1 - idle_share(ranks, micro_batches, stages_per_rank)
 
 
 def stages_per_rank(name: str) -> int:

@@ -10,11 +10,6 @@ def of_ideal(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
     return (stages - 1) / (virtual_stages * micro_batches)
 
 
-def of_total(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
-    """Idle time as a share of the step: (p-1)/(v m + p - 1)."""
-    return (stages - 1) / (virtual_stages * micro_batches + stages - 1)
-
-
 def step(times: Sequence[float], micro_batches: int, virtual_stages: int = 1) -> float:
     """Seconds of one pipelined step whose stages take `times` seconds for forward and backward of a micro-batch.
 

@@ -10,7 +10,7 @@ from hpc_kit.slurm import units, values
 from hpc_kit.spec.checks import Where
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
-from hpc_kit.spec.layout import Axis
+from hpc_kit.spec.layout import Axis, idle_share
 
 NodeOf = Callable[[int], int]
 """The index of the node that a rank runs on."""
@@ -85,13 +85,12 @@ def _check_batch(job: Job, where: Where, world_size: int) -> None:
             remedy=" or ".join(f"global_batch = {size}" for size in sizes),
         )
     if layout.micro_batches is not None and layout.micro_batches < layout.pp:
-        idle = (layout.pp - 1) / (layout.micro_batches + layout.pp - 1)
         better = 4 * layout.pp
         raise SpecError(
             "there are fewer micro-batches than stages",
             found=f"micro_batches = {layout.micro_batches} in {where.of('layout.micro_batches')}; pp = {layout.pp}:"
-            f" idle for {idle:.0%} of a step, (p - 1) / (m + p - 1)",
-            remedy=f"micro_batches = {better}: {(layout.pp - 1) / (better + layout.pp - 1):.0%}",
+            f" idle for {idle_share(layout.pp, layout.micro_batches):.0%} of a step, (p - 1) / (m + p - 1)",
+            remedy=f"micro_batches = {better}: {idle_share(layout.pp, better):.0%}",
         )
 
 

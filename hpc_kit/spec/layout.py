@@ -57,6 +57,19 @@ class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return " x ".join(shown) or "dp"
 
 
+def idle_share(stages: int, micro_batches: int, per_rank: int = 1) -> float:
+    """The share of a step for which the ranks of a pipeline stand idle, where all stages take equally long.
+
+    (p - 1) / (v m + p - 1): Huang et al., 2019 (arXiv:1811.06965), section 2.3.
+
+    Args:
+        stages: p, the ranks of the pipeline.
+        micro_batches: m.
+        per_rank: v, how many stages a rank has that take turns.
+    """
+    return (stages - 1) / (per_rank * micro_batches + stages - 1)
+
+
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the checks and the program are told of the model; what is not said is not checked."""
 

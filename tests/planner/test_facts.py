@@ -13,6 +13,7 @@ import pytest
 from hpc_kit.planner import bubble, catalogue, model
 from hpc_kit.planner.memory import activation_bytes, model_states
 from hpc_kit.planner.report import training
+from hpc_kit.spec.layout import idle_share
 
 FILE = Path(__file__).parent / "data" / "unit_facts.csv"
 FACTS = list(csv.DictReader(FILE.read_text().splitlines()))
@@ -82,7 +83,7 @@ KNOWN: dict[str, Callable[[dict[str, float]], float]] = {
     "flops_selective_recompute": flops("selective"),
     "days": days,
     "bubble_over_ideal": lambda n: bubble.of_ideal(int(n["p"]), int(n["m"]), int(n["v"])),
-    "bubble_of_total": lambda n: bubble.of_total(int(n["p"]), int(n["m"]), int(n["v"])),
+    "bubble_of_total": lambda n: idle_share(int(n["p"]), int(n["m"]), int(n["v"])),
     "zero_model_states": lambda n: sum(model_states(n["P"], int(n["d"]), int(n["stage"]))) / 1e9,
     "fig1_activations_tp": lambda n: first_stage(n, layer(n)),
     "fig1_activations_tp_sp_selective": lambda n: first_stage(n, layer(n, sequence=True, recompute="selective")),
