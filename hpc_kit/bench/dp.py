@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpc_kit.bench import programs, room
 from hpc_kit.bench.document import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
-from hpc_kit.runtime.launchers import CHOICE
+from hpc_kit.runtime.launchers.agreement import CHOICE
 
 if TYPE_CHECKING:
     from hpc_kit.bench.sheet import Sheet

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from hpc_kit.bench import processes
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SUMMARY
-from hpc_kit.runtime.launchers import CHOICE
+from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.layout import LAYOUT
 from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.spec import places

@@ -16,6 +16,7 @@ from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
 from hpc_kit.runtime import failure, notice, program, session, settle
 from hpc_kit.runtime.exports import for_command, of_world
+from hpc_kit.runtime.launchers import handed_on
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
 from hpc_kit.runtime.rendezvous import LAUNCHERS_WITH_STORE
 from hpc_kit.runtime.report import REPORT
@@ -77,7 +78,7 @@ def _run(what: program.Program, world: World) -> None:
         what.replace_this_process()
     if world.launcher in LAUNCHERS_WITH_STORE or find_spec("torch") is None:
         notice.warn(world)
-        os.environ.update(of_world(world))
+        os.environ.update(of_world(world) | handed_on.mark(of_world(world), os.environ))
         _run_to_its_end(what)
     else:
         with session.met(world, seconds_of(None, os.environ), what.file):

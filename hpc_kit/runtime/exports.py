@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime import devices, ports
+from hpc_kit.runtime.launchers import handed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,12 +22,13 @@ def for_libraries(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str
     NCCL finds its interfaces itself; gloo takes the one that the host's name means, which is often the wrong one.
     """
     exports = of_world(meeting.world) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
-    if meeting.interface and not environ.get("GLOO_SOCKET_IFNAME"):
+    chosen = environ.get("GLOO_SOCKET_IFNAME") and "GLOO_SOCKET_IFNAME" not in handed_on.inherited(environ)
+    if meeting.interface and not chosen:
         exports["GLOO_SOCKET_IFNAME"] = meeting.interface
     threads = devices.threads(environ, meeting.world.local_world_size or 1)
     if threads:
         exports["OMP_NUM_THREADS"] = str(threads)
-    return exports
+    return exports | handed_on.mark(exports, environ)
 
 
 def of_world(world: World) -> dict[str, str]:
@@ -50,6 +52,7 @@ def for_command(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     elif world.master_addr is not None:
         exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}
     threads = devices.threads(environ, world.local_world_size or 1)
+    exports |= handed_on.mark(exports, environ)
     return exports | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
 
 

@@ -99,8 +99,16 @@ def test_torchruns_variables_in_a_later_step_are_refused(around: Environ) -> Non
 
 def test_torchruns_variables_in_another_jobs_batch_shell_are_refused() -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_JOB_NUM_NODES": "1"}
-    with pytest.raises(ContradictoryEnvironment, match="torchrun's variables are of another job"):
-        resolve(shell | worker(5))
+    for left in ({"MASTER_ADDR": "n1-ib0"}, {"SLURM_SUBMIT_HOST": "n1"}):
+        with pytest.raises(ContradictoryEnvironment, match="torchrun's variables are of another job"):
+            resolve(shell | worker(5) | left)
+        assert resolve(shell | worker(5) | left | {"HPC_KIT_LAUNCHER": "torchrun"}).launcher == "torchrun"
+
+
+@pytest.mark.parametrize("address", ["n1", "localhost", "127.0.0.1"])
+def test_several_agents_on_the_one_node_of_a_job_are_no_other_jobs(address: str) -> None:
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_JOB_NUM_NODES": "1"}
+    assert resolve(shell | worker(5, MASTER_ADDR=address)).nnodes == 2
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"])
@@ -229,12 +237,25 @@ def test_the_slurm_executors_tasks_are_the_steps() -> None:
         ("n1-ib0", "torchrun"),
         ("10.0.0.1", "torchrun"),
         ("n3", "torchrun"),
+        ("n03", "torchrun"),
     ],
 )
 def test_a_torchrun_of_another_jobs_nodes_is_left_over_where_the_name_is_certain(address: str, launcher: str) -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0]
     shell |= {"SLURM_JOB_NODELIST": "n[3-4]", "SLURM_NODELIST": "n[3-4]", "SLURMD_NODENAME": "n3"}
-    assert resolve(shell | worker(5, MASTER_ADDR=address)).launcher == launcher
+    assert resolve(shell | worker(5, MASTER_ADDR=address) | {"SLURM_SUBMIT_HOST": "n1.example"}).launcher == launcher
+    # Submitted on the login host: nothing can have come along from a rank.
+    assert resolve(shell | worker(5, MASTER_ADDR=address)).launcher == "torchrun"
+
+
+def test_what_is_taken_for_another_jobs_is_told_and_can_be_believed() -> None:
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURMD_NODENAME": "n2", "SLURM_SUBMIT_HOST": "n9"}
+    lefts = {"torchrun": worker(5, MASTER_ADDR="n9"), "mpi": MPIRUN | {"PMIX_HOSTNAME": "n9"}}
+    for launcher, left in lefts.items():
+        world = resolve(shell | left)
+        assert world.launcher == "single"
+        assert world.warnings[1].endswith(f"this is one process: HPC_KIT_LAUNCHER={launcher} believes them")
+        assert resolve(shell | left | {"HPC_KIT_LAUNCHER": launcher}).launcher == launcher
 
 
 def mine(environ: Mapping[str, str]) -> World | None:
@@ -388,3 +409,82 @@ def test_agents_of_an_mpirun_may_be_more_than_its_daemons_and_are_on_their_own_n
 def test_flux_may_run_one_process_in_a_step_of_its_brokers() -> None:
     flux = {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_NNODES": "1"}
     assert told(resolve(Step.of(1, 1).environ(1) | flux)) == ("mpi", 0, 0, 1, 1, 0, 1)
+
+
+OTHERS = {
+    "torchrun": Step.of(1, 1).environ(1) | worker(1, agents=1, per_agent=2),
+    "mpi": Step.of(4, 4).environ(2) | MPIRUN,
+    "slurm": Step.of(4, 4).environ(2) | MPIRUN | {"RANK": "7", "WORLD_SIZE": "9"},
+}
+
+
+@pytest.mark.parametrize(("launcher", "environ"), OTHERS.items(), ids=OTHERS)
+def test_the_chosen_launcher_is_contradicted_by_no_other_and_is_named_in_the_refusal(
+    launcher: str, environ: Environ
+) -> None:
+    with pytest.raises(ContradictoryEnvironment, match="HPC_KIT_LAUNCHER="):
+        resolve(environ)
+    world = resolve(environ | {"HPC_KIT_LAUNCHER": launcher})
+    assert (world.launcher, world.agrees) == (launcher, ())
+    left = any("not asked: HPC_KIT_LAUNCHER" in note for note in world.left)
+    assert left == (launcher != "slurm")
+
+
+def test_a_chosen_mpi_counts_its_sizes_as_ever() -> None:
+    environ = Step.of(4).environ(2) | {"PMI_RANK": "1", "PMI_SIZE": "2", "HPC_KIT_LAUNCHER": "mpi"}
+    assert told(resolve(environ))[:4] == ("mpi", 1, None, 2)
+
+
+def test_more_ranks_of_mpirun_than_tasks_in_a_job_that_a_node_has_submitted_are_told() -> None:
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_NTASKS": "4"}
+    assert resolve(shell | MPIRUN).warnings == ()
+    (warning,) = resolve(shell | MPIRUN | {"SLURM_SUBMIT_HOST": "n1"}).warnings
+    assert warning.startswith("more ranks than the job has tasks: OMPI_COMM_WORLD_RANK = 5, OMPI_COMM_WORLD_SIZE = 8")
+    assert resolve(shell | MPIRUN | {"SLURM_SUBMIT_HOST": "n1", "SLURM_NTASKS": "8"}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"SLURM_JOB_ID": "7", "PMI_RANK": "3", "PMI_SIZE": "8"}, "PMI_RANK = 3, PMI_SIZE = 8"),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8"}, "export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"),
+        ({"PBS_VNODENUM": "3"}, "4 nodes or more (PBS_VNODENUM)"),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "4"}, "have all of SLURM_*"),
+    ],
+)
+def test_one_process_that_may_be_one_of_several_is_told_so(environ: Environ, words: str) -> None:
+    world = resolve(environ)
+    assert world.launcher == "single"
+    (warning,) = world.warnings
+    assert words in warning
+    assert resolve(environ | {"HPC_KIT_LAUNCHER": "single"}).launcher == "single"
+
+
+def test_ranks_of_prun_in_a_job_count_where_the_job_script_tells_how_many() -> None:
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0]
+    rank = {"PMIX_RANK": "3", "PMIX_NAMESPACE": "prte-n1-99@2", "WORLD_SIZE": "8"}
+    daemon = Step.of(1, 1).environ(1)
+    assert [told(resolve(around | rank))[:4] for around in (shell, daemon)] == [("mpi", 3, None, 8)] * 2
+
+
+COMPOSER = {"NODE_RANK": "1", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
+def test_an_agent_on_each_node_that_sets_torchs_names_is_believed_where_they_are_laid_on_the_step() -> None:
+    """Composer's launcher sets these names and no others (composer/cli/launcher.py)."""
+    inside = COMPOSER | {"MASTER_ADDR": "n1", "MASTER_PORT": "29400"}
+    assert told(resolve(Step.of(1, 1).environ(1) | inside)) == ("env", 5, 1, 8, 4, 1, None)
+    for wrong in ({"NODE_RANK": "0"}, {"RANK": "6"}, {"WORLD_SIZE": "12"}, {"LOCAL_RANK": "0"}):
+        with pytest.raises(ContradictoryEnvironment, match="two launchers"):
+            resolve(Step.of(1, 1).environ(1) | inside | wrong)
+
+
+def test_a_local_rank_of_0_beside_the_right_rank_is_the_one_device_that_each_task_sees() -> None:
+    step = Step.of(4, 4).environ(5)
+    assert resolve(step | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}).local_rank == 1
+    for wrong in (
+        {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "2"},
+        {"RANK": "4", "WORLD_SIZE": "8", "LOCAL_RANK": "0"},
+    ):
+        with pytest.raises(ContradictoryEnvironment, match="two launchers"):
+            resolve(step | wrong)

@@ -76,7 +76,7 @@ def test_in_a_step_of_several_tasks_a_node_they_are_left_over(inner: Environ) ->
 
 
 def test_half_of_it_is_no_launcher_inside_of_a_step() -> None:
-    for missing in ("LOCAL_RANK", "MASTER_PORT", "RAY_RAYLET_PID"):
+    for missing in ("LOCAL_RANK", "MASTER_PORT", "NODE_RANK"):
         with pytest.raises(ContradictoryEnvironment):
             resolve(Step.of(1, 1).environ(1) | {name: value for name, value in RAY.items() if name != missing})
 

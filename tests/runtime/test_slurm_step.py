@@ -196,6 +196,7 @@ def test_stale_ranks_are_refused_with_both_numbers() -> None:
     [
         ({"WORLD_SIZE": "4"}, "rank 5 of 8 (SLURM_STEP_NUM_TASKS)"),
         ({"LOCAL_RANK": "3"}, "local rank 1 of 4 (SLURM_LOCALID)"),
+        ({"LOCAL_RANK": "0"}, "local rank 1 of 4 (SLURM_LOCALID)"),
         ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, "SLURM_STEP_TASKS_PER_NODE = 4(x2), node 1"),
     ],
 )

@@ -139,6 +139,13 @@ def test_a_standalone_job_takes_the_sites_names_for_the_network_of_the_training(
     assert masters(run, project, HPC_KIT_MASTER_HOST="{host}-ib0") == ["n1-ib0 10217"] * 2
 
 
+def test_a_standalone_job_on_one_node_needs_no_name(run: Run, project: Path) -> None:
+    shape: dict[str, object] = {"resources.nodes": 1, "resources.ntasks_per_node": 2}
+    done = run("bash", "-c", 'echo "$MASTER_ADDR" >met-$RANK', standalone=True, set=shape, TASKS="0 1", NODES="0 0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(project / f"met-{rank}").read_text() for rank in range(2)] == ["127.0.0.1\n"] * 2
+
+
 def test_without_names_a_standalone_job_meets_where_srun_was_called(run: Run, project: Path) -> None:
     assert masters(run, project, ADDRESS="", SLURM_LAUNCH_NODE_IPADDR="10.1.2.3") == ["10.1.2.3 10217"] * 2
     assert masters(run, project, ADDRESS="") == ["n1 10217"] * 2

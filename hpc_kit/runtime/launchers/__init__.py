@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpc_kit.errors import IncompleteEnvironment, LauncherError
-from hpc_kit.runtime.launchers import slurm
+from hpc_kit.runtime.launchers import handed_on, leftovers, slurm
+from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.launchers.families import FAMILIES
 from hpc_kit.runtime.launchers.mpi import from_mpi
 from hpc_kit.runtime.launchers.plain import from_plain_variables, launched_inside
@@ -39,8 +42,8 @@ LAUNCHERS: dict[str, Launcher] = {
 PLUG_INS = "hpc_kit.launchers"
 """Group of entry points: each names a function of the environment that returns a World, or None."""
 
-CHOICE = "HPC_KIT_LAUNCHER"
-"""Environment variable with the name of a launcher: that one is believed, and no other is asked."""
+_OF_OTHERS = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|JOB_NUM_NODES|SUBMIT_HOST)|SLURMD_NODENAME")
+"""By these Slurm contradicts a launcher inside of a step or of a job's shell."""
 
 
 @cache
@@ -76,6 +79,10 @@ def _asked(environ: Mapping[str, str]) -> Iterator[tuple[str, Launcher]]:
         yield name, launcher
 
 
+_INNER = {"torchrun", "ssh", "mpi", "submitit", "env"}
+"""Those that may be launchers inside of a step."""
+
+
 def _chosen(choice: str) -> Iterator[tuple[str, Launcher]]:
     launchers = LAUNCHERS if choice in LAUNCHERS else {**LAUNCHERS, **plug_ins()}
     if choice not in launchers:
@@ -106,10 +113,14 @@ def resolve(environ: Mapping[str, str]) -> World:
         ContradictoryEnvironment: Two launchers claim this process, or numbers do not fit together.
     """
     choice = environ.get(CHOICE, "").strip()
+    left = {} if choice == "env" else handed_on.inherited(environ)
+    if choice in _INNER:
+        left |= {name: value for name, value in environ.items() if _OF_OTHERS.fullmatch(name)}
+    environ = {name: value for name, value in environ.items() if name not in left}
     for _, launcher in _chosen(choice) if choice else _asked(environ):
         world = launcher(environ)
         if world is not None:
-            return world
+            return replace(world, left=world.left + leftovers.left_out(left, choice)) if left else world
     raise IncompleteEnvironment(
         f"{CHOICE} = {choice}, but {choice} has not started this process",
         found="none of the variables that it sets",

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from hpc_kit.runtime.world import World
 
+CHOICE = "HPC_KIT_LAUNCHER"
+"""Environment variable with the name of a launcher: that one is believed, and no other is asked."""
+
 PLAIN = {"RANK": "rank", "WORLD_SIZE": "world_size", "LOCAL_RANK": "local_rank", "LOCAL_WORLD_SIZE": "local_world_size"}
 """Torch's names, which a job script or a library may have set before."""
 
@@ -28,8 +31,12 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
     Raises:
         ContradictoryEnvironment: One says something else.
     """
+    if environ.get(CHOICE, "").strip() == world.launcher:
+        return ()
     said = {name: value for name in PLAIN if (value := number(environ, name)) is not None}
     wrong = [name for name, value in said.items() if getattr(world, PLAIN[name]) not in {value, None}]
+    if wrong == ["LOCAL_RANK"] and said["LOCAL_RANK"] == 0 and {"RANK", "WORLD_SIZE"} <= said.keys():
+        wrong = []  # scripts set it so where each task sees a GPU of its own
     if wrong:
         began, instead = _BEGUN[world.launcher == "mpi"]
         raise ContradictoryEnvironment(

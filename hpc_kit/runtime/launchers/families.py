@@ -34,7 +34,9 @@ class Names(NamedTuple):
         """Whether these variables show that this launcher has started this process."""
         if not (environ.get(self.rank) and environ.get(self.size)):
             return False
-        if self.of_srun_too and environ.get("SLURM_JOB_ID"):
+        chosen = environ.get("HPC_KIT_LAUNCHER", "").strip() == "mpi"
+        of_prun = self.rank == "PMIX_RANK" and environ.get("PMIX_NAMESPACE", "").startswith("prte")
+        if self.of_srun_too and environ.get("SLURM_JOB_ID") and not (of_prun or chosen):
             return False
         # Several give PMI's rank: what stands beside it tells whose it is.
         beside = (self.local_rank, self.local_size)

@@ -65,5 +65,13 @@ def looks_like_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
     return (f"{', '.join(found)} (set in every job by Slurm; no sign of MPI)",) if found else ()
 
 
+def left_out(variables: Mapping[str, str], choice: str) -> tuple[str, ...]:
+    """What was left out before any launcher was asked: a step's by the user's choice, another launch's by its mark."""
+    of_slurm = tuple(name for name in _STEP if name in variables)
+    others = tuple(name for name in variables if not name.startswith("SLURM"))
+    chosen = _listed(variables, of_slurm, f"not asked: HPC_KIT_LAUNCHER = {choice}")
+    return chosen + _listed(variables, others, "exported by a rank of another launch, which has started this one")
+
+
 def _listed(environ: Mapping[str, str], names: tuple[str, ...], why: str) -> tuple[str, ...]:
     return tuple(f"{name} = {environ[name]} ({why})" for name in names if environ.get(name))

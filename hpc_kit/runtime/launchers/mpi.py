@@ -38,9 +38,19 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
             return None
         if in_step and _is_of_a_later_step(environ, world, family):
             raise _contradiction(environ, world, names)
-        return replace(world, agrees=agreement.with_plain_variables(environ, world))
+        warnings = () if in_step else _more_ranks_than_tasks(environ, world, names)
+        return replace(world, warnings=warnings, agrees=agreement.with_plain_variables(environ, world))
     _refuse_half_set(environ)
     return None
+
+
+def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: Names) -> tuple[str, ...]:
+    """In a batch shell: sbatch, called by a rank of mpirun, hands its variables on; on the same node all names fit."""
+    tasks = number(environ, "SLURM_NTASKS")
+    if tasks is None or world.world_size <= tasks or not places.was_submitted_here(environ):
+        return ()
+    said = shown(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
+    return (f"more ranks than the job has tasks: {said}; unset {names.rank} if it is the submitter's",)
 
 
 def _refuse_half_set(environ: Mapping[str, str]) -> None:
@@ -159,6 +169,7 @@ def _contradiction(environ: Mapping[str, str], world: World, names: Names) -> Co
     else:
         remedy = f"unset {names.rank} {names.size} before srun, if an mpirun outside of the step has left them;\n"
         remedy += "for an MPI program: srun --mpi=pmix (srun --mpi=list shows what there is)"
+    remedy += ";\nor HPC_KIT_LAUNCHER=slurm, or mpi: which of the two is right"
     return ContradictoryEnvironment(
         "two launchers claim this process",
         found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "

@@ -17,13 +17,18 @@ def names_another_job(environ: Mapping[str, str], host: str) -> bool:
     """Whether `host` is certainly none of this Slurm job's nodes.
 
     Certain only where it is named as those are, but for the numbers: names for another network (`n1-ib0`, `n1i`),
-    addresses, and host names that differ from Slurm's node names tell nothing. So does a shell outside of the nodes.
+    addresses, and host names that differ from Slurm's node names tell nothing. So does a shell outside of the nodes,
+    and a job that was submitted elsewhere than on a node: nothing has come along from a rank.
     """
     nodes = _nodes(environ)
+    schemes = {_scheme(node) for node in nodes}
+    submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
+    if submitter and _scheme(submitter) not in schemes:
+        return False
     name = host.partition(".")[0]
     if not name or name.isdigit() or ":" in host or environ.get("SLURMD_NODENAME", "").partition(".")[0] not in nodes:
         return False
-    return name not in nodes and _scheme(name) in {_scheme(node) for node in nodes}
+    return _plain(name) not in map(_plain, nodes) and _scheme(name) in schemes
 
 
 def are_not_all_here(environ: Mapping[str, str], hosts: Sequence[str]) -> bool:
@@ -36,6 +41,16 @@ def _nodes(environ: Mapping[str, str]) -> set[str]:
     """Every node of the job; the components of a heterogeneous one have lists of their own."""
     lists = [name for name in environ if _JOB_NODES.fullmatch(name)]
     return {host.partition(".")[0] for name in lists for host in hosts_of(environ, name)}
+
+
+def was_submitted_here(environ: Mapping[str, str]) -> bool:
+    """Whether sbatch was called on one of the job's own nodes."""
+    return environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0] in _nodes(environ)
+
+
+def _plain(name: str) -> str:
+    """Without leading zeros: the host of node n1 may call itself n01."""
+    return re.sub(r"\d+", lambda digits: str(int(digits[0])), name)
 
 
 def _scheme(name: str) -> str:

@@ -41,7 +41,26 @@ def launched_inside(environ: Mapping[str, str]) -> str | None:
     several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
     if not whole or (several_a_node and not slurm.may_be_typed(environ)):
         return None  # an agent is alone on its node
-    return next((name for name, beside in _INNER.items() if all(environ.get(each) for each in beside)), None)
+    name = next((name for name, beside in _INNER.items() if all(environ.get(each) for each in beside)), None)
+    return name or ("an agent on each node" if _numbers_node_after_node(environ) else None)
+
+
+def _numbers_node_after_node(environ: Mapping[str, str]) -> bool:
+    """Whether torch's names are an agent's, as Composer gives them: a world wider than the step, and laid on it."""
+    names = (
+        "SLURM_NODEID",
+        "SLURM_STEP_NUM_NODES",
+        "NODE_RANK",
+        "LOCAL_WORLD_SIZE",
+        "LOCAL_RANK",
+        "RANK",
+        "WORLD_SIZE",
+    )
+    if not all(environ.get(name) for name in names):
+        return False
+    here, nodes, node, size, local, rank, world = (needed(environ, name, beside="NODE_RANK") for name in names)
+    laid = (node, rank, world) == (here, node * size + local, nodes * size) and local < size
+    return laid and number(environ, "SLURM_STEP_NUM_TASKS") != world
 
 
 def from_plain_variables(environ: Mapping[str, str]) -> World | None:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.launchers import leftovers, slurm
-from hpc_kit.runtime.variables import number
+from hpc_kit.runtime.launchers.agreement import CHOICE
+from hpc_kit.runtime.launchers.families import FAMILIES
+from hpc_kit.runtime.variables import number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -38,13 +40,46 @@ def single(environ: Mapping[str, str]) -> World:
             "master_addr": "SLURMD_NODENAME, this node" if here else "this machine",
             "master_port": "any free",
         },
-        warnings=_forgotten_srun(environ) if job else _forgotten_launcher(environ),
+        warnings=(*_forgotten(environ), *_not_believed(environ)),
         left=leftovers.of_single(environ),
     )
 
 
 def _why(environ: Mapping[str, str]) -> str:
     return slurm.why_no_step(environ) or "no srun step"
+
+
+def _forgotten(environ: Mapping[str, str]) -> tuple[str, ...]:
+    if (
+        environ.get("SLURM_PROCID")
+        and not environ.get("SLURMD_NODENAME")
+        and (number(environ, "SLURM_NTASKS") or 1) > 1
+    ):
+        said = shown(environ, "SLURM_PROCID", "SLURM_NTASKS")
+        said += ", but no SLURM_STEP_NUM_TASKS: let the container have all of SLURM_*"
+        return (f"some variables of a task or a shell, {said}; or, in a shell, {FORGOTTEN}",)
+    in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    return _forgotten_srun(environ) if in_slurm else _forgotten_launcher(environ)
+
+
+def _not_believed(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The warning for a rank of several, told by variables that do not count here."""
+    if environ.get(CHOICE):
+        return ()
+    sizes = {names.rank: names.size for names in FAMILIES.values()} | {
+        "RANK": "WORLD_SIZE",
+        "HOROVOD_RANK": "HOROVOD_SIZE",
+    }
+    for rank, size in sizes.items():
+        if not environ.get(rank) or not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
+            continue
+        said = shown(environ, rank, size)
+        if rank == "HOROVOD_RANK":
+            return (f"{said}, and this is one process: export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",)
+        launcher = "mpi" if rank != "RANK" else "torchrun" if environ.get("TORCHELASTIC_RUN_ID") else "env"
+        said += " are taken for those of the job that has submitted this one, and this is one process"
+        return (f"{said}: HPC_KIT_LAUNCHER={launcher} believes them",)
+    return ()
 
 
 def _forgotten_srun(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -66,6 +101,7 @@ _ROOM: dict[str, tuple[Callable[[str], int], str, str]] = {
     "PET_NPROC_PER_NODE": (int, "processes a node", "put torchrun in front of the command"),
     "SM_HOSTS": (_listed_hosts, "hosts", "distribution={'torch_distributed': {'enabled': True}} in the estimator"),
     "PBS_NUM_NODES": (int, "nodes", "put mpiexec in front of the command"),
+    "PBS_VNODENUM": (lambda text: int(text) + 1, "nodes or more", "mpiexec in place of pbsdsh"),
     "LSB_MCPU_HOSTS": (lambda text: len(text.split()) // 2, "hosts", "put jsrun or mpirun in front of the command"),
 }
 """Jobs outside of Slurm with room for more than one process: Kubeflow, SageMaker, Torque, LSF."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
+from hpc_kit.runtime.addresses import is_loopback
 from hpc_kit.runtime.launchers import leftovers, places, slurm
 from hpc_kit.runtime.launchers.families import FAMILIES
 from hpc_kit.runtime.launchers.plain import PLAIN_SOURCES
@@ -87,7 +88,8 @@ def _beside_step(
         + (f"\nits MASTER_ADDR = {environ['MASTER_ADDR']} is a node of another job" if foreign else ""),
         remedy=f"{unset}; or sbatch --export=NONE, where one job submits another"
         if foreign
-        else f"{agents_do}or, where torchrun's variables are left over: {unset}",
+        else f"{agents_do}or, where torchrun's variables are left over: {unset};\n"
+        "or HPC_KIT_LAUNCHER=torchrun, where each task is to be a launch of its own",
         everywhere=True,
     )
 
@@ -105,11 +107,15 @@ def _are_ranks_of_mpirun(environ: Mapping[str, str], agents: int) -> bool:
 def _refuse_more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> None:
     """In a batch shell: sbatch, called by a worker of torchrun, hands that torchrun's variables on to the new job."""
     nodes = number(environ, "SLURM_JOB_NUM_NODES")
-    if nodes is not None and agents > nodes:
+    # Several agents on one node, as in a rehearsal of several nodes, meet there.
+    address = environ["MASTER_ADDR"]
+    named = address == environ.get("SLURMD_NODENAME") and not places.was_submitted_here(environ)
+    if nodes is not None and agents > nodes and not (named or is_loopback(address)):
         raise ContradictoryEnvironment(
             "torchrun's variables are of another job",
             found=f"GROUP_WORLD_SIZE = {agents} agents (TORCHELASTIC_RUN_ID = {environ['TORCHELASTIC_RUN_ID']})\n"
             f"SLURM_JOB_NUM_NODES = {nodes} (job {environ.get('SLURM_JOB_ID')})",
             remedy="sbatch --export=NONE, where one job submits another;\n"
-            "or unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID in the batch script",
+            "or unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID in the batch script;\n"
+            "or HPC_KIT_LAUNCHER=torchrun, where they are right",
         )

@@ -1,0 +1,76 @@
+"""What a rank has exported comes along to the jobs and steps that it starts, and misleads nobody there."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_kit.runtime import rendezvous, resolve
+from hpc_kit.runtime.exports import for_command, for_libraries
+from hpc_kit.runtime.launchers import handed_on
+from tests.runtime.launches import Environ, Step, captured_case, worker
+
+SUBMITTER = Step.of(4, 4, job="77").environ(0)
+SHELL = captured_case("10_batch_shell_8task_job@22.05")[0]
+
+
+def exported(environ: Environ) -> Environ:
+    """What a rank with this environment hands on."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER", "HPC_KIT", "GLOO", "OMPI", "PMIX")
+    exports = for_command(resolve(environ), environ) | {"GLOO_SOCKET_IFNAME": "lo"}
+    whole = environ | exports | handed_on.mark(exports, environ)
+    return {name: value for name, value in whole.items() if name.startswith(names)}
+
+
+def test_the_batch_shell_of_a_job_that_a_rank_has_submitted_is_no_rank() -> None:
+    world = resolve(SHELL | exported(SUBMITTER))
+    assert (world.launcher, world.world_size, len(world.warnings)) == ("single", 1, 1)
+    assert "RANK = 0 (exported by a rank of another launch, which has started this one)" in world.left
+
+
+@pytest.mark.parametrize("job", ["77", "78"])
+def test_steps_that_a_rank_starts_are_who_their_step_says(job: str) -> None:
+    step = Step.of(2, 2, hosts=("n3", "n4"), job=job)
+    for rank, environ in enumerate(step.environs()):
+        world = resolve(environ | {"SLURM_STEP_ID": "1"} | exported(SUBMITTER))
+        assert (world.launcher, world.rank, world.master_addr, world.warnings) == ("slurm", rank, "n3", ())
+
+
+def test_the_interface_is_found_out_anew_and_one_that_somebody_has_chosen_stays() -> None:
+    meeting = rendezvous.meet(resolve({}), environ={})
+    found = for_libraries(meeting, {})["GLOO_SOCKET_IFNAME"]
+    left = exported(SUBMITTER) | {"GLOO_SOCKET_IFNAME": "ib7"}
+    mark = {handed_on.MARK: left[handed_on.MARK].replace("GLOO_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=ib7")}
+    assert for_libraries(meeting, SHELL | left | mark)["GLOO_SOCKET_IFNAME"] == found
+    assert "GLOO_SOCKET_IFNAME" not in for_libraries(meeting, SHELL | left)
+    meeting.leave()
+
+
+def test_a_child_of_the_rank_itself_agrees_with_it() -> None:
+    world = resolve(SUBMITTER | exported(SUBMITTER))
+    assert "RANK = 0" in world.agrees
+    assert world.master_port == resolve(SUBMITTER).master_port
+
+
+def test_what_a_script_has_set_anew_counts() -> None:
+    left = exported(SUBMITTER)
+    by_hand = left | {"MASTER_ADDR": "n2", "MASTER_PORT": "29999"}
+    assert (resolve(SHELL | by_hand).launcher, resolve(SHELL | by_hand).world_size) == ("env", 8)
+    step = Step.of(2, 2).environ(3) | by_hand
+    assert (resolve(step).rank, resolve(step).master_port) == (3, 29999)
+    assert resolve(SHELL | left | {"HPC_KIT_LAUNCHER": "env"}).launcher == "env"
+
+
+def test_a_torchrun_in_the_new_job_counts_although_its_numbers_are_the_submitters() -> None:
+    left = exported(SUBMITTER)
+    same = {name: left[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+    assert resolve(SHELL | left | worker(0) | same).launcher == "torchrun"
+
+
+def test_an_mpirun_of_another_job_is_known_by_its_number() -> None:
+    rank = captured_case("34_ompi4_mpirun@22.05")[0]
+    left = exported(rank)
+    shell = SHELL | {"SLURM_JOB_ID": "4711"}
+    assert resolve(shell | left).launcher == "single"
+    # A new mpirun has another, and its ranks carry the submitter's mark as well.
+    assert resolve(shell | left | {"PMIX_NAMESPACE": "5", "OMPI_MCA_ess_base_jobid": "5"}).launcher == "mpi"
+    assert resolve(SHELL | {"SLURM_JOB_ID": rank["SLURM_JOB_ID"], "SLURM_STEP_ID": "9"} | left).launcher == "mpi"
