@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.work import NOT_SAID, Pending
+from hpc_kit.runtime.mpi.work import NOT_SAID, TELLERS, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     Run = Callable[[bool], None]
     """Does the whole operation; told whether somebody waits for it and does nothing else."""
+
+
+_CALLBACKS = 5.0
+"""Seconds that a group's end waits for the callbacks of its futures."""
 
 
 class Operation(Pending):
@@ -87,11 +91,13 @@ class Line:
                 self._turn.release()
 
     def close(self) -> None:
-        """Do what is left, and end the thread."""
+        """Do what is left, what callbacks ask for too, and end the thread."""
+        TELLERS.quiet(_CALLBACKS)
         self._closed = True
         self._wake.release()
         if self._thread is not None:
             self._thread.join()
+            TELLERS.quiet(_CALLBACKS)
 
     def break_off(self, error: BaseException) -> None:
         """Nothing can be done in this group any more: MPI would wait for ever at the process's end."""

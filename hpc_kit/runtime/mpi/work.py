@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
 NOT_SAID = timedelta(0)
 """What torch gives for a time-out that nobody has chosen."""
+
+
+class Tellers:
+    """Threads that complete futures: what hangs on a future runs there, and may wait for another collective.
+
+    There is always one that is free: a call that waits keeps no other from being told.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._free = self._busy = 0
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Make the call soon, on a thread of its own."""
+        with self._guard:
+            self._busy += 1
+            is_new = self._free == 0
+            self._free -= not is_new
+        self._calls.put(call)
+        if is_new:
+            threading.Thread(target=self._serve, name="hpc_kit_mpi_told", daemon=True).start()
+
+    def quiet(self, seconds: float) -> None:
+        """Wait until no call is under way, or so long: a thread in torch at the interpreter's end aborts it."""
+        until = time.monotonic() + seconds
+        while self._busy and time.monotonic() < until:
+            time.sleep(0.0005)
+
+    def _serve(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                call()
+            finally:
+                with self._guard:
+                    self._busy -= 1
+                    self._free += 1
+
+
+TELLERS = Tellers()
 
 
 class Pending(dist.Work):
@@ -35,7 +78,7 @@ class Pending(dist.Work):
             self.error, self.done = error, True
             future = self._future
         if future is not None:
-            self._tell(future)
+            TELLERS.tell(lambda: self._tell(future))
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         """A future of its tensors; DistributedDataParallel waits for it and for nothing else."""

@@ -38,6 +38,13 @@ def test_training_has_the_losses_that_it_has_on_gloo(mpi: str, tmp_path: Path) -
     assert [line.split()[0] for line in losses[0].splitlines()] == ["ddp", "sharded", "meshed", "piped"]
 
 
+@pytest.mark.timeout(200)
+def test_callbacks_wait_for_other_collectives() -> None:
+    """On a bare future, and in torch's PowerSGD hook."""
+    said = launch.good(launch.ranks("Open MPI", 2, "callbacks.py", timeout=120))
+    assert sorted(said.split("\n"))[1:] == [f"rank {rank} has trained" for rank in (0, 1)]
+
+
 @pytest.mark.slow
 @launch.both
 def test_a_program_that_does_not_know_us_says_mpi(mpi: str) -> None:

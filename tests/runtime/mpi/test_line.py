@@ -30,6 +30,10 @@ def noting(done: list[int], number: int) -> Callable[[bool], None]:
     return lambda _eager: done.append(number)
 
 
+def assert_true(value: object) -> None:
+    assert value
+
+
 def test_the_order_is_that_of_the_asking_whoever_waits() -> None:
     line, done = Line(lambda: None), list[int]()
     works = [line.later(noting(done, number), []) for number in range(50)]
@@ -45,6 +49,27 @@ def test_what_nobody_waits_for_is_done_by_a_thread_and_told_to_its_future() -> N
     work = line.later(lambda _eager: time.sleep(0.01), tensors)
     assert [tensor.tolist() for tensor in work.get_future().wait()] == [[1, 1]]
     assert (work.is_completed(), work.result(), work.get_future().done()) == (True, tensors, True)
+    line.close()
+
+
+def test_a_callback_waits_for_another_operation() -> None:
+    """One asked for by the callback, one whose own callback waits in turn, and one done at once."""
+    line, done = Line(lambda: None), list[int]()
+
+    def ask(number: int) -> Callable[[object], None]:
+        def asking(_future: object) -> None:
+            line.later(noting(done, number), []).get_future().wait()
+            line.now(noting(done, number + 1), [])
+
+        return asking
+
+    let_go = threading.Event()
+    works = [line.later(lambda _eager: assert_true(let_go.wait(20)), []) for _ in range(2)]
+    chained = [work.get_future().then(ask(10 * number)) for number, work in enumerate(works)]
+    let_go.set()
+    for future in chained:
+        future.wait()
+    assert sorted(done) == [0, 1, 10, 11]
     line.close()
 
 
