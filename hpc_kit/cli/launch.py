@@ -74,7 +74,7 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     run = record.begin(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
     laid = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
     with unread():
-        for note in resolved.notes:
+        for note in (*resolved.notes, *session.crowded(ranks)):
             line("note", note)
         line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.shown(run))
     screen = Screen(session.ending)

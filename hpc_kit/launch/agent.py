@@ -278,7 +278,9 @@ def main() -> None:
         signal.signal(number, lambda *_: home.orders.append({"kind": "end"}))
     # CLIENT_ADDRESS PORT SERVER_ADDRESS PORT: the address by which this host was reached.
     reached = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2]
-    home.send("hello", host=socket.gethostname(), address=reached)
+    host, boot, cores = socket.gethostname(), Path("/proc/sys/kernel/random/boot_id"), len(os.sched_getaffinity(0))
+    machine = host + (boot.read_text() if boot.exists() else "")
+    home.send("hello", host=host, address=reached, machine=machine, cores=cores)
     while not home.orders:
         home.stay_in_touch()
         time.sleep(_TURN)

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from fabric import Connection
     from paramiko import Channel
 
-_BOOT = "import sys; s = sys.stdin.buffer; exec(s.read(int(s.readline())))"
+_BOOT = (
+    "import sys; s = sys.stdin.buffer; "
+    "sys.version_info < (3, 6) and sys.exit('Python %d.%d is older than 3.6' % sys.version_info[:2]); "
+    "exec(s.read(int(s.readline())))"
+)
 """All that stands on the host's command line; the program, and with it every value, comes through stdin."""
 
 _STEPS = 6

@@ -25,7 +25,7 @@ def reach(links: Sequence[HostLink], frames: SimpleQueue[Frame]) -> dict[int, Fr
         frames: What they say.
 
     Raises:
-        LaunchError: At least one cannot be used.
+        LaunchError: At least one cannot be used, or is another one of them.
     """
     for link in links:
         link.start()
@@ -44,7 +44,33 @@ def reach(links: Sequence[HostLink], frames: SimpleQueue[Frame]) -> dict[int, Fr
         refused |= {link.node: _silent(link) for link in waiting if time.monotonic() > link.due}
     if refused:
         raise _together([refused[node] for node in sorted(refused)], len(links))
+    _check_apart(links, greetings)
     return greetings
+
+
+def _check_apart(links: Sequence[HostLink], greetings: Mapping[int, Frame]) -> None:
+    """Refuse one host under two names: the ranks of both would take the same devices."""
+    seen: dict[tuple[str, str], str] = {}
+    for link in links:
+        told = greetings[link.node].values
+        place = str(told["machine"]), str(told["address"])
+        if all(place) and place in seen:
+            raise LaunchError(
+                f"{seen[place]} and {link.name} are the same host",
+                found=f"{told['host']} at {told['address']}",
+                remedy=f"name it once, with all its ranks: {seen[place]}:4",
+            )
+        seen[place] = link.name
+
+
+def crowded(links: Sequence[HostLink], greetings: Mapping[int, Frame], ranks: Sequence[int]) -> list[str]:
+    """A line on each host that gets more ranks than it has cores."""
+    cores = [int(greetings[link.node].values["cores"]) for link in links]
+    return [
+        f"{link.name}: {wanted} ranks on {has} cores (a port stands in ~/.ssh/config)"
+        for link, has, wanted in zip(links, cores, ranks, strict=True)
+        if wanted > has
+    ]
 
 
 def error_of(name: str, frame: Frame) -> LaunchError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.launch import agent
 from hpc_kit.launch.host import Frame, HostLink, Text
-from hpc_kit.launch.reach import error_of, master, reach
+from hpc_kit.launch.reach import crowded, error_of, master, reach
 from hpc_kit.run_files import FirstFailure
 
 if TYPE_CHECKING:
@@ -103,6 +103,10 @@ class Session:
             LaunchError: At least one cannot be used; nothing runs on any.
         """
         self._greetings = reach(self.links, self._frames)
+
+    def crowded(self, ranks: Sequence[int]) -> list[str]:
+        """A line on each host that gets more ranks than it has cores."""
+        return crowded(self.links, self._greetings, ranks)
 
     def run(self, work: Work, tell: Callable[[str, int | None, str], None]) -> Ending:
         """Start all agents, and see them to their end.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from queue import Queue, SimpleQueue
 
 import pytest
 from msgspec import structs
 
-from hpc_kit.errors import IncompleteEnvironment, SpecError
-from hpc_kit.launch.host import Frame
+from hpc_kit.errors import IncompleteEnvironment, LaunchError, SpecError
+from hpc_kit.launch import agent
+from hpc_kit.launch.host import Frame, HostLink
 from hpc_kit.launch.hosts import Host, read_hosts
 from hpc_kit.launch.output import Output
-from hpc_kit.launch.reach import master
+from hpc_kit.launch.reach import _check_apart, crowded, master
 from hpc_kit.launch.shape import exported, on_hosts
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.addresses import of_this_node
@@ -147,6 +150,37 @@ def test_pieces_become_lines_and_logs(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "rank-3.log").read_bytes() == b"10%\r20%\r\n\xff"
     assert (tmp_path / "node-n1.log").read_text() == "torchrun\n"
+
+
+def test_a_progress_bar_is_shown_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    output = Output(tmp_path, ["n1"], 1, shown.append)
+    for tenth in range(25):
+        monkeypatch.setattr("hpc_kit.launch.output.time.monotonic", lambda now=tenth / 10: now)
+        output.take("n1", 0, f"\r{tenth} %")
+    output.take("n1", 0, "\n")
+    output.close()
+    assert shown == ["0 n1 | 0 %", "0 n1 | 10 %", "0 n1 | 20 %", "0 n1 | 24 %"]
+
+
+def hello(machine: str, address: str, cores: int = 4) -> Frame:
+    return Frame(0, "hello", {"host": "a", "machine": machine, "address": address, "cores": cores})
+
+
+def test_one_host_under_two_names_is_refused_and_more_ranks_than_cores_are_told() -> None:
+    links = [HostLink(node, name, "python3", SimpleQueue(), Queue(), 1) for node, name in enumerate(("a", "me@a"))]
+    with pytest.raises(LaunchError, match="a and me@a are the same host"):
+        _check_apart(links, {0: hello("x", "10.0.0.1"), 1: hello("x", "10.0.0.1")})
+    for machine, address in (("x", "10.0.0.2"), ("y", "10.0.0.1")):
+        _check_apart(links, {0: hello("x", "10.0.0.1"), 1: hello(machine, address)})
+    greetings = {0: hello("x", "10.0.0.1"), 1: hello("x", "10.0.0.2")}
+    assert crowded(links, greetings, (4, 22)) == ["me@a: 22 ranks on 4 cores (a port stands in ~/.ssh/config)"]
+
+
+def test_the_agent_asks_for_no_newer_python_than_it_says() -> None:
+    """It is read by the hosts' own Python."""
+    tree = ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 7))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
 
 
 def test_an_agent_knows_its_launch() -> None:

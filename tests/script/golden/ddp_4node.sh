@@ -39,13 +39,16 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 
 quiet=(-o BatchMode=yes -o ConnectTimeout=15 -o LogLevel=ERROR)
+# What a host prints behind a mark of ours; its profile may greet whoever comes.
+# shellcheck disable=SC2029  # it is for there as it stands
+ask() { ssh "${quiet[@]}" "$@" | sed -n 's/^answer //p'; }
 # The address by which a host is reached: ssh says CLIENT PORT SERVER PORT.
 # shellcheck disable=SC2016  # expanded there
-read -r _ _ master _ < <(ssh "${quiet[@]}" "${hosts[0]}" 'echo "$SSH_CONNECTION"')
+where='echo; echo "answer $SSH_CONNECTION"'
+read -r _ _ master _ < <(ask "${hosts[0]}" "$where")
 case $master in 127.* | ::1)
   # From the first host itself it is no address for the others, unless all of them are on this machine.
-  # shellcheck disable=SC2016  # expanded there
-  read -r _ _ last _ < <(ssh "${quiet[@]}" "${hosts[-1]}" 'echo "$SSH_CONNECTION"')
+  read -r _ _ last _ < <(ask "${hosts[-1]}" "$where")
   case $last in 127.* | ::1) ;; *) master=${hosts[0]#*@} ;; esac ;;
 esac
 for node in "${!hosts[@]}"; do
@@ -59,10 +62,10 @@ for node in "${!hosts[@]}"; do
   pids+=($!)
 done
 
-# The first host that fails ends all.
+# The first host that fails ends all. Of one that has ended well before, bash complains.
 status=0
 for _ in "${pids[@]}"; do
-  wait -n "${pids[@]}" || { status=$? && break; }
+  wait -n "${pids[@]}" 2>/dev/null || { status=$? && break; }
 done
 # The rank that failed first counts, where the hosts share this folder.
 if [ "$status" -ne 0 ] && [ -s "$run/first-failure" ]; then
