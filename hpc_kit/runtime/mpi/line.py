@@ -38,6 +38,7 @@ class Operation(Pending):
         if not self.done:
             seconds = timeout.total_seconds()
             self._line.bring(self, seconds if seconds > 0 else None)
+        self._is_told()
         if self.error is not None:
             raise self.error
         return True

@@ -57,6 +57,7 @@ class Message(Pending):
             seconds = timeout.total_seconds()
             what = "a message to send" if self._status is None else "a message to receive"
             Clock(what, self._tensors, seconds if seconds > 0 else self._seconds).finish(self)
+        self._is_told()
         if self.error is not None:
             raise self.error
         return True

@@ -92,6 +92,11 @@ class Pending(dist.Work):
             self._tell(self._future)
         return self._future
 
+    def _is_told(self) -> None:
+        """Whoever has waited for it finds its future done, too; what hangs on that may still run."""
+        while self._future is not None and not self._future.done():
+            time.sleep(0)
+
     def _tell(self, future: torch.futures.Future[list[Tensor]]) -> None:
         if self.error is None:
             future.set_result(self._tensors)
