@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
 _STATES = ("parameters_mib", "gradients_mib", "optimizer_mib")
+_COLUMNS = (
+    ("step", "step_time_median", 1.0),
+    ("communication", "communication_share", 100.0),
+    ("waiting", "waiting_share", 100.0),
+)
+"""Column, its key in a summary and how many of the one are the other; a parameter server has not all keys."""
 
 
 def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
@@ -114,12 +120,13 @@ def run(name: str, line: list[str], world: Group, folder: Path, timeout: float) 
 def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> None:
     values: dict[str, Any] = {"tokens_per_second": _speeds(summaries)}
     last = summaries[-1]
-    if "step_time_median" in last:  # of asynchronous updates no step is that of all ranks
-        values["step"] = [float(each["step_time_median"]) for each in summaries]
+    for column, key, unit in _COLUMNS:
+        if key in last:
+            values[column] = [unit * float(each[key]) for each in summaries]
+    if last.keys() >= set(_STATES):
         values["states"] = sum(float(last[kind]) for kind in _STATES) * 2**20
+    if "peak_memory_mib" in last:
         values["memory"] = float(last["peak_memory_mib"]) * 2**20
-        values["communication"] = [100 * float(each["communication_share"]) for each in summaries]
-        values["waiting"] = [100 * float(each["waiting_share"]) for each in summaries]
     sheet.add({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)
 
 

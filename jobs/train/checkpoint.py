@@ -20,11 +20,11 @@ from torch.optim import Optimizer
 from hpc_kit.errors import SpecError
 from options import Options
 from report import say
+from restart import ABOUT, identity, moved
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
-ABOUT = "about.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -37,6 +37,8 @@ class About(TypedDict):
     """Those that decide which numbers come next."""
     files: dict[str, int]
     """Sizes in bytes."""
+    run: str
+    """Whose it is: `restart.identity`."""
 
 
 def begin(options: Options, world: Group) -> int:
@@ -56,7 +58,7 @@ def begin(options: Options, world: Group) -> int:
     say(world, f"resume  step {about['step']} of {shown(options.resume)}")
     theirs, ours = about.get("options", {}), deciding(options)
     if changed := [name for name in ours if theirs.get(name, ours[name]) != ours[name]]:
-        was = " ".join(f"--{name.replace('_', '-')} {theirs[name]}" for name in changed)
+        was = ", ".join(as_given(name, theirs[name]) for name in changed)
         say(world, f"note    the checkpoint was made with {was}: an unbroken training had gone on differently")
     return about["step"]
 
@@ -65,6 +67,14 @@ def deciding(options: Options) -> dict[str, str]:
     """By name, what a training that goes on must have in common with the one before, or its losses are others."""
     names = ("steps", "global_batch", "seed", "data", "lr", "warmup", "weight_decay", "clip", "bf16")
     return {name: str(getattr(options, name)) for name in names}
+
+
+def as_given(name: str, value: str) -> str:
+    """An option as it stood on the command line, or that it did not."""
+    option = f"--{name.replace('_', '-')}"
+    return {"True": option, "False": f"{option} not given", "None": f"{option} not given"}.get(
+        value, f"{option} {value}"
+    )
 
 
 def load(path: Path, model: nn.Module, optimizer: Optimizer, step: int) -> None:
@@ -77,6 +87,8 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer, step: int) -> None:
 
     try:
         dcp.state_dict_loader.load(state_of(model, optimizer, step=step), checkpoint_id=path)
+    except torch.OutOfMemoryError:
+        raise  # a RuntimeError, but no fault of the files
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         found = f"--resume {path}: {last_line(error)}"
         raise SpecError(
@@ -172,14 +184,16 @@ def save(path: Path, world: Group, options: Options, state: dict[str, Tensor], s
 def put(draft: Path, path: Path, options: Options, step: int) -> None:
     """Give a folder that is all there its name; `about.json` is its last file."""
     sizes = {file.name: file.stat().st_size for file in sorted(draft.iterdir())}
-    about = About(step=step, shape=asdict(options.model), options=deciding(options), files=sizes)
+    about = About(
+        step=step, shape=asdict(options.model), options=deciding(options), files=sizes, run=identity(os.environ)
+    )
     with (draft / ABOUT).open("w") as file:
         json.dump(about, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    old = path.with_name(f".{path.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
+    old = moved(path)
+    if path.exists():  # else a kill has left nothing but the old one
+        shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     draft.rename(path)
     shutil.rmtree(old, ignore_errors=True)
@@ -192,9 +206,9 @@ def whole(path: Path) -> About:
         SpecError: it is missing, cut short, or no checkpoint at all.
     """
     if not path.exists():
-        old = path.with_name(f".{path.name}.old")
-        moved = f"mv {old} {path}: a kill while writing left it there"
-        found, remedy = f"--resume {path}", moved if old.exists() else "a path that every node sees"
+        old = moved(path)
+        back = f"mv {old} {path}: a kill while writing left it there"
+        found, remedy = f"--resume {path}", back if old.exists() else "a path that every node sees"
         raise SpecError("there is no checkpoint", found=found, remedy=remedy)
     try:
         about: About = json.loads((path / ABOUT).read_text())

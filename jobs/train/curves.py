@@ -54,7 +54,7 @@ def speeds(curve: Curve, options: Options) -> dict[str, float]:
     times = [end - begin for begin, end in pairwise([0.0, *curve.seconds])]
     return {
         "loss_last": curve.losses[-1],
-        "tokens_per_second": speed(options, times),
+        "tokens_per_second": speed(options, times[1:] or times),
         "step_time_median": quantile(times, 0.5),
         "step_time_p95": quantile(times, 0.95),
         "steps": options.steps,

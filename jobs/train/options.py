@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -14,6 +14,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime import layout
 from model import Config
+from restart import own_checkpoint
 
 T = TypeVar("T")
 
@@ -129,8 +130,14 @@ class Options:
         run = os.environ.get(RUN_VARIABLE)
         if run and not options.checkpoint:
             options = replace(options, checkpoint=Path(run, "checkpoint"))
-        if options.checkpoint and options.checkpoint.exists() and is_restart(os.environ):
-            return replace(options, resume=options.checkpoint)
+        if options.checkpoint_every and not options.checkpoint:
+            parser.error("--checkpoint-every needs --checkpoint")
+        if options.checkpoint and (own := own_checkpoint(options.checkpoint, os.environ)):
+            place, step = own
+            if step >= options.steps:  # what was lost is the end of a training that was over
+                first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+                parser.exit(0, f"{place} is at step {step} of {options.steps}: nothing is left to train\n" * first)
+            return replace(options, resume=place)
         return options
 
     @property
@@ -141,11 +148,6 @@ class Options:
     def passes(self) -> int:
         """Into how many parts a rank cuts its windows."""
         return self.accumulate
-
-
-def is_restart(environ: Mapping[str, str]) -> bool:
-    """Whether these ranks were here before: Slurm has requeued the job, or torchrun starts its workers again."""
-    return any(environ.get(name, "0") != "0" for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
 
 
 def without(options: Options, *names: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from hpc_kit.bench import document, programs, strategies
+from hpc_kit.bench import document, programs, strategies, strategies_rank
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 
@@ -54,6 +55,17 @@ def test_the_table_is_held_against_what_was_measured() -> None:
 def test_an_order_within_the_noise_or_of_few_repeats_is_none(ddp: list[float]) -> None:
     ((_, _, agrees),) = strategies.verdicts({"ddp": ddp, "zero3": around(1, 0.02)})
     assert agrees == "cannot be told"
+
+
+def test_a_parameter_server_has_the_columns_that_it_tells() -> None:
+    told: list[dict[str, object]] = []
+    sheet = SimpleNamespace(add=lambda _, **values: told.append(values))
+    server = {"tokens_per_second": 5, "step_time_median": 2, "peak_memory_mib": 3, "communication_share": 0.5}
+    every = {**server, "waiting_share": 0.25, "parameters_mib": 1, "gradients_mib": 1, "optimizer_mib": 2}
+    for summary in (server, every, {"tokens_per_second": 5}):
+        strategies_rank._add(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
+    first = {"tokens_per_second": [5.0], "step": [2.0], "communication": [50.0], "memory": 3 * 2**20}
+    assert told == [first, {**first, "waiting": [25.0], "states": 4 * 2**20}, {"tokens_per_second": [5.0]}]
 
 
 @pytest.mark.slow

@@ -101,6 +101,45 @@ def test_between_the_two_renames_the_old_checkpoint_is_named(tmp_path: Path, wor
     )
 
 
+def test_the_old_checkpoint_stays_until_the_new_one_has_its_name(
+    tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    path, old = tmp_path / "c", tmp_path / ".c.old"
+    write(path, world, 1)
+    assert whole(path)["run"] == "7"
+    path.rename(old)
+    rename = Path.rename
+
+    def seen(self: Path, target: Path) -> Path:
+        assert whole(old)["step"] == 1
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", seen)
+    write(path, world, 2)
+    assert whole(path)["step"] == 2
+    assert [each.name for each in tmp_path.iterdir()] == ["c"]
+
+
+def test_memory_that_runs_out_is_no_fault_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(checkpoint, "state_of", full)
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(torch.OutOfMemoryError):
+        checkpoint.load(tmp_path, model, torch.optim.AdamW(model.parameters()), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [("bf16", "True", "--bf16"), ("bf16", "False", "--bf16 not given"), ("data", "None", "--data not given"),
+     ("global_batch", "8", "--global-batch 8")],
+)  # fmt: skip
+def test_an_option_is_said_as_it_was_given(name: str, value: str, words: str) -> None:
+    assert checkpoint.as_given(name, value) == words
+
+
 def test_a_disk_that_is_full_leaves_the_old_checkpoint_and_says_so(
     tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

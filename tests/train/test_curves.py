@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from curves import Curve, by_step, compared
+from curves import Curve, by_step, compared, speeds
+from options import Options
 
 
 def test_both_are_held_to_the_loss_that_the_worse_one_reached() -> None:
@@ -29,3 +30,9 @@ def test_fewer_steps_than_are_smoothed_over_are_compared_as_they_are(steps: int)
     curve = Curve([4.0] * steps, [1.0] * steps)
     assert curve.best(5) == 4.0
     assert curve.reached(4.0, 5)[0] == steps
+
+
+def test_the_first_step_is_not_in_the_speed() -> None:
+    options = Options(global_batch=2, sequence=5)
+    assert speeds(Curve([1.0] * 3, [8.0, 10.0, 12.0]), options)["tokens_per_second"] == 5.0
+    assert speeds(Curve([1.0], [2.0]), options)["tokens_per_second"] == 5.0

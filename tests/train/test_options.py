@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from fsdp import FsdpOptions
 from hpc_kit.errors import SpecError
 from model import Config
 from options import Options, refuse
+from restart import ABOUT, identity
 from stages import PipelineOptions
 
 
@@ -63,6 +66,7 @@ def test_every_option_is_read() -> None:
         (["--timeout", "inf"], "argument --timeout: invalid positive value: 'inf'"),
         (["--seed", "x"], "argument --seed: invalid int value: 'x'"),
         (["--width", "100", "--heads", "3"], "--heads 3 does not divide --width 100"),
+        (["--checkpoint-every", "2"], "--checkpoint-every needs --checkpoint"),
         (["--step", "5"], "unrecognized arguments: --step 5"),
     ],
 )
@@ -104,8 +108,50 @@ def test_ranks_that_were_here_before_go_on_from_what_they_wrote(
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
     monkeypatch.setenv(name, value)
     assert Options.parse(None, []).resume is None  # nothing was written yet
-    (tmp_path / "checkpoint").mkdir()
+    wrote(tmp_path / "checkpoint", identity(os.environ), step=5)
     assert Options.parse(None, []).resume == (tmp_path / "checkpoint" if goes_on else None)
+
+
+def wrote(path: Path, run: str, step: int) -> None:
+    path.mkdir()
+    (path / ABOUT).write_text(json.dumps({"step": step, "run": run}))
+
+
+@pytest.fixture
+def requeued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+
+@pytest.mark.usefixtures("requeued")
+@pytest.mark.parametrize("run", ["6", "", "7 /elsewhere"])
+def test_the_checkpoint_of_another_training_is_not_gone_on_from(run: str, tmp_path: Path) -> None:
+    wrote(tmp_path / "c", run, step=5)
+    argv = ["--checkpoint", str(tmp_path / "c")]
+    assert Options.parse(None, argv).resume is None
+    assert Options.parse(None, [*argv, "--resume", "a"]).resume == Path("a")
+
+
+@pytest.mark.usefixtures("requeued")
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    wrote(tmp_path / ".c.old", "7", step=5)
+    assert Options.parse(None, ["--checkpoint", str(tmp_path / "c")]).resume == tmp_path / ".c.old"
+
+
+@pytest.mark.usefixtures("requeued")
+def test_a_requeue_after_the_last_write_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrote(tmp_path / "c", "7", step=60)
+    with pytest.raises(SystemExit) as caught:
+        Options.parse(None, ["--checkpoint", str(tmp_path / "c"), "--steps", "60"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().err == f"{tmp_path}/c is at step 60 of 60: nothing is left to train\n"
+
+
+def test_a_run_of_torchrun_without_an_id_is_known_by_its_parent() -> None:
+    alone = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}
+    assert identity(alone) == f"pid {os.getppid()}"
+    assert identity({**alone, "GROUP_WORLD_SIZE": "2"}) == identity({}) == ""
+    assert identity({**alone, "TORCHELASTIC_RUN_ID": "x", "HPC_KIT_RUN": "/r"}) == "/r x"
 
 
 def test_the_jobs_layout_stands_in_for_options_that_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
