@@ -60,9 +60,21 @@ def test_an_order_within_the_noise_or_of_few_repeats_is_none(ddp: list[float]) -
 def test_a_parameter_server_has_the_columns_that_it_tells() -> None:
     told: list[dict[str, object]] = []
     sheet = SimpleNamespace(add=lambda _, **values: told.append(values))
-    server = {"tokens_per_second": 5, "step_time_median": 2, "peak_memory_mib": 3, "communication_share": 0.5}
-    every = {**server, "waiting_share": 0.25, "parameters_mib": 1, "gradients_mib": 1, "optimizer_mib": 2}
-    for summary in (server, every, {"tokens_per_second": 5}):
+    server: programs.Summary = {
+        "tokens_per_second": 5,
+        "step_time_median": 2,
+        "peak_memory_mib": 3,
+        "communication_share": 0.5,
+    }
+    every: programs.Summary = {
+        **server,
+        "waiting_share": 0.25,
+        "parameters_mib": 1,
+        "gradients_mib": 1,
+        "optimizer_mib": 2,
+    }
+    least: programs.Summary = {"tokens_per_second": 5}
+    for summary in (server, every, least):
         strategies_rank._add(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
     first = {"tokens_per_second": [5.0], "step": [2.0], "communication": [50.0], "memory": 3 * 2**20}
     assert told == [first, {**first, "waiting": [25.0], "states": 4 * 2**20}, {"tokens_per_second": [5.0]}]

@@ -10,10 +10,11 @@ import torch
 from torch import distributed as dist
 
 import checkpoint
-from checkpoint import ABOUT, compare_shapes, prepare, save, whole
+from checkpoint import compare_shapes, prepare, save, whole
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import Group
 from options import Options
+from restart import ABOUT
 
 
 @pytest.fixture(scope="module")
