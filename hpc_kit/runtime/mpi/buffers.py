@@ -123,6 +123,12 @@ def hosted_one(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
+def marks(tensors: Sequence[Tensor]) -> list[torch.cuda.Event]:
+    """Where the caller's streams are now, on each GPU that has one of these tensors: to be waited for before a copy."""
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    return [torch.cuda.current_stream(device).record_event() for device in devices]
+
+
 def put_back(tensor: Tensor, host: Tensor) -> None:
     """Write a copy's values back; nothing where there was no copy."""
     if tensor.data_ptr() != host.data_ptr():

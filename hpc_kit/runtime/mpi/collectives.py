@@ -210,11 +210,11 @@ class Collectives:
         """Wait until every rank is here."""
         self._finish(clock, self.comm.Ibarrier)
 
-    def close(self) -> None:
-        """Give the communicator and its memory back."""
+    def close(self, clock: Clock) -> None:
+        """Give the communicator and its memory back when every rank has come to this."""
+        leave = self.barrier if self._shared is None else self._shared.close
+        leave(clock)
         with CALLS:
-            if self._shared is not None:
-                self._shared.close()
             self.comm.Free()
 
 

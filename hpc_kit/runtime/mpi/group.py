@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_ANY = -2
-"""No rank in particular."""
+_FAREWELL = 5.0
+"""Seconds that a group's end waits for the other ranks."""
 
 
 class MpiGroup(dist.ProcessGroup):
@@ -190,7 +191,7 @@ class MpiGroup(dist.ProcessGroup):
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
         """The root's outputs become the inputs of the ranks."""
         outs, root = outputs[0] if outputs else [], opts.rootRank
-        return self._run("gather", opts, outs, lambda clock: self._do.gather(clock, outs, inputs[0], root))
+        return self._run("gather", opts, outs or inputs, lambda clock: self._do.gather(clock, outs, inputs[0], root))
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
         """The output becomes the root's input for this rank."""
@@ -236,7 +237,9 @@ class MpiGroup(dist.ProcessGroup):
         """Do what is left in line; nothing can be asked for after it."""
         self._line.close()
         if self._line.broken is None:
-            self._do.close()
+            # A rank that never comes, or late: what is not freed costs memory, and waiting for it has no end.
+            with suppress(dist.DistBackendError):
+                self._do.close(Clock("the end of a group", (), min(self._seconds, _FAREWELL)))
 
     def abort(self) -> None:
         """Give up what is left."""

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from torch import distributed as dist
 
+from hpc_kit.runtime.mpi.buffers import marks
 from hpc_kit.runtime.mpi.work import NOT_SAID, TELLERS, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
+    import torch
     from torch import Tensor
 
     Run = Callable[[bool], None]
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
 
 _CALLBACKS = 5.0
 """Seconds that a group's end waits for the callbacks of its futures."""
+
+
+def after(recorded: Sequence[torch.cuda.Event], run: Run) -> Run:
+    """The same, once what the caller had asked of its GPUs is done; the thread in which it runs has other streams."""
+    if not recorded:
+        return run
+
+    def run_after(eager: bool) -> None:
+        for event in recorded:
+            event.synchronize()
+        run(eager)
+
+    return run_after
 
 
 class Operation(Pending):
@@ -71,7 +86,7 @@ class Line:
 
     def later(self, run: Run, tensors: Sequence[Tensor]) -> Operation:
         """Put an operation into the line; a thread begins it as soon as it is the first."""
-        operation = Operation(self, run, list(tensors))
+        operation = Operation(self, after(marks(tensors), run), list(tensors))
         self._waiting.append(operation)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="hpc_kit_mpi", daemon=True)
@@ -126,9 +141,18 @@ class Line:
         self._waiting.popleft()
         operation.finished(error_of_it)
 
-    def _do(self, run: Run, *, eager: bool) -> None:
+    def refuse_if_broken(self) -> None:
+        """Nothing after what failed could match.
+
+        Raises:
+            DistBackendError: Something has failed.
+        """
         if self.broken is not None:
             raise dist.DistBackendError(f"mpi: the group is broken since an earlier operation failed: {self.broken}")
+
+    def _do(self, run: Run, *, eager: bool) -> None:
+        if self.broken is not None:
+            self.refuse_if_broken()
         try:
             run(eager)
         except (dist.DistBackendError, KeyboardInterrupt) as error:

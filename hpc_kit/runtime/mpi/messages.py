@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.buffers import hosted_one, put_back
+from hpc_kit.runtime.mpi.buffers import hosted_one, marks, put_back
 from hpc_kit.runtime.mpi.waiting import CALLS, Clock
 from hpc_kit.runtime.mpi.work import NOT_SAID, Pending
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
     from types import ModuleType
 
     from torch import Tensor
 
     from hpc_kit.runtime.mpi.buffers import Datatypes
+    from hpc_kit.runtime.mpi.line import Line
 
 _PAUSE = 0.0002
 """Seconds between two looks at messages that nobody waits for."""
@@ -27,9 +29,14 @@ _PAUSE = 0.0002
 class Message(Pending):
     """A message on its way."""
 
-    def __init__(self, request: Any, tensor: Tensor, host: Tensor, status: Any, seconds: float) -> None:
+    def __init__(
+        self, owner: Messages, request: Any, tensor: Tensor, host: Tensor, status: Any, seconds: float
+    ) -> None:
         super().__init__([tensor])
+        self._owner = owner
         self._request = request
+        self._what = "a message to send" if status is None else "a message to receive"
+        self._marks = [] if status is None else marks([tensor])
         self._host = host
         self._status = status
         self._seconds = seconds
@@ -42,21 +49,33 @@ class Message(Pending):
             try:
                 if not self.is_completed() and self._request.Test(self._status):
                     self._over()
+            except self._owner.mpi_error as error:
+                self.finished(self._owner.lost(self._what, error))
             finally:
                 self._looking.release()
         return self.done
 
     def _over(self) -> None:
         if self._status is not None:
+            for event in self._marks:
+                event.synchronize()
             put_back(self._tensors[0], self._host)
         self.finished(None)
 
     def wait(self, timeout: timedelta = NOT_SAID) -> bool:
-        """Wait until the tensor can be used."""
+        """Wait until the tensor can be used; a time-out of the caller's own choice may be followed by another wait.
+
+        Raises:
+            DistBackendError: MPI has lost it, or the time-out has passed; that of the group ends the group.
+        """
         if not self.done:
-            seconds = timeout.total_seconds()
-            what = "a message to send" if self._status is None else "a message to receive"
-            Clock(what, self._tensors, seconds if seconds > 0 else self._seconds).finish(self)
+            chosen = timeout.total_seconds()
+            try:
+                Clock(self._what, self._tensors, chosen if chosen > 0 else self._seconds).finish(self)
+            except dist.DistBackendError as error:
+                if chosen <= 0:
+                    self._owner.break_off(error)
+                raise
         self._is_told()
         if self.error is not None:
             raise self.error
@@ -72,10 +91,12 @@ class Message(Pending):
 class Messages:
     """The messages of one communicator."""
 
-    def __init__(self, comm: Any, module: ModuleType, types: Datatypes) -> None:
+    def __init__(self, comm: Any, module: ModuleType, types: Datatypes, line: Line) -> None:
         self._comm = comm
         self._mpi = module
         self._types = types
+        self._line = line
+        self.mpi_error: type[Exception] = module.Exception
         self._open: set[Message] = set()
         self._wake = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
@@ -83,17 +104,34 @@ class Messages:
     def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> Message:
         """Begin to send."""
         host = hosted_one(tensor)
-        with CALLS:
-            request = self._comm.Isend(self._types.moved(host), to, tag)
-        return self._under_way(Message(request, tensor, host, None, seconds))
+        request = self._begun("a message to send", self._comm.Isend, self._types.moved(host), to, tag)
+        return self._under_way(Message(self, request, tensor, host, None, seconds))
 
     def receive(self, tensor: Tensor, source: int | None, tag: int, seconds: float) -> Message:
         """Begin to receive; from any rank where `source` is None."""
         host = hosted_one(tensor)
         status = self._mpi.Status()
-        with CALLS:
-            request = self._comm.Irecv(self._types.moved(host), self._mpi.ANY_SOURCE if source is None else source, tag)
-        return self._under_way(Message(request, tensor, host, status, seconds))
+        sender = self._mpi.ANY_SOURCE if source is None else source
+        request = self._begun("a message to receive", self._comm.Irecv, self._types.moved(host), sender, tag)
+        return self._under_way(Message(self, request, tensor, host, status, seconds))
+
+    def _begun(self, what: str, start: Callable[..., Any], *words: Any) -> Any:
+        self._line.refuse_if_broken()
+        try:
+            with CALLS:
+                return start(*words)
+        except self.mpi_error as error:
+            raise self.lost(what, error) from error
+
+    def lost(self, what: str, error: Exception) -> dist.DistBackendError:
+        """What is told of a message that MPI has lost; its group does nothing more."""
+        told = dist.DistBackendError(f"mpi: {what}: {error}\n  remote process exited, or its network failed")
+        self.break_off(told)
+        return told
+
+    def break_off(self, error: BaseException) -> None:
+        """Nothing can be done in this group any more."""
+        self._line.break_off(error)
 
     def _under_way(self, message: Message) -> Message:
         with CALLS:
@@ -113,10 +151,6 @@ class Messages:
             while self._open:
                 with CALLS:
                     for message in list(self._open):
-                        try:
-                            message.Test()
-                        except self._mpi.Exception as error:
-                            message.finished(dist.DistBackendError(f"mpi: a message: {error}\n  remote process exited"))
-                        if message.done:
+                        if message.Test():
                             self._open.discard(message)
                 time.sleep(_PAUSE)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from hpc_kit.errors import SpecError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
@@ -71,11 +73,23 @@ def _noting(make: Any) -> Any:
     ) -> Any:
         if BACKEND not in str(backend):
             return make(size, rank, ranks, backend, store, name, *rest, **named)
+        _refuse_beside_another(str(backend))
         _Asked.timeout = named.get("timeout") or _Asked.timeout
         with _available():
             return make(size, rank, ranks, backend, _store(store), name, *rest, **named)
 
     return noting
+
+
+def _refuse_beside_another(backend: str) -> None:
+    """Torch lets a group written in Python stand for all devices, and drops the other backends without a word."""
+    if ":" in backend:
+        raise SpecError(
+            "the backend mpi cannot be one of several backends of a group",
+            found=f"backend {backend!r}",
+            remedy='"mpi" alone, which takes tensors on GPUs too, through the host; or a group of its own beside it:\n'
+            'dist.new_group(backend="nccl")',
+        )
 
 
 @contextmanager
@@ -135,10 +149,11 @@ def _group(module: ModuleType, ranks: list[int]) -> ProcessGroup:
         "the ranks of a new group",
     )
     types = _types(module)
+    line = Line(lambda: atexit.register(module.COMM_WORLD.Abort, 1))
     return MpiGroup(
         Collectives(comm, types, module.IN_PLACE, shared),
-        Messages(comm, module, types),
-        Line(lambda: atexit.register(module.COMM_WORLD.Abort, 1)),
+        Messages(comm, module, types, line),
+        line,
         timeout=_Asked.timeout,
         error=module.Exception,
     )

@@ -8,9 +8,11 @@ Short ones: MPI's blocking call is the quickest, but it has no time-out. It is m
 from __future__ import annotations
 
 import os
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed import DistBackendError
 
 from hpc_kit.runtime.mpi.buffers import combine, in_torch
 from hpc_kit.runtime.mpi.waiting import SAFE
@@ -33,6 +35,9 @@ _NUMBERS = frozenset({
 """What torch can add up; it lacks arithmetic for the longer unsigned integers."""
 _LINE = 64
 _FLAGS = 4096
+_LEAVING, _AGREED = 16, 32
+"""Places among a rank's flags, each on a cache line of its own: that it leaves; rank 0's: whether all do."""
+_FREE, _KEEP = 1, 2
 
 
 class SharedMemory:
@@ -53,7 +58,8 @@ class SharedMemory:
         self._flags = [memoryview(area)[:_FLAGS].cast("B").cast("q") for area in areas]
         self._others = [flag for rank, flag in enumerate(self._flags) if rank != self._rank]
         self._memory = [torch.frombuffer(area, dtype=torch.uint8)[_FLAGS:] for area in areas]
-        self._flags[self._rank][0] = 0
+        for place in (0, _LEAVING, _AGREED):
+            self._flags[self._rank][place] = 0
 
     @classmethod
     def of(cls, comm: Any, module: ModuleType) -> SharedMemory | None:
@@ -82,12 +88,35 @@ class SharedMemory:
         """Whether a tensor is long enough, and one that torch can add up."""
         return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and in_torch(name)
 
-    def close(self) -> None:
-        """Give the memory back."""
+    def close(self, clock: Clock) -> None:
+        """Give the memory back when every rank has come to this.
+
+        Raises:
+            DistBackendError: One has not, in time. Then no rank does: freeing waits for all of them, without an end.
+        """
+        self._flags[self._rank][_LEAVING] = 1
+        self._window.Sync()
+        try:
+            for flag in self._others:
+                while not flag[_LEAVING]:
+                    clock.pause()
+        except DistBackendError:
+            if self._agreed(_KEEP) == _KEEP:
+                raise
+        else:
+            if self._agreed(_FREE) == _KEEP:
+                raise DistBackendError("mpi: a rank had not come in time to the end of the group")
         self._flags, self._others, self._memory = [], [], []
         self._views.clear()
         self._window.Unlock_all()
         self._window.Free()
+
+    def _agreed(self, wish: int) -> int:
+        """What the first rank that came here has wished, which may be this one; all get the same answer."""
+        before = array("q", [0])
+        self._window.Compare_and_swap(array("q", [wish]), array("q", [0]), before, 0, _AGREED * before.itemsize)
+        self._window.Flush(0)
+        return before[0] or wish
 
     def _seen_as(self, dtype: torch.dtype) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Pieces of each parity, one a rank, and results of each parity."""

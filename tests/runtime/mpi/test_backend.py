@@ -45,6 +45,14 @@ def test_callbacks_wait_for_other_collectives() -> None:
     assert sorted(said.split("\n"))[1:] == [f"rank {rank} has trained" for rank in (0, 1)]
 
 
+@pytest.mark.timeout(200)
+def test_what_never_comes_ends_and_is_told() -> None:
+    done = launch.ranks("Open MPI", 2, "ends.py", timeout=90)
+    assert "rank 0: mpi: a message to receive of 8 bytes timed out" in done.stdout, done.stderr
+    assert "the group is broken since an earlier operation failed" in done.stdout
+    assert "rank 1: \n" in done.stdout
+
+
 @pytest.mark.slow
 @launch.both
 def test_a_program_that_does_not_know_us_says_mpi(mpi: str) -> None:

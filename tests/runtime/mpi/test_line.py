@@ -73,6 +73,28 @@ def test_a_callback_waits_for_another_operation() -> None:
     line.close()
 
 
+def test_streams_of_the_caller_are_waited_for_by_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marked when asked, in the asking thread; a fake GPU."""
+    seen = list[object]()
+
+    class Stream:
+        def record_event(self) -> Stream:
+            seen.append(threading.current_thread())
+            return self
+
+        def synchronize(self) -> None:
+            seen.append("waited")
+
+    class OnGpu:
+        is_cuda, device = True, torch.device("cuda", 0)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Stream())
+    line = Line(lambda: None)
+    line.later(lambda _eager: seen.append("copied"), [OnGpu()]).wait()  # type: ignore[list-item]
+    assert seen == [threading.current_thread(), "waited", "copied"]
+    line.close()
+
+
 def test_a_lost_rank_breaks_the_group_and_a_wrong_argument_does_not() -> None:
     broken = list[int]()
     line = Line(lambda: broken.append(1))

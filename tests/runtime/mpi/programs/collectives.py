@@ -22,7 +22,7 @@ STEPS: dict[str, Any] = {
     "SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum, "BAND": torch.bitwise_and,
     "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
 }  # fmt: skip
-SIZES = [(), (1,), (7,), (3, 5), (2, 3, 4), (1000,), (70_000,), (300, 1100)]
+SIZES = [(), (0,), (1,), (7,), (3, 5), (2, 3, 4), (1000,), (70_000,), (300, 1100)]
 
 
 def given(case: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype, part: int = 0) -> torch.Tensor:
@@ -191,6 +191,9 @@ def coalesced(world: Group) -> None:
         for tensor in numbers:
             dist.all_reduce(tensor)
     assert all((tensor == total).all() for tensor in numbers)
+    halves = torch.ones(5)
+    dist.all_reduce(halves, dist._make_nccl_premul_sum(0.5))  # type: ignore[attr-defined]
+    assert halves.tolist() == [world.world_size / 2] * 5
     group = dist.group.WORLD
     assert group is not None
     reduced = functional.all_reduce(torch.full((5,), float(world.rank + 1)), "sum", group)
