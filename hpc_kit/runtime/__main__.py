@@ -78,7 +78,9 @@ def _run(what: program.Program, world: World) -> None:
         what.replace_this_process()
     if world.launcher in LAUNCHERS_WITH_STORE or find_spec("torch") is None:
         notice.warn(world)
-        os.environ.update(of_world(world) | handed_on.mark(of_world(world), os.environ))
+        exports = of_world(world, os.environ)
+        met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
+        os.environ.update(exports | handed_on.mark(exports | met_at, os.environ))
         _run_to_its_end(what)
     else:
         with session.met(world, seconds_of(None, os.environ), what.file):

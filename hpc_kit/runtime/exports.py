@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runtime import devices, ports
 from hpc_kit.runtime.launchers import handed_on
+from hpc_kit.runtime.launchers.agreement import sees_one_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,22 +22,31 @@ def for_libraries(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str
 
     NCCL finds its interfaces itself; gloo takes the one that the host's name means, which is often the wrong one.
     """
-    exports = of_world(meeting.world) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
-    chosen = environ.get("GLOO_SOCKET_IFNAME") and "GLOO_SOCKET_IFNAME" not in handed_on.inherited(environ)
-    if meeting.interface and not chosen:
-        exports["GLOO_SOCKET_IFNAME"] = meeting.interface
+    exports = of_world(meeting.world, environ) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
+    exports |= for_gloo(meeting, environ)
     threads = devices.threads(environ, meeting.world.local_world_size or 1)
     if threads:
         exports["OMP_NUM_THREADS"] = str(threads)
     return exports | handed_on.mark(exports, environ)
 
 
-def of_world(world: World) -> dict[str, str]:
-    """The numbers of a world under torch's names; those that are not known are left out."""
+def for_gloo(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
+    """The interface on which the ranks have met, where nobody has chosen one in this job."""
+    chosen = environ.get("GLOO_SOCKET_IFNAME") and "GLOO_SOCKET_IFNAME" not in handed_on.inherited(environ)
+    return {"GLOO_SOCKET_IFNAME": meeting.interface} if meeting.interface and not chosen else {}
+
+
+def of_world(world: World, environ: Mapping[str, str]) -> dict[str, str]:
+    """The numbers of a world under torch's names; those that are not known are left out.
+
+    LOCAL_RANK stays 0 where a script has set it so because each task sees a GPU of its own.
+    """
+    left = handed_on.inherited(environ)
+    one_gpu = sees_one_gpu({name: value for name, value in environ.items() if name not in left}, world)
     values = {
         "RANK": world.rank,
         "WORLD_SIZE": world.world_size,
-        "LOCAL_RANK": world.local_rank,
+        "LOCAL_RANK": 0 if one_gpu else world.local_rank,
         "LOCAL_WORLD_SIZE": world.local_world_size,
         "GROUP_RANK": world.node_rank,
     }
@@ -45,7 +55,7 @@ def of_world(world: World) -> dict[str, str]:
 
 def for_command(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     """The same for a command in place of this process, which meets the others by itself at the first port."""
-    exports = of_world(world)
+    exports = of_world(world, environ)
     if world.world_size == 1:
         port = world.master_port or ports.candidates(f"process {os.getpid()}")[0]
         exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

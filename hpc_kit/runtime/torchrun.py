@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
-from hpc_kit.runtime import failure, notice, rendezvous
+from hpc_kit.runtime import exports, failure, notice, rendezvous
 from hpc_kit.runtime.launchers import resolve, ssh
 from hpc_kit.runtime.process_group import seconds_of
 from hpc_kit.runtime.variables import cpus_per_task
@@ -100,8 +100,7 @@ def _prepare(meeting: Meeting, options: Namespace) -> None:
         own_words = ["-m"] if options.module else []
         options.training_script_args = [*own_words, options.training_script, *options.training_script_args]
         options.training_script, options.module, options.no_python = "hpc_kit.runtime", True, False
-    if meeting.interface:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", meeting.interface)
+    os.environ.update(exports.for_gloo(meeting, os.environ))
     # What torchrun would set itself, with a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     if "LOGLEVEL" not in os.environ:

@@ -88,7 +88,9 @@ def check_agents(resolved: Resolved) -> None:
         SpecError: It would start processes of its own in every rank, of which none knows the others.
     """
     words = resolved.job.command
-    if resolved.ranks_per_node == 1 or not any("torchrun" in word or "torch.distributed" in word for word in words):
+    each_alone = str(resolved.job.env.get("HPC_KIT_LAUNCHER", "")).strip() == "torchrun"
+    named = any("torchrun" in word or "torch.distributed" in word for word in words)
+    if resolved.ranks_per_node == 1 or each_alone or not named:
         return
     # The parser of command lines is slow to load.
     from hpc_kit.script.launch import read_launch
@@ -102,7 +104,8 @@ def check_agents(resolved: Resolved) -> None:
     if agent is None or inner is None or each is None or each.text == "1":
         return
     agents = agent.option("nnodes")
-    if agents is not None and agents.text == str(resolved.world_size):
+    met = agents is not None and agents.text.rpartition(":")[2] == str(resolved.world_size)
+    if met or "standalone" in agent.options:
         return
     alone = pasted([*words[: len(words) - len(agent.words)], *(word.text for word in inner.words)])
     raise SpecError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+import hpc_kit.runtime.__main__ as runtime_main
 from hpc_kit.runtime import rendezvous, resolve
 from hpc_kit.runtime.exports import for_command, for_libraries
 from hpc_kit.runtime.launchers import handed_on
+from hpc_kit.runtime.program import Program
 from tests.runtime.launches import Environ, Step, captured_case, worker
 
 SUBMITTER = Step.of(4, 4, job="77").environ(0)
@@ -53,11 +57,45 @@ def test_a_child_of_the_rank_itself_agrees_with_it() -> None:
 
 def test_what_a_script_has_set_anew_counts() -> None:
     left = exported(SUBMITTER)
-    by_hand = left | {"MASTER_ADDR": "n2", "MASTER_PORT": "29999"}
+    by_hand = left | {"RANK": "1", "MASTER_ADDR": "n2", "MASTER_PORT": "29999"}
     assert (resolve(SHELL | by_hand).launcher, resolve(SHELL | by_hand).world_size) == ("env", 8)
-    step = Step.of(2, 2).environ(3) | by_hand
+    step = Step.of(2, 2).environ(3) | by_hand | {"RANK": left["RANK"]}
     assert (resolve(step).rank, resolve(step).master_port) == (3, 29999)
     assert resolve(SHELL | left | {"HPC_KIT_LAUNCHER": "env"}).launcher == "env"
+
+
+def test_an_address_that_a_script_sets_for_its_steps_makes_its_shell_no_rank() -> None:
+    world = resolve(SHELL | exported(SUBMITTER) | {"MASTER_ADDR": "n2", "MASTER_PORT": "29999"})
+    assert (world.launcher, world.world_size) == ("single", 1)
+
+
+def test_a_program_that_its_rank_starts_without_slurms_names_is_that_rank() -> None:
+    left = {name: value for name, value in exported(SUBMITTER).items() if not name.startswith("SLURM")}
+    world = resolve(left)
+    assert (world.launcher, world.rank, world.world_size) == ("env", 0, 8)
+
+
+def test_a_launch_by_hand_whose_rank_submits_a_job_marks_where_it_has_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(runtime_main, "_run_to_its_end", lambda _what: None)
+    monkeypatch.setattr(runtime_main, "find_spec", lambda _name: None)
+    runtime_main._run(Program.read(["-m", "train"]), resolve(os.environ))
+    left = handed_on.inherited(SHELL | {name: os.environ[name] for name in (*names, handed_on.MARK)})
+    assert left == names
+
+
+def test_local_rank_0_of_a_task_that_sees_one_gpu_stays() -> None:
+    own = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}
+    environ = Step.of(4, 4).environ(3) | own
+    world = resolve(environ)
+    assert world.local_rank == 3
+    assert world.agrees == ("RANK = 3", "WORLD_SIZE = 8")
+    assert "LOCAL_RANK = 0 (the one GPU that this task sees)" in world.left
+    assert for_command(world, environ)["LOCAL_RANK"] == "0"
+    # By the user's choice of Slurm all of them are left aside.
+    assert for_command(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"
 
 
 def test_a_torchrun_in_the_new_job_counts_although_its_numbers_are_the_submitters() -> None:

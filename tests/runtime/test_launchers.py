@@ -99,16 +99,48 @@ def test_torchruns_variables_in_a_later_step_are_refused(around: Environ) -> Non
 
 def test_torchruns_variables_in_another_jobs_batch_shell_are_refused() -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_JOB_NUM_NODES": "1"}
-    for left in ({"MASTER_ADDR": "n1-ib0"}, {"SLURM_SUBMIT_HOST": "n1"}):
+    for left in ({"MASTER_ADDR": "n1-ib0"}, {"MASTER_ADDR": "n2"}):
         with pytest.raises(ContradictoryEnvironment, match="torchrun's variables are of another job"):
             resolve(shell | worker(5) | left)
         assert resolve(shell | worker(5) | left | {"HPC_KIT_LAUNCHER": "torchrun"}).launcher == "torchrun"
 
 
-@pytest.mark.parametrize("address", ["n1", "localhost", "127.0.0.1"])
+@pytest.mark.parametrize("address", ["n1", "n1.site.edu", "N1", "localhost", "127.0.0.1"])
 def test_several_agents_on_the_one_node_of_a_job_are_no_other_jobs(address: str) -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_JOB_NUM_NODES": "1"}
-    assert resolve(shell | worker(5, MASTER_ADDR=address)).nnodes == 2
+    world = resolve(shell | worker(5, MASTER_ADDR=address))
+    assert (world.nnodes, world.warnings) == (2, ())
+
+
+def test_several_agents_on_the_node_from_which_the_job_was_submitted_are_a_warning() -> None:
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_JOB_NUM_NODES": "1"}
+    world = resolve(shell | worker(5) | {"SLURM_SUBMIT_HOST": "n1"})
+    (warning,) = world.warnings
+    assert world.nnodes == 2
+    assert warning.startswith("more agents than the job has nodes: GROUP_WORLD_SIZE = 2, SLURM_JOB_NUM_NODES = 1")
+
+
+def test_agents_in_a_step_that_was_started_from_the_shell_of_srun_pty_are_all_believed() -> None:
+    for rank, step in enumerate(Step.of(2).environs()):
+        mine = worker(rank * 4, MASTER_ADDR="10.0.0.1")
+        assert resolve(step | {"SLURM_PTY_PORT": "4711"} | mine).rank == rank * 4
+
+
+def test_an_mpirun_of_another_job_is_refused_on_task_0_too_where_a_terminal_was_before() -> None:
+    around = Step.of(1, 1).environ(0) | {"SLURM_PTY_PORT": "4711", "SLURM_SUBMIT_HOST": "n9", "PMIX_HOSTNAME": "n9"}
+    left = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}
+    with pytest.raises(ContradictoryEnvironment, match="two launchers claim this process"):
+        resolve(around | left)
+
+
+def test_a_warning_names_the_variable_that_is_missing_and_the_submitter_where_there_was_one() -> None:
+    part = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "-5", "SLURM_STEP_NUM_TASKS": "4"}
+    (missing,) = resolve(part).warnings
+    assert "but no SLURMD_NODENAME:" in missing
+    shell = captured_case("10_batch_shell_8task_job@22.05")[0]
+    for host, submitted in (("login", False), ("n2", True)):
+        world = resolve(shell | {"PMI_RANK": "0", "PMI_SIZE": "2", "SLURM_SUBMIT_HOST": host})
+        assert ("that has submitted this one" in world.warnings[-1]) == submitted
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"])

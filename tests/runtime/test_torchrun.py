@@ -80,6 +80,18 @@ def test_torchrun_is_told_all_that_the_step_says(options: list[Namespace], monke
     assert (os.environ["OMP_NUM_THREADS"], os.environ["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
 
 
+def test_the_interface_of_the_rank_that_has_submitted_the_job_is_not_kept(
+    options: list[Namespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "78")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib7")
+    assert main(["train.py"]) == 0
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "ib7"
+    monkeypatch.setenv("HPC_KIT_EXPORTED", "77.0 GLOO_SOCKET_IFNAME=ib7")
+    assert main(["train.py"]) == 0
+    assert (os.environ["GLOO_SOCKET_IFNAME"], len(options)) == ("lo", 2)
+
+
 def test_a_module_is_run_as_one(options: list[Namespace]) -> None:
     assert main(["--rdzv-id=mine", "-m", "app.train", "x"]) == 0
     assert (options[0].training_script_args, options[0].rdzv_id) == (["-m", "app.train", "x"], "mine")

@@ -94,6 +94,8 @@ def test_a_missing_program_is_refused(project: Path, command: tuple[str, ...], w
         ("nice -n 5 python -m torch.distributed.run --nproc_per_node gpu -m pkg.mod", "nice -n 5 python -m pkg.mod"),
         ("torchrun --nproc-per-node=1 train.py", None),
         ("torchrun --nnodes=4 --nproc-per-node=2 train.py", None),
+        ("torchrun --nnodes=2:4 --rdzv-backend=c10d --nproc-per-node=2 train.py", None),
+        ("torchrun --standalone --nproc-per-node=2 train.py", None),
         ("echo torchrun", None),
     ],
 )
@@ -107,6 +109,13 @@ def test_a_torchrun_in_each_rank_is_refused(project: Path, line: str, alone: str
     with pytest.raises(SpecError, match="in each of 4 ranks") as error:
         check_program(several, project)
     assert f"already: {alone}\nor" in str(error.value.remedy)
+
+
+def test_launches_of_their_own_in_each_rank_are_asked_for_by_name(project: Path) -> None:
+    asked: dict[str, str | int | float] = {"HPC_KIT_LAUNCHER": "torchrun"}
+    command = ("torchrun", "--nproc-per-node=2", "train.py")
+    job = Job(name="mine", command=command, env=asked, resources=Resources(nodes=2, ntasks_per_node=2))
+    check_agents(resolve(files.load(job, Cluster(name="here"), root=project), root=project))
 
 
 def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:

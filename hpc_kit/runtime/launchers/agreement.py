@@ -28,6 +28,8 @@ _BEGUN = (
 def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
     """Those of RANK, WORLD_SIZE, ... that are set, all saying what `world` says.
 
+    LOCAL_RANK is none of them where it says something else and is allowed to, see `sees_one_gpu`.
+
     Raises:
         ContradictoryEnvironment: One says something else.
     """
@@ -35,9 +37,7 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
         return ()
     said = {name: value for name in PLAIN if (value := number(environ, name)) is not None}
     wrong = [name for name, value in said.items() if getattr(world, PLAIN[name]) not in {value, None}]
-    if wrong == ["LOCAL_RANK"] and said["LOCAL_RANK"] == 0 and {"RANK", "WORLD_SIZE"} <= said.keys():
-        wrong = []  # scripts set it so where each task sees a GPU of its own
-    if wrong:
+    if wrong and not sees_one_gpu(environ, world):
         began, instead = _BEGUN[world.launcher == "mpi"]
         raise ContradictoryEnvironment(
             "two launchers claim this process",
@@ -47,7 +47,17 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
             f"or HPC_KIT_LAUNCHER=env, where a launcher inside of {began} has set them",
             everywhere="WORLD_SIZE" in wrong,
         )
-    return tuple(f"{name} = {value}" for name, value in said.items())
+    return tuple(f"{name} = {value}" for name, value in said.items() if name not in wrong)
+
+
+def sees_one_gpu(environ: Mapping[str, str], world: World) -> bool:
+    """Whether LOCAL_RANK = 0 beside the right numbers is right too: scripts set it where each task sees its own GPU."""
+    if environ.get(CHOICE, "").strip() == world.launcher:
+        return False
+    said = {name: number(environ, name) for name in PLAIN}
+    rest = all(said[name] == getattr(world, PLAIN[name]) for name in ("RANK", "WORLD_SIZE"))
+    others = said["LOCAL_WORLD_SIZE"] is None or world.local_world_size in {said["LOCAL_WORLD_SIZE"], None}
+    return rest and others and said["LOCAL_RANK"] == 0 and world.local_rank not in {0, None}
 
 
 def _phrase(world: World, wrong: list[str]) -> str:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 MARK = "HPC_KIT_EXPORTED"
 """Environment variable: the job and the step of the rank that has exported, and what."""
 
-_TOGETHER = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-"""What whoever launches outside of a step sets anew, all at once."""
+_WHO = {"RANK", "WORLD_SIZE"}
+"""What whoever launches outside of a step sets anew; an address alone, many job scripts set for their steps."""
 
-_OF_TORCH = {*_TOGETHER, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
+_OF_TORCH = {*_WHO, "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
 _CHOSEN = {"OMP_NUM_THREADS"}
 """What a job script may have set anew to the same value: no two can be told apart."""
 
@@ -34,7 +34,8 @@ def mark(exports: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, st
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that a rank of another job or step has exported or was started with, and that nobody has set anew."""
     place, *words = environ.get(MARK, "").split() or [""]
-    if not words or place == _place(environ):
+    # Every job or step that a rank starts has a number: without one, Slurm's names have been taken out by hand.
+    if not words or place == _place(environ) or not environ.get("SLURM_JOB_ID"):
         return {}
     said = dict(word.split("=", 1) for word in words if "=" in word)
     same = {name for name, value in said.items() if environ.get(name) == value}
@@ -51,7 +52,7 @@ def _set_anew(environ: Mapping[str, str], same: set[str]) -> bool:
     """Whether torch's names are those of a launcher inside of this job."""
     if environ.get("TORCHELASTIC_RUN_ID") or launched_inside(environ):
         return True
-    return slurm.why_no_step(environ) is not None and not _TOGETHER & environ.keys() <= same
+    return slurm.why_no_step(environ) is not None and not _WHO & environ.keys() <= same
 
 
 def _of_mpi() -> set[str]:

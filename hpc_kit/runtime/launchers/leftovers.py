@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_kit.runtime.launchers.agreement import sees_one_gpu
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -57,6 +59,12 @@ def pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ...], tupl
     agrees = tuple(f"{name} = {value}" for name, value in facts.items() if environ.get(name) == str(value))
     others = tuple(name for name, value in facts.items() if environ.get(name, str(value)) != str(value))
     return agrees, _listed(environ, others, "left by another launch")
+
+
+def local_rank(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
+    """LOCAL_RANK where it counts GPUs that the task sees, and not tasks."""
+    names = ("LOCAL_RANK",) if sees_one_gpu(environ, world) else ()
+    return _listed(environ, names, "the one GPU that this task sees")
 
 
 def looks_like_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -39,7 +39,9 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
         if in_step and _is_of_a_later_step(environ, world, family):
             raise _contradiction(environ, world, names)
         warnings = () if in_step else _more_ranks_than_tasks(environ, world, names)
-        return replace(world, warnings=warnings, agrees=agreement.with_plain_variables(environ, world))
+        agrees = agreement.with_plain_variables(environ, world)
+        left = world.left + leftovers.local_rank(environ, world)
+        return replace(world, warnings=warnings, agrees=agrees, left=left)
     _refuse_half_set(environ)
     return None
 
@@ -150,8 +152,10 @@ def _foreign(environ: Mapping[str, str], names: Names) -> bool:
 def _is_of_a_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:
     """Whether an srun step with ranks of its own runs here; daemons of mpirun are steps of one task a node."""
     names, step = FAMILIES[family], _step(environ, world)
-    if step is None or (step.rank, step.world_size) == (world.rank, world.world_size) or slurm.may_be_typed(environ):
+    if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
         return False
+    if _foreign(environ, names) or slurm.may_be_typed(environ):
+        return _foreign(environ, names)
     # An MPI that finds no launcher is a world of one; others have been asked for one.
     alone = world.world_size == 1 < step.world_size and family not in _OWN_NAMES
     if max(step.tasks_per_node, default=1) > 1 or alone:
@@ -159,7 +163,7 @@ def _is_of_a_later_step(environ: Mapping[str, str], world: World, family: str) -
     # A daemon starts its ranks on its own node.
     nodes = hosts_of(environ, "SLURM_JOB_NODELIST")
     elsewhere = [environ[name] for name in names.host if environ.get(name) in nodes and environ[name] not in step.hosts]
-    return bool(elsewhere) or _foreign(environ, names)
+    return bool(elsewhere)
 
 
 def _contradiction(environ: Mapping[str, str], world: World, names: Names) -> ContradictoryEnvironment:

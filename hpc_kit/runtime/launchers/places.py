@@ -21,14 +21,12 @@ def names_another_job(environ: Mapping[str, str], host: str) -> bool:
     and a job that was submitted elsewhere than on a node: nothing has come along from a rank.
     """
     nodes = _nodes(environ)
-    schemes = {_scheme(node) for node in nodes}
-    submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
-    if submitter and _scheme(submitter) not in schemes:
+    if environ.get("SLURM_SUBMIT_HOST") and not was_submitted_on_a_node(environ):
         return False
     name = host.partition(".")[0]
     if not name or name.isdigit() or ":" in host or environ.get("SLURMD_NODENAME", "").partition(".")[0] not in nodes:
         return False
-    return _plain(name) not in map(_plain, nodes) and _scheme(name) in schemes
+    return _plain(name) not in map(_plain, nodes) and _scheme(name) in map(_scheme, nodes)
 
 
 def are_not_all_here(environ: Mapping[str, str], hosts: Sequence[str]) -> bool:
@@ -46,6 +44,12 @@ def _nodes(environ: Mapping[str, str]) -> set[str]:
 def was_submitted_here(environ: Mapping[str, str]) -> bool:
     """Whether sbatch was called on one of the job's own nodes."""
     return environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0] in _nodes(environ)
+
+
+def was_submitted_on_a_node(environ: Mapping[str, str]) -> bool:
+    """Whether sbatch was called where, by its name, a node is: of this job or of another."""
+    submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
+    return bool(submitter) and _scheme(submitter) in map(_scheme, _nodes(environ))
 
 
 def _plain(name: str) -> str:

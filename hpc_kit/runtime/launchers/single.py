@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers import leftovers, slurm
+from hpc_kit.runtime.launchers import leftovers, places, slurm
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.launchers.families import FAMILIES
 from hpc_kit.runtime.variables import number, shown
@@ -56,7 +56,8 @@ def _forgotten(environ: Mapping[str, str]) -> tuple[str, ...]:
         and (number(environ, "SLURM_NTASKS") or 1) > 1
     ):
         said = shown(environ, "SLURM_PROCID", "SLURM_NTASKS")
-        said += ", but no SLURM_STEP_NUM_TASKS: let the container have all of SLURM_*"
+        missing = next(name for name in ("SLURM_STEP_NUM_TASKS", "SLURMD_NODENAME") if not environ.get(name))
+        said += f", but no {missing}: let the container have all of SLURM_*"
         return (f"some variables of a task or a shell, {said}; or, in a shell, {FORGOTTEN}",)
     in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     return _forgotten_srun(environ) if in_slurm else _forgotten_launcher(environ)
@@ -66,6 +67,7 @@ def _not_believed(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The warning for a rank of several, told by variables that do not count here."""
     if environ.get(CHOICE):
         return ()
+    on_a_node = places.was_submitted_on_a_node(environ)
     sizes = {names.rank: names.size for names in FAMILIES.values()} | {
         "RANK": "WORLD_SIZE",
         "HOROVOD_RANK": "HOROVOD_SIZE",
@@ -77,7 +79,8 @@ def _not_believed(environ: Mapping[str, str]) -> tuple[str, ...]:
         if rank == "HOROVOD_RANK":
             return (f"{said}, and this is one process: export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",)
         launcher = "mpi" if rank != "RANK" else "torchrun" if environ.get("TORCHELASTIC_RUN_ID") else "env"
-        said += " are taken for those of the job that has submitted this one, and this is one process"
+        whose = "taken for those of the job that has submitted this one" if on_a_node else "none of this process's"
+        said += f" are {whose}, and this is one process"
         return (f"{said}: HPC_KIT_LAUNCHER={launcher} believes them",)
     return ()
 

@@ -112,7 +112,8 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         left=leftovers.of_step(environ),
     ).checked()
     agrees, left = leftovers.pmi(environ, world)
-    world = replace(world, agrees=agreement.with_plain_variables(environ, world) + agrees, left=(*world.left, *left))
+    left = (*world.left, *left, *leftovers.local_rank(environ, world))
+    world = replace(world, agrees=agreement.with_plain_variables(environ, world) + agrees, left=left)
     return master.with_address(environ, world, here=step.here, task_ids=step.task_ids)
 
 

@@ -9,7 +9,7 @@ from hpc_kit.runtime.addresses import is_loopback
 from hpc_kit.runtime.launchers import leftovers, places, slurm
 from hpc_kit.runtime.launchers.families import FAMILIES
 from hpc_kit.runtime.launchers.plain import PLAIN_SOURCES
-from hpc_kit.runtime.variables import counts_of, hosts_of, master_port, needed, number
+from hpc_kit.runtime.variables import counts_of, hosts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ def _beside_step(
     """A warning where agents of the step are missing; an error where the step is newer than torchrun's variables."""
     if agents is None:
         return ()
-    if slurm.why_no_step(environ) is not None or (slurm.may_be_typed(environ) and not foreign):
-        _refuse_more_agents_than_nodes(environ, agents)
-        return ()
+    if slurm.why_no_step(environ) is not None:
+        return _more_agents_than_nodes(environ, agents)
     # Containers often get a few of the step's variables: without its size it contradicts nobody.
     tasks = number(environ, "SLURM_STEP_NUM_TASKS")
     several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
@@ -76,6 +75,9 @@ def _beside_step(
     # Steps of one task, one for each agent, are a common way to start torchrun.
     if not foreign and (tasks in {None, 1, agents} or by_mpirun):
         return ()
+    # Asked last: a later step has inherited by what it is known, and there task 0 alone looks so.
+    if slurm.may_be_typed(environ) and not foreign:
+        return _more_agents_than_nodes(environ, agents)
     if tasks is not None and 1 < agents < tasks and not several_a_node and not foreign:
         return (f"{agents} agents make this world, and the step has {tasks} tasks (GROUP_WORLD_SIZE)",)
     unset = "unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID before srun"
@@ -104,13 +106,18 @@ def _are_ranks_of_mpirun(environ: Mapping[str, str], agents: int) -> bool:
     return False
 
 
-def _refuse_more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> None:
-    """In a batch shell: sbatch, called by a worker of torchrun, hands that torchrun's variables on to the new job."""
+def _more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> tuple[str, ...]:
+    """In a batch shell: sbatch, called by a worker of torchrun, hands that torchrun's variables on to the new job.
+
+    A warning where they meet on this very node, from which the job was submitted; an error where they meet elsewhere.
+    """
     nodes = number(environ, "SLURM_JOB_NUM_NODES")
     # Several agents on one node, as in a rehearsal of several nodes, meet there.
     address = environ["MASTER_ADDR"]
-    named = address == environ.get("SLURMD_NODENAME") and not places.was_submitted_here(environ)
-    if nodes is not None and agents > nodes and not (named or is_loopback(address)):
+    if nodes is None or agents <= nodes or is_loopback(address):
+        return ()
+    # torchrun's c10d gives the full name of the host.
+    if _first_label(address) != _first_label(environ.get("SLURMD_NODENAME", "")):
         raise ContradictoryEnvironment(
             "torchrun's variables are of another job",
             found=f"GROUP_WORLD_SIZE = {agents} agents (TORCHELASTIC_RUN_ID = {environ['TORCHELASTIC_RUN_ID']})\n"
@@ -119,3 +126,11 @@ def _refuse_more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> N
             "or unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID in the batch script;\n"
             "or HPC_KIT_LAUNCHER=torchrun, where they are right",
         )
+    if not places.was_submitted_here(environ):
+        return ()
+    said = shown(environ, "GROUP_WORLD_SIZE", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_HOST")
+    return (f"more agents than the job has nodes: {said}; unset TORCHELASTIC_RUN_ID if it is the submitter's",)
+
+
+def _first_label(host: str) -> str:
+    return host.partition(".")[0].lower()

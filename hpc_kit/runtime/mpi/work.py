@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -52,7 +53,10 @@ class Tellers:
             call = self._calls.get()
             try:
                 call()
+            except Exception:  # noqa: BLE001 (nobody waits for this thread: it tells, and is there for the next call)
+                traceback.print_exc()
             finally:
+                del call  # it holds the tensors of a call that is over
                 with self._guard:
                     self._busy -= 1
                     self._free += 1

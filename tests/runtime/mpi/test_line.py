@@ -13,6 +13,7 @@ from torch import distributed as dist
 
 from hpc_kit.runtime.mpi.line import Line
 from hpc_kit.runtime.mpi.waiting import Clock, in_time
+from hpc_kit.runtime.mpi.work import Tellers
 
 
 class Request:
@@ -152,3 +153,16 @@ def test_what_has_no_end_of_its_own_gets_one() -> None:
         in_time(lambda: dict[int, int]()[1], 5, "nobody")
     with pytest.raises(dist.DistBackendError, match=r"timed out waiting 0\.01 s for the others"):
         in_time(lambda: time.sleep(0.2), 0.01, "the others")
+
+
+def test_a_teller_outlives_a_call_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    tellers, told = Tellers(), threading.Event()
+
+    def fail() -> None:
+        raise OSError("no such tensor")
+
+    tellers.tell(fail)
+    tellers.quiet(10)
+    tellers.tell(told.set)
+    assert told.wait(10)
+    assert "no such tensor" in capsys.readouterr().err
