@@ -53,7 +53,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = T
                 file.flush()
                 os.fsync(descriptor)
         draft.replace(path)
-    except OSError:
+    except BaseException:
         draft.unlink(missing_ok=True)
         raise
 

@@ -19,7 +19,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """
     from hpc_kit.submit.cancelling import cancel
 
-    place = here(cluster)
+    place = here(cluster, sure=True)
     place.access.require(place.cluster.name)
     before = cancel(list(words), place.runs, place.access, cluster=place.cluster.name)
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli import account
-from hpc_kit.cli.session import CLUSTER, here, line
+from hpc_kit.cli.session import CLUSTER, Here, here, line
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ def command(
     place = here(cluster)
     run = run_of(place.runs, word)
     _check(run, rank, every=every, batch=batch)
-    if follow:
-        return account.follow(run, place.access, ranks=None if every else (rank or 0,), as_json=as_json)
+    access = _access(run, place, follow=follow)
+    if follow and access is not None:
+        return account.follow(run, access, ranks=None if every else (rank or 0,), as_json=as_json)
     elements = run.elements()
     ranks = [] if batch else run.ranks() if every else [rank or 0]
     if as_json:
-        statuses = _statuses(elements or [run], place.access)
+        statuses = _statuses(elements or [run], access)
         told = [_entry(job, ranks, status) for job, status in zip(elements or [run], statuses, strict=True)]
         click.echo(json.dumps(told if elements else told[0], indent=2))
         return 0
@@ -55,7 +56,7 @@ def command(
             _print_all(each)
         elif log.exists() or not elements:
             _print(log)
-    _print_end(run, elements, place.access)
+    _print_end(run, elements, access)
     return 0
 
 
@@ -86,8 +87,25 @@ def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
         raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
 
 
-def _statuses(jobs: list[Run], access: Access) -> list[JobStatus | None]:
+def _access(run: Run, place: Here, *, follow: bool) -> Access | None:
+    """The Slurm to ask of a run; None: it is of another one, where this one has somebody else's job of that id."""
+    from hpc_kit.submit.whose import elsewhere, is_of, typed_name
+
+    known = run.known
+    # A launch over ssh has no Slurm, so nobody's job has its id.
+    if known is None or known.slurm not in {"system", "embedded"} or is_of(run, place.cluster.name, place.access):
+        return place.access
+    if follow:
+        raise elsewhere(run, known, place.cluster.name, f"hpc-kit logs {run.job_id} -f")
+    # What is told to be typed next is for the run's own cluster.
+    click.get_current_context().params["cluster"] = typed_name(known)
+    return None
+
+
+def _statuses(jobs: list[Run], access: Access | None) -> list[JobStatus | None]:
     """What Slurm says of them; without a controller, their own files have to do."""
+    if access is None:
+        return [None] * len(jobs)
     from hpc_kit.slurm.status import whole
 
     try:
@@ -119,7 +137,7 @@ def _print_all(run: Run) -> None:
                 click.echo(f"{rank:>4}: {text}")
 
 
-def _print_end(run: Run, elements: list[Run], access: Access) -> None:
+def _print_end(run: Run, elements: list[Run], access: Access | None) -> None:
     """How the job ended, or how to go on with one that has not."""
     from hpc_kit.submit.outcome import ends_of
 
@@ -129,6 +147,10 @@ def _print_end(run: Run, elements: list[Run], access: Access) -> None:
         account.next_steps(run.job_id, going=True)
         return
     outcomes = ends_of(zip(jobs, statuses, strict=True))
+    if access is None and run.known is not None and not all(each.state.finished for each in outcomes):
+        click.echo(f"\njob {run.job_id} was submitted to cluster {run.known.cluster}, not asked here")
+        account.next_steps(run.job_id, going=True)
+        return
     click.echo()
     if elements:
         account.conclude_array(run, outcomes)

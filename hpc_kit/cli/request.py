@@ -150,13 +150,13 @@ def _request(job: str | None) -> Request:
     return Request(job, program, shape, given["settings"], given["cluster"], options)
 
 
-def job_of(request: Request, root: Path) -> Resolved:
-    """The job of a request, fitted to its cluster.
+def job_of(request: Request, root: Path, *, sure: bool = False) -> Resolved:
+    """The job of a request, fitted to its cluster; `sure`: see `default_cluster`.
 
     Raises:
         SpecError: The request, or a file that it names, says something that cannot be.
     """
-    choice = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ)
+    choice = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ, sure=sure)
     return resolve(loaded(request, root, choice), root=root, again=again(request, choice))
 
 

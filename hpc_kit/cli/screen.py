@@ -34,6 +34,8 @@ class Screen:
 
     def show(self, text: str) -> None:
         """Show lines as soon as they are taken; nothing any more where that was given up."""
+        if self.missed:
+            return
         shown = text if sys.stdout.isatty() else click.unstyle(text)
         data = f"{shown}\n".encode(sys.stdout.encoding, "replace")
         taken = time.monotonic()

@@ -28,16 +28,21 @@ class Here(NamedTuple):
     runs: Path
 
 
-def here(name: str | None) -> Here:
+def here(name: str | None, *, sure: bool = False) -> Here:
     """The cluster of that name, or the one that fits this machine.
+
+    Args:
+        name: Name or path of a cluster file.
+        sure: Refuse to guess where Slurm does not tell whether it is there.
 
     Raises:
         SpecError: There is no such cluster file.
+        SlurmUnavailable: Which cluster fits cannot be known, and has to be.
     """
     from hpc_kit.submit.access import access_of
 
     root = places.current_folder()
-    cluster = load_cluster(name or default_name(root, os.environ), root=root)
+    cluster = load_cluster(name or default_name(root, os.environ, sure=sure), root=root)
     return Here(cluster, access_of(cluster), root / cluster.runs)
 
 

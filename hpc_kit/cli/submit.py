@@ -66,7 +66,7 @@ def command(
     root = places.current_folder()
     requests = requests_of(jobs)
     _check_together(requests, chain, alone=test_only or save is not None)
-    resolved = [job_of(request, root) for request in requests]
+    resolved = [job_of(request, root, sure=True) for request in requests]
     for each in resolved:
         check_program(each, root)
     if test_only:
@@ -111,7 +111,7 @@ def _send(
     for request, job in zip(requests, resolved, strict=True):
         if chain is not None and done:
             options = {**request.options, **dependency(chain, done[-1].job_id, job.job.resources.given())}
-            job = job_of(structs.replace(request, options=options), root)  # noqa: PLW2901 - the same, with what it waits for
+            job = job_of(structs.replace(request, options=options), root, sure=True)  # noqa: PLW2901 - the same, with what it waits for
         after = f", {job.job.resources.dependency}" if chain is not None and done else ""
         tell = partial(_tell_job, job=job, after=after)
         try:

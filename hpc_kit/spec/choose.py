@@ -18,17 +18,26 @@ class Choice(Struct, frozen=True):
     settings: dict[str, object]
 
 
-def default_cluster(root: Path, environ: Mapping[str, str]) -> Choice:
-    """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`."""
+def default_cluster(root: Path, environ: Mapping[str, str], *, sure: bool = True) -> Choice:
+    """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`.
+
+    Args:
+        root: The user's project.
+        environ: The environment to look in.
+        sure: Refuse to guess where a Slurm without an answer leaves it open; else that is a `slurm`, too.
+
+    Raises:
+        SlurmUnavailable: It cannot be known, and has to be.
+    """
     if named := _named(root, environ):
         return Choice(named, {})
-    name = _here(environ)
+    name = _here(environ, sure=sure)
     return Choice(name, {} if name == "local" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
 
 
-def default_name(root: Path, environ: Mapping[str, str]) -> str:
+def default_name(root: Path, environ: Mapping[str, str], *, sure: bool = False) -> str:
     """The name of `default_cluster`, without a question for what its nodes have."""
-    return _named(root, environ) or _here(environ)
+    return _named(root, environ) or _here(environ, sure=sure)
 
 
 def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
@@ -36,10 +45,16 @@ def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
     return Choice(_named(root, environ) or "hosts", {})
 
 
-def _here(environ: Mapping[str, str]) -> str:
+def _here(environ: Mapping[str, str], *, sure: bool) -> str:
+    from hpc_kit.errors import SlurmUnavailable
     from hpc_kit.slurm import presence
 
-    return "slurm" if presence.find_slurm(environ) else "local"
+    try:
+        return "slurm" if presence.find_slurm(environ) else "local"
+    except SlurmUnavailable:
+        if sure:
+            raise
+        return "slurm"  # there is an sbatch
 
 
 def _named(root: Path, environ: Mapping[str, str]) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import SlurmUnavailable, UnknownJob
-from hpc_kit.run_files import RECORD
+from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.commands import scancel_argv
 from hpc_kit.slurm.job_id import base_id
-from hpc_kit.submit.listing import Line, Wanted, is_of, statuses
+from hpc_kit.submit.listing import Line, Wanted, statuses
 from hpc_kit.submit.runs import Runs
+from hpc_kit.submit.whose import elsewhere, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,10 +35,12 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
     """
     wanted = Wanted.of(words)
     known_runs = Runs(runs)
-    _check_cluster((known_runs.find(job_id) for job_id in wanted.ids), cluster)
+    _check_cluster((known_runs.find(job_id) for job_id in wanted.ids), cluster, access)
     before = statuses(words, runs, access, cluster=cluster)
     here = {line.name for line in before if line.status is not None}
-    _check_cluster((run for name in wanted.names if name not in here for run in known_runs.named(name)[:1]), cluster)
+    _check_cluster(
+        (run for name in wanted.names if name not in here for run in known_runs.named(name)[:1]), cluster, access
+    )
     going = [line for line in before if line.status is not None and not line.status.state.finished]
     known = {
         job_id for line in going for job_id in (line.job_id, base_id(line.job_id), line.status and line.status.raw_id)
@@ -56,14 +58,8 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
     return before
 
 
-def _check_cluster(runs: Iterable[Run | None], cluster: str | None) -> None:
+def _check_cluster(runs: Iterable[Run | None], cluster: str | None, access: Access) -> None:
     """Each cluster counts from 1: an id that means a run of another one must not end whoever has it here."""
     for run in runs:
-        if run is None or run.known is None or is_of(run, cluster):
-            continue
-        other = run.known.cluster
-        raise UnknownJob(
-            f"job {run.job_id} is one of cluster {other}, and {cluster} was to be asked",
-            found=f"{run.array_folder / RECORD}: {run.name}, submitted {run.known.submitted[:19].replace('T', ' ')}",
-            remedy=f"hpc-kit cancel {run.job_id} --cluster {other}; who has that id here: squeue --job={run.job_id}",
-        )
+        if run is not None and run.known is not None and not is_of(run, cluster, access):
+            raise elsewhere(run, run.known, cluster, f"hpc-kit cancel {run.job_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
@@ -12,6 +13,7 @@ from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.slurm.user import user_name
 from hpc_kit.submit.outcome import ends_of, recorded_end
 from hpc_kit.submit.runs import RECENT, Run, Runs
+from hpc_kit.submit.whose import is_of, typed_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,7 +121,7 @@ class _Look:
 
     def __init__(self, wanted: Wanted, known: Runs, access: Access, cluster: str | None, now: dt.datetime) -> None:
         self.wanted, self.known, self.now = wanted, known, now
-        self.cluster = cluster
+        self.cluster, self.access = cluster, access
         self.recent = self._recent()
         self.survey: Survey = access.survey([*wanted.ids, *self._open_ends()], ended=not wanted.again)
         self.user = user_name()
@@ -141,7 +143,7 @@ class _Look:
         return [run.job_id for run in self.recent if self._is_here(run) and recorded_end(run) is None]
 
     def _is_here(self, run: Run) -> bool:
-        return is_of(run, self.cluster)
+        return is_of(run, self.cluster, self.access)
 
     def _mine(self) -> list[JobStatus]:
         every, names = self.wanted.mine, self.wanted.names
@@ -225,14 +227,10 @@ class _Look:
     def _elsewhere(self, run: Run, end: Outcome) -> Line:
         """A run of another cluster: its own files may tell how it ended."""
         other = run.known.cluster if run.known else ""
+        typed = quote(typed_name(run.known)) if run.known else other
         sentence = end.sentence if end.state.finished else f"It was submitted to cluster {other}, not asked here."
-        step = None if end.state.finished else f"hpc-kit status {run.job_id} --cluster {other}"
+        step = None if end.state.finished else f"hpc-kit status {run.job_id} --cluster {typed}"
         return Line(run.job_id, run.name, end.state, sentence, step, None, run)
-
-
-def is_of(run: Run, cluster: str | None) -> bool:
-    """Whether a run may be of this cluster, as far as its record tells; None: of any."""
-    return cluster is None or run.known is None or run.known.cluster in {"", cluster}
 
 
 def _is_news(run: Run, status: JobStatus | None) -> bool:

@@ -99,6 +99,7 @@ class KnownResources(Struct, frozen=True, kw_only=True):
     """What was asked of Slurm."""
 
     array: str | int | None = None
+    clusters: str | None = None
 
 
 class KnownJob(Struct, frozen=True, kw_only=True):
@@ -113,6 +114,7 @@ class KnownResolved(Struct, frozen=True, kw_only=True):
 
     job: KnownJob = KnownJob()
     world_size: int = 1
+    sources: tuple[str, ...] = ()
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -125,7 +127,9 @@ class Known(Struct, frozen=True, kw_only=True):
     cluster: str = ""
     slurm: str = "system"
     slurm_version: str | None = None
+    command_line: list[str] = []
     resolved: KnownResolved = KnownResolved()
+    environment: dict[str, str] = {}
     end: RecordEnd | None = None
     elements: dict[str, RecordEnd] = {}
 

@@ -9,6 +9,7 @@ with a mark, until a later submission has found out what became of them (`hpc_ki
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import TYPE_CHECKING
@@ -165,16 +166,19 @@ def _move(own: Path, job_id: str, started: float, record: bytes) -> Path:
     """Its files become those of a job."""
     run = own.with_name(job_id)
     _set_aside(run, started)
-    (own / MARK).unlink(missing_ok=True)
     write_whole(own / RECORD, record)
-    if run.exists():
-        # The job has started by now: its script has made the folder.
+    try:
+        own.rename(run)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        # The job has started by now: its script has made the folder, perhaps this very moment.
         run.chmod(0o700)
-        for path in own.iterdir():
+        for path in sorted(own.iterdir(), key=lambda each: each.name == MARK):
             path.rename(run / path.name)
         own.rmdir()
-    else:
-        own.rename(run)
+    # Last: what fails before can be found again.
+    (run / MARK).unlink(missing_ok=True)
     point(run.with_name(LATEST), job_id)
     return run
 

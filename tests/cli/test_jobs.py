@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.cli import root
+from hpc_kit.cli.account import program
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import claim_first_failure
 from hpc_kit.submit.runs import Run
@@ -219,3 +220,20 @@ def test_logs_and_status_are_read_where_the_clusters_slurm_is_not(
     assert "12  job" in call("status", "12")[1]
     with pytest.raises(SlurmUnavailable, match="there is no Slurm here"):
         call("cancel", "12")
+
+
+def test_a_run_of_another_slurm_is_read_and_nobody_is_asked(failed: Run, call: Call, slurm: FakeSlurm) -> None:
+    path = failed.folder / "record.json"
+    known = {**json.loads(path.read_text()), "cluster": "a", "slurm": "embedded", "command_line": ["x", "--cluster=a"]}
+    path.write_text(json.dumps(known))
+    slurm.queue("12 COMPLETED")
+    before = path.read_bytes()
+    text = call("logs", "12")[1]
+    assert "I am 0" in text
+    assert "job 12 was submitted to cluster a, not asked here" in text
+    assert f"{program()} logs 12 -f --cluster a" in text
+    assert json.loads(call("logs", "12", "--json")[1])["state"] == "UNKNOWN"
+    with pytest.raises(UnknownJob, match="one of cluster a, and fake was to be asked") as error:
+        call("logs", "12", "-f")
+    assert str(error.value.remedy).startswith("hpc-kit logs 12 -f --cluster a;")
+    assert (path.read_bytes(), (slurm.folder / "squeue.calls").exists()) == (before, False)

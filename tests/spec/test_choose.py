@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.render import render
+from hpc_kit.slurm import presence
 from hpc_kit.spec.choose import Choice, default_cluster, default_name
 
 
@@ -63,6 +65,20 @@ def test_a_controller_that_is_down_is_still_a_slurm(project: Path, slurm: dict[s
     sinfo = Path(slurm["FOLDER"], "sinfo")
     sinfo.write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2\nexit 1\n")
     assert default_cluster(project, slurm) == Choice("slurm", {})
+
+
+def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
+    project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("hpc_kit.spec.choose._may_have_gpus", lambda _: True)
+    Path(slurm["FOLDER"], "sinfo").write_text("#!/bin/sh\nexec sleep 60\n")
+    assert default_name(project, slurm) == "slurm"
+    assert default_cluster(project, slurm, sure=False) == Choice("slurm", {})
+    for refused in (lambda: default_cluster(project, slurm), lambda: default_name(project, slurm, sure=True)):
+        with pytest.raises(SlurmUnavailable, match="does not tell whether it has a cluster"):
+            refused()
 
 
 def test_its_name_alone_asks_nothing_of_its_nodes(project: Path, slurm: dict[str, str]) -> None:

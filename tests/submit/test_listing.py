@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from hpc_kit.submit.cancelling import cancel
 from hpc_kit.submit.listing import Line, Wanted, look, statuses
 from hpc_kit.submit.runs import Runs
 from hpc_kit.submit.submission import submit
+from hpc_kit.submit.whose import is_of, typed_name
 from tests.submit.fake import FakeSlurm, row_of
 
 
@@ -139,6 +141,58 @@ def test_a_run_of_another_cluster_is_not_cancelled_nor_who_has_its_id_here(
     assert (line.name, line.run) == ("other", None)
     cancel(["12"], runs, access, cluster="fake")
     assert slurm.told("scancel.calls") == "12\n"
+
+
+def test_two_names_of_the_slurm_on_path_mean_the_same_one(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    (runs.parent / "env/site.toml").write_text('name = "the site"\nslurm = "system"\npython = "/opt/python"\n')
+    submit("job", "site")
+    slurm.queue("12 RUNNING")
+    access = Access(slurm.environ(os.environ), embedded=False)
+    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="slurm").lines
+    assert line.run is not None
+    cancel(["12"], runs, access, cluster="slurm")
+    assert slurm.told("scancel.calls") == "12\n"
+    other = access._replace(environ={**access.environ, "SLURM_CONF": "/other/slurm.conf"})
+    with pytest.raises(UnknownJob, match="one of cluster the site") as error:
+        cancel(["12"], runs, other, cluster="slurm")
+    assert str(error.value.remedy).startswith("hpc-kit cancel 12 --cluster site;")
+
+
+def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, runs: Path) -> None:
+    submit("job", "fake")
+    path = runs / "job/12/record.json"
+    known = json.loads(path.read_text())
+    known |= {"slurm": "embedded", "environment": {"HPC_KIT_SLURM_STATE": "/state"}}
+    path.write_text(json.dumps(known))
+    run = Runs(runs).need("12")
+    assert [
+        is_of(run, "local", Access({"HPC_KIT_SLURM_STATE": state}, embedded=True)) for state in ("/state", "/other")
+    ] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "sources", "typed"),
+    [
+        (["hpc-kit", "submit", "job", "--cluster", "my.toml"], ("jobs/job.toml", "env/x.toml"), "my.toml"),
+        (["hpc-kit", "submit", "--cluster=a", "--", "true", "--cluster=b"], (), "a"),
+        (["hpc-kit", "submit", "job"], ("jobs/job.toml", "env/default.toml"), "default"),
+        (["python"], ("jobs/job.toml",), "its name"),
+    ],
+)
+def test_a_cluster_is_named_as_it_can_be_loaded(words: list[str], sources: tuple[str, ...], typed: str) -> None:
+    known = record.Known(
+        job_id="12",
+        job_name="job",
+        submitted="",
+        logs=record.RecordLogs(batch="12.log", ranks="12/rank-%t.log"),
+        cluster="its name",
+        command_line=words,
+        resolved=record.KnownResolved(sources=sources),
+    )
+    assert typed_name(known) == typed
 
 
 def test_a_refused_scancel_is_an_error(slurm: FakeSlurm, runs: Path, access: Access) -> None:

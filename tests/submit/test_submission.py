@@ -433,6 +433,47 @@ def test_a_record_that_fails_after_sbatch_says_that_the_job_is_there(slurm: Fake
     assert "scancel 12" in str(error.value.remedy)
 
 
+def test_a_folder_that_the_job_makes_unseen_takes_the_record_in(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = project / "runs/job/12"
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path != made and exists(path))  # as NFS may have it
+    slurm.says("sbatch.hook", f"mkdir {made}; echo there >{made}/rank-0.log")
+    assert submit("job", "fake").job_id == "12"
+    assert sorted(path.name for path in made.iterdir()) == ["rank-0.log", "record.json", "script.sbatch"]
+    assert not list((project / "runs/job").glob(f"{STAGING}*"))
+
+
+def test_a_lost_submission_that_a_full_disk_kept_from_being_recorded_stays_one(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = lose(slurm, project)
+    slurm.says("40.path", f"{staged}/script.sbatch")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "write_whole", full)
+        with pytest.raises(RecordError, match="job 40 is found again"):
+            submit("job", "fake")
+    assert submit("job", "fake").job_id == "40"
+    assert sorted(path.name for path in (project / "runs/job/40").iterdir()) == ["record.json", "script.sbatch"]
+
+
+def test_ctrl_c_while_the_files_are_written_leaves_none(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit("job", "fake")
+    assert not (project / "runs").exists()
+
+
 def test_an_earlier_run_of_the_same_id_is_set_aside(slurm: FakeSlurm, project: Path) -> None:
     old = submit("job", "fake").run
     (old.folder / "summary.json").write_text('{"loss": 1}')
