@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from paramiko import Channel
 
 _BOOT = (
-    "import sys; s = sys.stdin.buffer; "
+    "import sys; "
     "sys.version_info < (3, 6) and sys.exit('Python %d.%d is older than 3.6' % sys.version_info[:2]); "
-    "exec(s.read(int(s.readline())))"
+    "s = sys.stdin.buffer; exec(s.read(int(s.readline())))"
 )
 """All that stands on the host's command line; the program, and with it every value, comes through stdin."""
 

@@ -48,7 +48,8 @@ def read(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = reader.fieldnames or ()
-            rows = list(reader)
+            # A spreadsheet leaves lines of commas only.
+            rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(
             f"cannot read {path}", found=str(error), remedy="a CSV file with the columns that docs/planner.md lists"
@@ -61,13 +62,13 @@ def read(path: Path) -> list[dict[str, str]]:
             remedy="the columns of docs/planner.md",
         )
     seen: set[str] = set()
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows.items():
         if not row["case_id"]:
             raise SpecError(f"{path}, line {line}: no case_id", remedy="a name of its own for each row")
         if row["case_id"] in seen:
             raise SpecError(f"{path}, line {line}: case_id {row['case_id']} appears twice", remedy="keep one")
         seen.add(row["case_id"])
-    return rows
+    return list(rows.values())
 
 
 def reported_memory(run: Run, rates: Rates) -> Memory:

@@ -16,14 +16,21 @@ ARCH = {
     "nemotron": ("nemotron4",),
 }
 PRECISION = {
-    "bf16": ("bfloat16",),
-    "fp16": ("float16", "half"),
+    "bf16": ("bfloat16", "bf16mixed", "ampbf16"),
+    "fp16": ("float16", "half", "fp16mixed", "16mixed", "ampfp16"),
     "fp8": ("float8", "e4m3", "hybrid"),
 }
 GRAD_DTYPE = {"fp32": ("float32", "float"), "bf16": ("bfloat16",), "fp16": ("float16", "half")}
-RECOMPUTE = {"none": ("false", "no", "off"), "selective": ("core",), "full": ("true", "yes", "on", "block", "uniform")}
+RECOMPUTE = {
+    "none": ("false", "no", "off", "0"),
+    "selective": ("core", "selectiveop"),
+    "full": ("true", "yes", "on", "1", "block", "uniform"),
+}
 FP8_RECIPE = {"tensorwise": (), "rowwise": ()}
-SCHEDULE = {"1f1b": (), "interleaved-1f1b": ("interleaved",)}
+SCHEDULE = {"1f1b": (), "interleaved-1f1b": ("interleaved", "interleaved1f1b")}
+NO_SCHEDULE = ("zb", "zerobubble", "dualpipe")
+NO_PRECISION = ("32", "64", "fp4", "int")
+"""Parts of the names of schedules and of formats that are not modelled."""
 FRAMEWORK = {
     "megatron": ("megatronlm", "megatroncore", "mcore"),
     "megatron-deepspeed": ("deepspeed",),
@@ -35,7 +42,10 @@ FRAMEWORK = {
 }
 """What each of these cells can say, and other spellings of it; case, `-`, `_`, `.` and blanks do not count."""
 
-FLAGS = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
+FLAGS = {
+    **dict.fromkeys(("true", "yes", "1", "1.0", "on"), True),
+    **dict.fromkeys(("false", "no", "0", "0.0", "off", "none"), False),
+}
 
 
 def plain(text: str) -> str:
@@ -73,16 +83,45 @@ class Cells:
                 return word
         raise SpecError(f"{name} is '{value}', none of {', '.join(table)}")
 
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """Yes or no.
+    def usual(self, name: str, table: Mapping[str, tuple[str, ...]], default: str = "") -> str:
+        """As `known`, but a word that is none of them counts as an empty cell, which is said."""
+        try:
+            return self.known(name, table, default)
+        except SpecError:
+            self.assumed.append(f"{name} '{self.text(name)}' as {default or 'not given'}")
+            self.row = {**self.row, name: ""}
+            return default
+
+    def schedule(self) -> str:
+        """The pipeline's schedule; "": not known.
 
         Raises:
-            SpecError: It is neither.
+            SpecError: It is known, and not modelled.
         """
+        value = plain(self.text("pipeline_schedule"))
+        if value.startswith(NO_SCHEDULE):
+            raise SpecError(f"pipeline_schedule is '{value}': zero-bubble schedules are not modelled")
+        if value in {"gpipe", "afab"}:
+            self.assumed.append(f"pipeline_schedule '{value}' as 1f1b")
+            return "1f1b"
+        return self.usual("pipeline_schedule", SCHEDULE)
+
+    def precision(self) -> str:
+        """Of the matrix products.
+
+        Raises:
+            SpecError: It is known, and not modelled.
+        """
+        value = plain(self.text("precision"))
+        read = self.known if any(part in value for part in NO_PRECISION) else self.usual
+        return read("precision", PRECISION, "bf16")
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Yes or no; what is neither is taken for the default, which is said."""
         value = self.text(name, str(default).lower())
         if value.lower() not in FLAGS:
-            raise SpecError(f"{name} is '{value}', neither true nor false")
-        return FLAGS[value.lower()]
+            self.assumed.append(f"{name} '{value}' as {str(default).lower()}")
+        return FLAGS.get(value.lower(), default)
 
     def number(self, name: str, default: float | None = None, *, say: bool = True) -> float:
         """A number from 0.

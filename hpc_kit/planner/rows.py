@@ -161,7 +161,7 @@ def _batch(cells: Cells, dp: int) -> tuple[int, int | None]:
 def _run(cells: Cells) -> Run:
     if cells.text("cpu_offload") and cells.flag("cpu_offload"):
         raise SpecError("cpu_offload is not modelled")
-    precision = cells.known("precision", words.PRECISION, "bf16")
+    precision = cells.precision()
     framework = _framework(cells)
     usual = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
     degrees = _degrees(cells, cells.count("layers", most=MOST_LAYERS))
@@ -181,12 +181,12 @@ def _run(cells: Cells) -> Run:
         zero_stage=cells.count("zero_stage", 0, least=0, most=3),
         sequence_parallel=cells.flag("sequence_parallel") and tp > 1,
         tp_overlap=tp > 1 and cells.flag("tp_overlap", default=framework in OVERLAPS),
-        recompute=cast(Recompute, cells.known("recompute", words.RECOMPUTE) or "none"),
+        recompute=cast(Recompute, cells.usual("recompute", words.RECOMPUTE) or "none"),
         flash=cells.flag("flash_attention", default=True),
         precision=precision,
-        rowwise=cells.known("fp8_recipe", words.FP8_RECIPE) == "rowwise",
+        rowwise=precision == "fp8" and cells.usual("fp8_recipe", words.FP8_RECIPE) == "rowwise",
         compiled=cells.flag("torch_compile"),
-        grad_bytes=4 if cells.known("grad_dtype", words.GRAD_DTYPE, usual) == "fp32" else 2,
+        grad_bytes=4 if cells.usual("grad_dtype", words.GRAD_DTYPE, usual) == "fp32" else 2,
         framework=framework,
     )
     if run.virtual_stages * run.pp > run.model.layers:

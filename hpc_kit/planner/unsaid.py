@@ -1,4 +1,4 @@
-"""What a row of a cases file leaves open: the fastest choice that fits."""
+"""What a row of a cases file leaves open: the fastest choice that fits, and as few virtual stages as will do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from itertools import product
 
 from msgspec import structs
 
-from hpc_kit.planner import cells as words
 from hpc_kit.planner import hardware
 from hpc_kit.planner.cells import Cells
 from hpc_kit.planner.constants import Rates, builtin
@@ -16,6 +15,8 @@ from hpc_kit.planner.search import divisors
 from hpc_kit.planner.steps import step_time
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
+BUBBLE = 0.1
+"""Share of the ideal time below which more virtual stages are not taken for granted."""
 INTERLEAVES = frozenset({"megatron", "nemo"})
 """Frameworks that are run with virtual stages where a row does not say how many."""
 
@@ -34,7 +35,7 @@ def completed(run: Run, cells: Cells, *, open_batch: bool) -> Run:
         open_batch: Neither says the row a micro-batch, nor does one follow.
     """
     share = run.global_batch // run.dp
-    schedule = cells.known("pipeline_schedule", words.SCHEDULE)
+    schedule = cells.schedule() if run.pp > 1 else ""
     open_stages = run.pp > 1 and not cells.text("virtual_stages")
     open_recompute = not cells.text("recompute")
     sizes = [b for b in MICRO_BATCHES if share % b == 0] if open_batch else [run.micro_batch]
@@ -43,15 +44,28 @@ def completed(run: Run, cells: Cells, *, open_batch: bool) -> Run:
     options = [
         structs.replace(run, micro_batch=b, virtual_stages=v, recompute=r) for b, v, r in product(sizes, chunks, again)
     ]
-    chosen = fastest([one for one in options if one.virtual_stages == 1 or one.micro_batches % one.pp == 0] or options)
-    for name, is_open in (
-        ("micro_batch", open_batch),
-        ("virtual_stages", open_stages),
-        ("recompute", open_recompute),
+    options = [one for one in options if one.virtual_stages == 1 or one.micro_batches % one.pp == 0] or options
+    moderate = open_stages and not schedule
+    chosen = fastest(_moderate(options) if moderate else options)
+    few = f"the fewest for a bubble below {BUBBLE:.0%}, or the most there can be"
+    for name, is_open, why in (
+        ("micro_batch", open_batch, "the fastest that fits"),
+        ("virtual_stages", open_stages, few if moderate else "the fastest that fits"),
+        ("recompute", open_recompute, "the fastest that fits"),
     ):
         if is_open:
-            cells.assumed.append(f"{name} = {getattr(chosen, name)}, the fastest that fits")
+            cells.assumed.append(f"{name} = {getattr(chosen, name)}, {why}")
     return chosen
+
+
+def _moderate(options: list[Run]) -> list[Run]:
+    """Of each micro-batch and recomputation the fewest virtual stages whose bubble is short, else the most."""
+    found: dict[tuple[int, str], Run] = {}
+    for one in sorted(options, key=lambda one: one.virtual_stages):
+        best = found.get((one.micro_batch, one.recompute))
+        if best is None or (best.pp - 1) / (best.micro_batches * best.virtual_stages) >= BUBBLE:
+            found[one.micro_batch, one.recompute] = one
+    return list(found.values())
 
 
 def _chunks(run: Run, schedule: str) -> list[int]:

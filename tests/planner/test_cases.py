@@ -108,6 +108,16 @@ def test_a_case_twice(tmp_path: Path) -> None:
         read(path)
 
 
+def test_lines_without_a_word_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "cases.csv"
+    empty, row = "," * (len(ROW) - 1), ",".join(ROW.values())
+    path.write_text("\n".join([",".join(ROW), row, empty, empty]))
+    assert read(path) == [ROW]
+    path.write_text("\n".join([",".join(ROW), empty, row, row]))
+    with pytest.raises(SpecError, match="line 4: case_id one appears twice"):
+        read(path)
+
+
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 4096,

@@ -73,10 +73,9 @@ def test_what_follows_from_the_other_cells_is_taken_from_them(change: dict[str, 
         ({"inter_node_gbps": "0"}, "inter_node_gbps is 0"),
         ({"cpu_offload": "true"}, "cpu_offload is not modelled"),
         ({"gpu": "a100", "precision": "fp8"}, "a100 has not"),
-        ({"recompute": "sometimes"}, "none of none, selective, full"),
         ({"precision": "fp32"}, "none of bf16, fp16, fp8"),
-        ({"grad_dtype": "int4"}, "none of fp32, bf16, fp16"),
-        ({"sequence_parallel": "perhaps"}, "neither true nor false"),
+        ({"precision": "nvfp4"}, "none of bf16, fp16, fp8"),
+        ({"pp": "2", "dp": "8", "pipeline_schedule": "zbv"}, "zero-bubble schedules are not modelled"),
         ({"arch": "mixtral"}, "mixture of experts"),
     ],
 )
@@ -94,6 +93,13 @@ def test_a_contradiction_is_not_predicted_and_says_why(change: dict[str, str], p
         ({"grad_accum": "7"}, "grad_accum is not"),
         ({"framework": "jax"}, "framework 'jax': general constants"),
         ({"arch": "yi"}, "arch 'yi' as llama"),
+        ({"precision": "mixed"}, "precision 'mixed' as bf16"),
+        ({"grad_dtype": "int4"}, "grad_dtype 'int4' as fp32"),
+        ({"sequence_parallel": "perhaps"}, "sequence_parallel 'perhaps' as false"),
+        ({"flash_attention": "flash_attention=2"}, "flash_attention 'flash_attention=2' as true"),
+        ({"precision": "fp8", "fp8_recipe": "delayed"}, "fp8_recipe 'delayed' as not given"),
+        ({"pp": "2", "dp": "8", "pipeline_schedule": "gpipe"}, "pipeline_schedule 'gpipe' as 1f1b"),
+        ({"pp": "2", "dp": "8", "pipeline_schedule": "some"}, "pipeline_schedule 'some' as not given"),
     ],
 )
 def test_a_doubt_is_predicted_and_said(change: dict[str, str], part: str) -> None:
@@ -107,6 +113,15 @@ def test_a_doubt_is_predicted_and_said(change: dict[str, str], part: str) -> Non
     [
         ({"recompute": "Full"}, {"recompute": "full"}),
         ({"precision": "BFloat16"}, {}),
+        ({"precision": "bf16-mixed"}, {}),
+        ({"precision": "amp_bf16"}, {}),
+        ({"recompute": "selective_op"}, {}),
+        ({"recompute": "0"}, {"recompute": "none"}),
+        ({"fp8_recipe": "none"}, {}),
+        ({"pipeline_schedule": "zbv"}, {}),
+        ({"pipeline_schedule": "none"}, {}),
+        ({"torch_compile": "none"}, {}),
+        ({"torch_compile": "1.0"}, {"torch_compile": "true"}),
         ({"precision": "FP8"}, {"precision": "fp8"}),
         ({"grad_dtype": "float32"}, {}),
         ({"grad_dtype": "BF16"}, {"grad_dtype": "bf16"}),
@@ -135,9 +150,27 @@ def test_numbers_beyond_reckoning_do_not_stop_the_batch(monkeypatch: pytest.Monk
     assert found.notes[0].startswith("its numbers")
 
 
-def test_virtual_stages_that_are_not_published_are_the_fastest_that_fit() -> None:
+def test_virtual_stages_that_are_not_published_are_as_few_as_keep_the_bubble_short() -> None:
     run, assumed = known(LARGE)
     assert run.virtual_stages > 1 and run.micro_batches % run.pp == 0 and run.recompute == "none"
+    assert (run.pp - 1) / (run.micro_batches * run.virtual_stages // 2) >= 0.1
+    assert sum("the fastest that fits" in note for note in assumed) == 2
+    assert (
+        f"virtual_stages = {run.virtual_stages}, the fewest for a bubble below 10%, or the most there can be" in assumed
+    )
+    assert known({**LARGE, "pp": "2", "dp": "48", "micro_batch": "1"})[0].virtual_stages == 1
+
+
+def test_a_word_that_is_not_known_leaves_the_cell_open() -> None:
+    change = {"micro_batch": "16", "virtual_stages": "1", "recompute": "sometimes"}
+    run, assumed = known({**LARGE, **change})
+    assert run.recompute == "full"
+    assert assumed == ("recompute 'sometimes' as not given", "recompute = full, the fastest that fits")
+
+
+def test_virtual_stages_of_a_published_schedule_are_the_fastest_that_fit() -> None:
+    run, assumed = known({**LARGE, "pipeline_schedule": "interleaved-1f1b"})
+    assert run.virtual_stages > 1
     assert sum("the fastest that fits" in note for note in assumed) == 3
     plain, _ = known({**LARGE, "virtual_stages": "1"})
     quick, slow = predict(case(LARGE)).step_time, predict(case({**LARGE, "virtual_stages": "1"})).step_time
