@@ -84,7 +84,8 @@ def test_a_standalone_launch_needs_torch_alone(
     done = subprocess.run(words, cwd=hosts.project, capture_output=True, text=True, timeout=200)
     assert done.returncode == status, done.stdout + done.stderr
     logs = [log.read_text().splitlines() for log in sorted((hosts.project / "runs" / "bash").glob("*/rank-*.log"))]
-    assert [lines[0] for lines in logs] == [f"rank {rank} of {2 * nodes}" for rank in range(2 * nodes)]
+    for rank, lines in enumerate(logs):  # one that is ended before it has begun says nothing
+        assert lines[:1] in ([f"rank {rank} of {2 * nodes}"], [] if status and rank != last else None)
     (place,) = {lines[1] for lines in logs}
     _, address, port = place.split()
     assert (address, 10000 <= int(port) < 30000) == ("127.0.0.1" if nodes == 1 else "127.0.77.1", True)

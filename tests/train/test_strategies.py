@@ -173,7 +173,9 @@ def test_synchronous_updates_through_a_server_are_those_of_one_process(trained: 
 
 
 def test_both_kinds_of_updates_come_to_the_same_loss_and_say_when(trained: Trained) -> None:
-    both = trained.output("served").splitlines()
+    lines = trained.output("served").splitlines()
+    assert lines[:2] == ["synchronous updates, 2 workers", "asynchronous updates, 2 workers"]
+    both = lines[2:]
     for line, name in zip(both, ("synchronous ", "asynchronous"), strict=True):
         assert re.fullmatch(rf"{name} +loss \d\.\d\d after \d steps, \d+\.\d s; a gradient \d\.\d updates late", line)
     assert "gradient 0.0 updates" in both[0]
