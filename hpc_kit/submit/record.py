@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD, write_whole
@@ -117,6 +117,13 @@ class KnownResolved(Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...] = ()
 
 
+class KnownEnvironment(Struct, frozen=True, kw_only=True):
+    """Which Slurm its commands meant; nothing else of the environment is carried about with a job."""
+
+    slurm_conf: str | None = field(default=None, name="SLURM_CONF")
+    slurm_state: str | None = field(default=None, name="HPC_KIT_SLURM_STATE")
+
+
 class Known(Struct, frozen=True, kw_only=True):
     """What is read back of a record, also of one that another version has written."""
 
@@ -129,7 +136,7 @@ class Known(Struct, frozen=True, kw_only=True):
     slurm_version: str | None = None
     command_line: list[str] = []
     resolved: KnownResolved = KnownResolved()
-    environment: dict[str, str] = {}
+    environment: KnownEnvironment = KnownEnvironment()
     end: RecordEnd | None = None
     elements: dict[str, RecordEnd] = {}
 

@@ -31,9 +31,10 @@ def is_of(run: Run, cluster: str | None, access: Access) -> bool:
         return True
     if known.slurm != ("embedded" if access.embedded else "system"):
         return False
-    variable = "HPC_KIT_SLURM_STATE" if access.embedded else "SLURM_CONF"
-    there, here = known.environment.get(variable), access.environ.get(variable)
-    return there == here and (there is not None if access.embedded else known.resolved.job.resources.clusters is None)
+    there = known.environment
+    if access.embedded:
+        return there.slurm_state is not None and there.slurm_state == access.environ.get("HPC_KIT_SLURM_STATE")
+    return there.slurm_conf == access.environ.get("SLURM_CONF") and known.resolved.job.resources.clusters is None
 
 
 def typed_name(known: Known) -> str:
