@@ -18,7 +18,7 @@ def is_one(text: str) -> bool:
 def ids_of(word: str) -> tuple[str, ...]:
     """The ids that a word of a command line stands for, written as Slurm does: `12`, `12,13_1`, `12_[4-9]`.
 
-    None where the word is no id, such as a job's name.
+    None of them where the word is no id, such as a job's name.
     """
     return tuple(job_id for each in _ID.findall(word) for job_id in tasks_of(each)) if _IDS.fullmatch(word) else ()
 

@@ -74,7 +74,7 @@ class Executor(SlurmExecutor):
     def __init__(
         self,
         job: str | Job,
-        folder: str | Path = "runs/functions",
+        folder: str | Path | None = None,
         cluster: str | Cluster | None = None,
         *,
         set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
@@ -84,7 +84,9 @@ class Executor(SlurmExecutor):
         python: str | None = None,
     ) -> None:
         self.root = (root or current_folder()).absolute()
-        super().__init__(self.root / folder, max_num_timeout, max_pickle_size_gb, python or "python")
+        super().__init__(
+            folder or self.root / "runs" / "functions", max_num_timeout, max_pickle_size_gb, python or "python"
+        )
         self._job = job
         choice = Choice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster
