@@ -122,7 +122,8 @@ class HostLink:
         channel.settimeout(agent.SILENCE)
         channel.exec_command(f"exec {shlex.quote(self.python)} -c {shlex.quote(_BOOT)}")
         program = Path(agent.__file__).read_bytes()
-        channel.sendall(f"{len(program)}\n".encode() + program)
+        with suppress(OSError):  # ended already, where there is no such Python: what it says is heard below
+            channel.sendall(f"{len(program)}\n".encode() + program)
         return channel
 
     def _listen(self, channel: Channel) -> str:
@@ -140,7 +141,8 @@ class HostLink:
             while data := channel.recv_stderr(1 << 16):
                 said += data
         last = said.decode(errors="replace").strip().splitlines()[-1:] or ["the connection was closed"]
-        if channel.exit_status_ready() and channel.recv_exit_status() in {126, 127}:
+        channel.status_event.wait(agent.SILENCE)  # it may come a moment after all that is said
+        if channel.exit_status in {126, 127}:
             raise LaunchError(
                 f"there is no {self.python} on {self.name}",
                 found=last[0],

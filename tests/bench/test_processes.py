@@ -81,13 +81,13 @@ def test_the_end_of_a_process_in_words() -> None:
 
 
 def test_sigterm_is_ctrl_c_and_an_ignored_sighup_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before, terminates = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
     try:
         with processes.interruptible():
             os.kill(os.getpid(), signal.SIGHUP)
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is terminates
     finally:
         signal.signal(signal.SIGHUP, before)
