@@ -17,7 +17,7 @@ COLUMNS = {
     "gradients": Column(unit="B", kind="counted"),
     "optimizer": Column(unit="B", kind="counted"),
     "total": Column(unit="B", kind="counted"),
-    "formula": Column(unit="B", better="none", kind="reckoned"),
+    "expected": Column(unit="B", better="none", kind="reckoned"),
     "deviation": Column(unit="%", better="none", kind="reckoned"),
     "on_device": Column(unit="B", kind="counted"),
     "gathered": Column(unit="B", title="gathered for a layer", kind="counted"),

@@ -70,11 +70,12 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     from hpc_kit.script.over_ssh import agent_scripts
 
     names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
+    notes = (*resolved.notes, *session.laid(ranks, resolved.job.launch.backend))
     scripts = agent_scripts(resolved, ranks, root)
     run = record.begin(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
     laid = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
     with unread():
-        for note in (*resolved.notes, *session.crowded(ranks)):
+        for note in notes:
             line("note", note)
         line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.shown(run))
     screen = Screen(session.ending)

@@ -20,7 +20,11 @@ from hpc_kit.spec.resolve import Resolved, resolve
 if TYPE_CHECKING:
     from hpc_kit.launch.hosts import Host
 
-HOSTS = click.option("--hosts", metavar="A,B,...", help="Hosts that ssh reaches; a:4 takes 4 ranks, n[1-4] are four.")
+HOSTS = click.option(
+    "--hosts",
+    metavar="A,B,...",
+    help="Hosts that ssh reaches; a:4 takes 4 ranks, n[1-4] are four, ssh://a:2222 has a port.",
+)
 HOSTFILE = click.option(
     "--hostfile",
     type=click.Path(path_type=Path),
@@ -41,10 +45,9 @@ def shell_script(request: Request, hosts: Sequence[Host], root: Path, *, standal
     from hpc_kit.launch.shape import ranks_on
     from hpc_kit.script.over_ssh import launch_script
 
-    slots = any(host.slots for host in hosts)
-    written = ",".join(f"{host.name}:{host.slots}" if slots else host.name for host in hosts)
+    written = ",".join(host.written for host in hosts)
     resolved = job_on(hosts, request, root, "--shell", *(("--hosts", written) if hosts else ()))
-    names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
+    names, ranks = [host.for_ssh for host in hosts], ranks_on(resolved, hosts)
     return resolved, launch_script(resolved, hosts=names, ranks=ranks, root=root, standalone=standalone)
 
 

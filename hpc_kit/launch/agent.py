@@ -92,11 +92,15 @@ class Streams:
         self.folder = Path(tempfile.mkdtemp(prefix="hpc_kit-"))
         self._home = home
         self._ready = selectors.DefaultSelector()
-        for rank in range(first, first + ranks):
-            path = self.folder / f"rank-{rank}.log"
-            os.mkfifo(path, 0o600)
-            # Open for writing, too: a pipe whose last writer has gone would be at its end.
-            self._ready.register(os.open(path, os.O_RDWR | os.O_NONBLOCK), selectors.EVENT_READ, rank)
+        try:
+            for rank in range(first, first + ranks):
+                path = self.folder / f"rank-{rank}.log"
+                os.mkfifo(path, 0o600)
+                # Open for writing, too: a pipe whose last writer has gone would be at its end.
+                self._ready.register(os.open(path, os.O_RDWR | os.O_NONBLOCK), selectors.EVENT_READ, rank)
+        except OSError:
+            self.close()
+            raise
 
     def add(self, descriptor: int) -> None:
         """Read the agent's own output, too."""
@@ -255,16 +259,6 @@ class Watch:
                 self.home.send("failed", rank=int(rank), host=host, code=int(code), time=float(moment))
 
 
-def _prepared(order: Values) -> Optional[str]:
-    """Go to the project's folder and make the run's; why that cannot be, or None."""
-    try:
-        os.chdir(order["folder"])
-        Path(order["run"]).mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    return None
-
-
 def _summary(run: Path) -> Optional[str]:
     with suppress(OSError):
         return (run / "summary.json").read_text()
@@ -280,18 +274,23 @@ def main() -> None:
     reached = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2]
     host, boot, cores = socket.gethostname(), Path("/proc/sys/kernel/random/boot_id"), len(os.sched_getaffinity(0))
     machine = host + (boot.read_text() if boot.exists() else "")
-    home.send("hello", host=host, address=reached, machine=machine, cores=cores)
+    # NVIDIA's devices, or AMD's.
+    gpus = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
+    home.send("hello", host=host, address=reached, machine=machine, cores=cores, gpus=gpus)
     while not home.orders:
         home.stay_in_touch()
         time.sleep(_TURN)
     order = home.orders.popleft()
     if order["kind"] != "start":
         return
-    problem = _prepared(order)
-    if problem is not None:
-        home.send("refused", why=problem)
+    try:
+        os.chdir(order["folder"])
+        Path(order["run"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+        watch = Watch(home, order)
+    except OSError as error:  # there is no such folder, or its disk is full
+        home.send("refused", why=f"{error.filename}: {error.strerror}")
         return
-    Watch(home, order).to_the_end()
+    watch.to_the_end()
 
 
 if __name__ == "__main__":

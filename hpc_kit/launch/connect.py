@@ -7,11 +7,13 @@ import os
 import shlex
 import sys
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import HpcKitError, LaunchError
+from hpc_kit.launch.hosts import Address
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -51,7 +53,7 @@ def connect(
     """Connect by the user's ~/.ssh/config, keys, agent and known hosts; never by a password, never to an unknown host.
 
     Args:
-        name: The host as the user names it, with `user@` where that is another.
+        name: The host as the user names it, with `user@` and `:port` where those are others.
         patience: Seconds for each step.
         jump: What it is reached through; none: what ~/.ssh/config says.
         path: Hosts that are reached through this one.
@@ -63,8 +65,11 @@ def connect(
 
     steps, connection = ("banner_timeout", "auth_timeout", "channel_timeout"), None
     try:
+        user, host, port = Address.of(name)
         connection = Connection(
-            name,
+            host,
+            user,
+            port,
             config=Config(),
             gateway=False,  # fabric's own trusts whoever answers
             connect_timeout=ceil(patience),  # in whole seconds; not named here, it is what ~/.ssh/config says
@@ -96,9 +101,9 @@ def _way(connection: Connection, patience: float, path: tuple[str, ...]) -> Conn
     # Of the two, that counts which is said first.
     if next((key for key in said if key in {"proxyjump", "proxycommand"}), None) != "proxyjump":
         return said.get("proxycommand")
-    hops = [hop.strip().removeprefix("ssh://") for hop in said["proxyjump"].split(",")]
+    hops = [hop.strip() for hop in said["proxyjump"].split(",")]
     path = (*path, connection.original_host, connection.host)
-    if hops == ["none"] or any(connection.derive_shorthand(hop)["host"] in path for hop in hops):
+    if hops == ["none"] or any(Address.of(hop).host in path for hop in hops):
         return None  # a jump host whose own `Host *` names it
     jump = None
     for hop in hops:
@@ -116,12 +121,15 @@ def _trust_known_hosts(connection: Connection) -> None:
     connection.client.set_missing_host_key_policy(AutoAddPolicy() if taken_as_it_comes else RejectPolicy())
     own = said.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
     shared = said.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
+    host = connection.host.lower()
     name = connection.host if connection.port == _SSH_PORT else f"[{connection.host}]:{connection.port}"
     trusted = connection.client.get_host_keys()
-    for file in shlex.split(f"{own} {shared}"):
-        for key in _keys(Path(file).expanduser(), name):
-            if key.get_name() not in (trusted.lookup(name) or {}):  # the first one counts
-                trusted.add(name, key.get_name(), key)
+    # As ssh does: under its alias alone, or with its port before without.
+    for known in [said["hostkeyalias"]] if "hostkeyalias" in said else dict.fromkeys((name.lower(), host)):
+        for file in shlex.split(f"{own} {shared}"):
+            for key in _keys(Path(file).expanduser(), known):
+                if key.get_name() not in (trusted.lookup(name) or {}):  # the first one counts
+                    trusted.add(name, key.get_name(), key)
 
 
 def _keys(file: Path, name: str) -> list[PKey]:
@@ -134,16 +142,26 @@ def _keys(file: Path, name: str) -> list[PKey]:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines:
         with suppress(Exception):
-            if any(_means(known, name) for known in line.split()[0].split(",")):
-                found.append(HostKeyEntry.from_line(line.strip()).key)
+            if _means(line.split()[0], name):
+                found.append(HostKeyEntry.from_line(" ".join(line.split())).key)
     return found
 
 
 def _means(known: str, name: str) -> bool:
-    """Whether that is the host, plain or hashed."""
+    """Whether that is the host: hashed, or among names and patterns; one with `!` before it takes it out."""
     from paramiko.hostkeys import HostKeys
 
-    return known == name or (known.startswith("|1|") and HostKeys.hash_host(name, known) == known)
+    if known.startswith("|1|"):
+        return bool(HostKeys.hash_host(name, known) == known)
+    words = known.lower().split(",")
+    return any(_fits(name, word) for word in words) and not any(
+        _fits(name, word[1:]) for word in words if word[0] == "!"
+    )
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """`*` and `?` mean what they do in a shell, and brackets stand for themselves."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def _refused(name: str, error: Exception, patience: float) -> LaunchError:

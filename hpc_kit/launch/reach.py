@@ -7,9 +7,10 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import LaunchError
+from hpc_kit.launch.hosts import Host
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from queue import SimpleQueue
 
     from hpc_kit.launch.host import Frame, HostLink
@@ -25,7 +26,7 @@ def reach(links: Sequence[HostLink], frames: SimpleQueue[Frame]) -> dict[int, Fr
         frames: What they say.
 
     Raises:
-        LaunchError: At least one cannot be used, or is another one of them.
+        LaunchError: At least one cannot be used.
     """
     for link in links:
         link.start()
@@ -44,33 +45,40 @@ def reach(links: Sequence[HostLink], frames: SimpleQueue[Frame]) -> dict[int, Fr
         refused |= {link.node: _silent(link) for link in waiting if time.monotonic() > link.due}
     if refused:
         raise _together([refused[node] for node in sorted(refused)], len(links))
-    _check_apart(links, greetings)
     return greetings
 
 
-def _check_apart(links: Sequence[HostLink], greetings: Mapping[int, Frame]) -> None:
-    """Refuse one host under two names: the ranks of both would take the same devices."""
-    seen: dict[tuple[str, str], str] = {}
-    for link in links:
-        told = greetings[link.node].values
-        place = str(told["machine"]), str(told["address"])
-        if all(place) and place in seen:
+def laid(
+    links: Sequence[HostLink], greetings: Mapping[int, Frame], ranks: Sequence[int], backend: str
+) -> Iterator[str]:
+    """A line on each machine that has several names, or gets more ranks than it has cores.
+
+    Args:
+        links: The hosts.
+        greetings: What each says of itself.
+        ranks: On each.
+        backend: torch's; under gloo, ranks are on CPUs.
+
+    Raises:
+        LaunchError: A machine with GPUs has several names: the ranks of each would take the same ones.
+    """
+    machines: dict[str, list[int]] = {}
+    for place, link in enumerate(links):
+        machines.setdefault(str(greetings[link.node].values["machine"]), []).append(place)
+    for places in machines.values():
+        told = greetings[links[places[0]].node].values
+        names, wanted = [links[place].name for place in places], sum(ranks[place] for place in places)
+        if len(places) > 1 and told["gpus"] and backend != "gloo":
             raise LaunchError(
-                f"{seen[place]} and {link.name} are the same host",
-                found=f"{told['host']} at {told['address']}",
-                remedy=f"name it once, with all its ranks: {seen[place]}:4",
+                f"{' and '.join(names)} are the same host, and the ranks of each would take its first GPUs",
+                found=told["host"],
+                remedy=f"name it once, with all its ranks: {Host(names[0], wanted).written}; "
+                "or, for ranks on CPUs: --set launch.backend=gloo",
             )
-        seen[place] = link.name
-
-
-def crowded(links: Sequence[HostLink], greetings: Mapping[int, Frame], ranks: Sequence[int]) -> list[str]:
-    """A line on each host that gets more ranks than it has cores."""
-    cores = [int(greetings[link.node].values["cores"]) for link in links]
-    return [
-        f"{link.name}: {wanted} ranks on {has} cores (a port stands in ~/.ssh/config)"
-        for link, has, wanted in zip(links, cores, ranks, strict=True)
-        if wanted > has
-    ]
+        if len(places) > 1:
+            yield f"{' and '.join(names)} are the same host ({told['host']}): {wanted} ranks on {told['cores']} cores"
+        elif wanted > told["cores"]:
+            yield f"{names[0]}: {wanted} ranks on {told['cores']} cores (a port is written ssh://HOST:PORT)"
 
 
 def error_of(name: str, frame: Frame) -> LaunchError:

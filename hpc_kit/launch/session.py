@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.launch import agent
 from hpc_kit.launch.host import Frame, HostLink, Text
-from hpc_kit.launch.reach import crowded, error_of, master, reach
+from hpc_kit.launch.reach import error_of, laid, master, reach
 from hpc_kit.run_files import FirstFailure
 
 if TYPE_CHECKING:
@@ -104,9 +104,13 @@ class Session:
         """
         self._greetings = reach(self.links, self._frames)
 
-    def crowded(self, ranks: Sequence[int]) -> list[str]:
-        """A line on each host that gets more ranks than it has cores."""
-        return crowded(self.links, self._greetings, ranks)
+    def laid(self, ranks: Sequence[int], backend: str) -> list[str]:
+        """What there is to say of these ranks on these hosts, once they are connected.
+
+        Raises:
+            LaunchError: Ranks would take the GPUs of others.
+        """
+        return list(laid(self.links, self._greetings, ranks, backend))
 
     def run(self, work: Work, tell: Callable[[str, int | None, str], None]) -> Ending:
         """Start all agents, and see them to their end.

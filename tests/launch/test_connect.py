@@ -23,7 +23,7 @@ def test_without_fabric_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch
 def test_each_refusal_has_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    key = paramiko.RSAKey.generate(2048)
+    key = paramiko.ECDSAKey.generate()
     refusals = [
         (paramiko.BadHostKeyException("n1", key, key), "shows another host key", "where the host was installed anew"),
         (paramiko.PasswordRequiredException("encrypted"), "the key for n1 is locked", "eval $(ssh-agent) && ssh-add"),
@@ -39,6 +39,25 @@ def test_each_refusal_has_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     (tmp_path / ".ssh" / "id_ed25519").touch()
     told = _refused("n1", paramiko.AuthenticationException("Authentication failed."), 5)
     assert (told.what, told.remedy) == ("n1 takes none of your keys", "ssh-copy-id n1")
+
+
+@pytest.mark.parametrize(
+    ("known", "name", "means"),
+    [
+        ("n1,n2", "n2", True),
+        ("N1", "n1", True),
+        ("n*,!n2", "n1", True),
+        ("n*,!n2", "n2", False),
+        ("n?", "n10", False),
+        ("[n*]:2222", "[n1]:2222", True),
+        ("[n*]:2222", "n1", False),
+        ("fd00::1", "fd00::1", True),
+        (paramiko.HostKeys.hash_host("n1"), "n1", True),
+        (paramiko.HostKeys.hash_host("n1"), "n2", False),
+    ],
+)
+def test_a_line_of_known_hosts_means_what_it_does_to_ssh(known: str, name: str, means: bool) -> None:
+    assert connect._means(known, name) is means
 
 
 def test_a_host_that_does_not_answer_costs_no_more_than_its_time() -> None:

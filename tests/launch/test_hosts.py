@@ -12,9 +12,10 @@ from msgspec import structs
 from hpc_kit.errors import IncompleteEnvironment, LaunchError, SpecError
 from hpc_kit.launch import agent
 from hpc_kit.launch.host import Frame, HostLink
-from hpc_kit.launch.hosts import Host, read_hosts
+from hpc_kit.launch.hosts import Address, Host, read_hosts
 from hpc_kit.launch.output import Output
-from hpc_kit.launch.reach import _check_apart, crowded, master
+from hpc_kit.launch.reach import laid as told_of
+from hpc_kit.launch.reach import master
 from hpc_kit.launch.shape import exported, on_hosts
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.addresses import of_this_node
@@ -34,16 +35,46 @@ from tests.conftest import ROOT
         ("a:4, me@b:2 ,", [Host("a", 4), Host("me@b", 2)]),
         ("n[1-2,7],10.0.0.5", [Host("n1"), Host("n2"), Host("n7"), Host("10.0.0.5")]),
         ("n[1-2]:8", [Host("n1", 8), Host("n2", 8)]),
+        ("fd00::1,[fd00::2],me@fe80::1%eth0", [Host("fd00::1"), Host("fd00::2"), Host("me@fe80::1%eth0")]),
+        ("[::1]:4,me@[fd00::1]:2", [Host("::1", 4), Host("me@fd00::1", 2)]),
+        ("ssh://a,ssh://me@b:2222", [Host("a"), Host("me@b:2222")]),
+        ("ssh://[fd00::1]:22:4,ssh://b:22:3", [Host("[fd00::1]:22", 4), Host("b:22", 3)]),
     ],
 )
 def test_hosts_on_a_command_line(words: str, hosts: list[Host]) -> None:
-    assert list(read_hosts(words, None)) == hosts
+    read = read_hosts(words, None)
+    assert list(read) == hosts
+    assert read_hosts(",".join(host.written for host in read), None) == read
 
 
-def test_a_host_file_is_read_as_mpirun_reads_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_host_file_is_read_as_mpirun_reads_it(tmp_path: Path, end: bytes) -> None:
     file = tmp_path / "hosts"
-    file.write_text("# ours\n\na slots=4 max_slots=8\nb:2   # small\nme@c slots=1\n")
-    assert read_hosts(None, file) == (Host("a", 4), Host("b", 2), Host("me@c", 1))
+    lines = (
+        b"\xef\xbb\xbf# ours",
+        b"",
+        b"a slots=4 max_slots=8",
+        b" b:2   # small",
+        b"\tme@c slots=1 ",
+        b"fd00::1 slots=3",
+    )
+    file.write_bytes(end.join(lines))
+    assert read_hosts(None, file) == (Host("a", 4), Host("b", 2), Host("me@c", 1), Host("fd00::1", 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "for_ssh"),
+    [
+        ("a", (None, "a", None), "a"),
+        ("me@a:2222", ("me", "a", 2222), "ssh://me@a:2222"),
+        ("ssh://me@a", ("me", "a", None), "ssh://me@a"),
+        ("::1", (None, "::1", None), "::1"),
+        ("me@fe80::1%eth0", ("me", "fe80::1%eth0", None), "me@fe80::1%eth0"),
+        ("[fd00::1]:22", (None, "fd00::1", 22), "ssh://[fd00::1]:22"),
+    ],
+)
+def test_user_host_and_port_of_a_name(name: str, address: tuple[object, ...], for_ssh: str) -> None:
+    assert (Address.of(name), Host(name).for_ssh) == (address, for_ssh)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +86,11 @@ def test_a_host_file_is_read_as_mpirun_reads_it(tmp_path: Path) -> None:
         ("a:x", "'a:x' names no host"),
         ("-oProxyCommand=x", "'-oProxyCommand=x' names no host"),
         ("n[1-", r"'n\[1-' names no host"),
+        ("a:2:3", "'a:2:3' names no host"),
+        ("ssh://a:2:0", "'ssh://a:2:0' names no host"),
+        ("ssh://me:secret@a", "names no host"),
+        ("[fd00::x]", "names no host"),
+        ("a/b", "'a/b' names no host"),
         ("a:2,b", "some hosts say how many ranks they take, and others do not"),
         (" , ", "no host is named"),
     ],
@@ -163,18 +199,31 @@ def test_a_progress_bar_is_shown_once_a_second(tmp_path: Path, monkeypatch: pyte
     assert shown == ["0 n1 | 0 %", "0 n1 | 10 %", "0 n1 | 20 %", "0 n1 | 24 %"]
 
 
-def hello(machine: str, address: str, cores: int = 4) -> Frame:
-    return Frame(0, "hello", {"host": "a", "machine": machine, "address": address, "cores": cores})
+def hello(machine: str, *, gpus: bool = False) -> Frame:
+    return Frame(0, "hello", {"host": "a", "machine": machine, "cores": 4, "gpus": gpus})
 
 
-def test_one_host_under_two_names_is_refused_and_more_ranks_than_cores_are_told() -> None:
-    links = [HostLink(node, name, "python3", SimpleQueue(), Queue(), 1) for node, name in enumerate(("a", "me@a"))]
-    with pytest.raises(LaunchError, match="a and me@a are the same host"):
-        _check_apart(links, {0: hello("x", "10.0.0.1"), 1: hello("x", "10.0.0.1")})
-    for machine, address in (("x", "10.0.0.2"), ("y", "10.0.0.1")):
-        _check_apart(links, {0: hello("x", "10.0.0.1"), 1: hello(machine, address)})
-    greetings = {0: hello("x", "10.0.0.1"), 1: hello("x", "10.0.0.2")}
-    assert crowded(links, greetings, (4, 22)) == ["me@a: 22 ranks on 4 cores (a port stands in ~/.ssh/config)"]
+LINKS = [HostLink(node, name, "python3", SimpleQueue(), Queue(), 1) for node, name in enumerate(("a", "me@a"))]
+
+
+@pytest.mark.parametrize("backend", ["auto", "nccl"])
+def test_a_host_with_gpus_under_two_names_is_refused(backend: str) -> None:
+    greetings = {0: hello("x", gpus=True), 1: hello("x", gpus=True)}
+    with pytest.raises(LaunchError, match="a and me@a are the same host, and the ranks of each would") as told:
+        list(told_of(LINKS, greetings, (2, 2), backend))
+    assert (told.value.remedy or "").startswith("name it once, with all its ranks: a:4; ")
+
+
+@pytest.mark.parametrize(("gpus", "backend"), [(True, "gloo"), (False, "auto")])
+def test_for_ranks_on_cpus_a_host_may_have_two_names(gpus: bool, backend: str) -> None:
+    greetings = {0: hello("x", gpus=gpus), 1: hello("x", gpus=gpus)}
+    assert list(told_of(LINKS, greetings, (2, 2), backend)) == ["a and me@a are the same host (a): 4 ranks on 4 cores"]
+
+
+def test_more_ranks_than_cores_are_told() -> None:
+    greetings = {0: hello("x", gpus=True), 1: hello("y", gpus=True)}
+    lines = ["me@a: 22 ranks on 4 cores (a port is written ssh://HOST:PORT)"]
+    assert list(told_of(LINKS, greetings, (4, 22), "auto")) == lines
 
 
 def test_the_agent_asks_for_no_newer_python_than_it_says() -> None:

@@ -17,7 +17,6 @@ from hpc_kit.launch import agent
 from hpc_kit.launch.connect import connect, disconnect
 from hpc_kit.launch.hosts import Host
 from hpc_kit.launch.session import Session
-from tests.launch.conftest import Hosts
 
 Ssh = Callable[..., Path]
 
@@ -75,6 +74,16 @@ def test_a_hashed_name_is_known(ssh: Ssh) -> None:
     assert place("n3") == "127.0.77.3"
 
 
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [("Host n3\n  HostKeyAlias cluster\n", "cluster"), ("", "127.0.77.*"), ("", "127.0.77.3")],
+    ids=["alias", "pattern", "without port"],
+)
+def test_a_host_is_known_as_ssh_knows_it(ssh: Ssh, config: str, names: str) -> None:
+    ssh(config, known=lambda usual: f"{names} {usual.splitlines()[0].split(' ', 1)[1]}\n")
+    assert place("n3") == "127.0.77.3"
+
+
 def far(ssh: Ssh, jumps: str, **more: Callable[[str], str]) -> None:
     """A host behind others. From n1, only n2 is let through to."""
     folder = ssh(**more)
@@ -112,9 +121,11 @@ def test_what_ssh_itself_cannot_read_is_no_silence(ssh: Ssh) -> None:
     assert told.value.remedy == "ssh -G n1   (what ~/.ssh/config says of it)"
 
 
-def test_a_host_that_takes_no_session_is_told(hosts: Hosts) -> None:
-    status, _, err = hosts.launched("-j", "2x1", "--hosts", "n1,full", "--", "true")
-    assert (status, err.splitlines()[0]) == (1, "hpc-kit: full is lost"), err
+def test_a_host_that_takes_no_session_is_told(ssh: Ssh) -> None:
+    ssh()
+    session = Session([Host("n1"), Host("full")], "python3", 20)
+    with pytest.raises(LaunchError, match="full is lost"), closing(session):
+        session.connect()
 
 
 class Frozen(paramiko.ServerInterface):  # type: ignore[misc]
@@ -142,12 +153,12 @@ class Frozen(paramiko.ServerInterface):  # type: ignore[misc]
 @pytest.fixture
 def frozen(ssh: Ssh) -> Iterator[Frozen]:
     """Host `ice`, which freezes behind the authentication."""
-    server, key = Frozen(), paramiko.RSAKey.generate(2048)
+    server, key = Frozen(), paramiko.ECDSAKey.generate()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
         ssh(
             f"Host ice\n  HostName 127.0.0.1\n  Port {port}\n",
-            known=lambda _: f"[127.0.0.1]:{port} ssh-rsa {key.get_base64()}\n",
+            known=lambda _: f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n",
         )
 
         def serve() -> None:
@@ -163,7 +174,7 @@ def frozen(ssh: Ssh) -> Iterator[Frozen]:
 def test_a_host_that_freezes_behind_its_authentication_is_named(
     frozen: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "SILENCE", 2.0)
+    monkeypatch.setattr(agent, "SILENCE", 0.5)
     session = Session([Host("ice")], "python3", 3.0)
     with pytest.raises(LaunchError, match="ice does not answer") as told, closing(session):
         session.connect()
