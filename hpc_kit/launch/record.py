@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from hpc_kit.errors import HostlistError
 from hpc_kit.run_files import END, RECORD, SUMMARY, claim_first_failure, write_whole
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.submit.provenance import Git
@@ -72,10 +73,18 @@ def end(run: Path, ending: Ending, began: float, hosts: Sequence[str]) -> None:
         exit_status=ending.status,
         start=_iso(began),
         end=_iso(time.time()),
-        nodes=fold(list(hosts)),
+        nodes=_folded(hosts),
         first_failure=first,
     )
     finish(run, {None: told})
+
+
+def _folded(hosts: Sequence[str]) -> str:
+    """As Slurm writes them; an address in brackets is no name to it."""
+    try:
+        return fold(hosts)
+    except HostlistError:
+        return ",".join(hosts)
 
 
 def _fresh(folder: Path) -> Path:
