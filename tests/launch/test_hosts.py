@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.errors import IncompleteEnvironment, LaunchError, SpecError
-from hpc_kit.launch import agent
+from hpc_kit.launch import agent, record
 from hpc_kit.launch.host import Frame, HostLink
 from hpc_kit.launch.hosts import Address, Host, read_hosts
 from hpc_kit.launch.output import Output
@@ -230,6 +230,13 @@ def test_the_agent_asks_for_no_newer_python_than_it_says() -> None:
     """It is read by the hosts' own Python."""
     tree = ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 7))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+
+
+def test_the_record_takes_any_name_of_a_host() -> None:
+    assert [record._folded(hosts) for hosts in (["n1", "n2"], ["fd00::1", "[::1]:22"])] == [
+        "n[1-2]",
+        "fd00::1,[::1]:22",
+    ]
 
 
 def test_an_agent_knows_its_launch() -> None:
