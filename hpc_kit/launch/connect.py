@@ -173,8 +173,11 @@ def _refused(name: str, error: Exception, patience: float) -> LaunchError:
         PasswordRequiredException,
         SSHException,
     )
+    from paramiko.ssh_exception import NoValidConnectionsError
 
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, NoValidConnectionsError):  # one for each address of the host
+        text = "; ".join(f"{place[0]} port {place[1]}: {why.strerror or why}" for place, why in error.errors.items())
     if isinstance(error, ConfigParseError) or not isinstance(error, (OSError, EOFError, SSHException)):
         return LaunchError(
             f"no connection to {name} can be made",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HostlistError, SpecError
@@ -142,10 +141,12 @@ def _match(word: str) -> re.Match[str] | None:
     from ipaddress import IPv6Address
 
     match = (_URI if word.startswith(_SSH) else _IPV6).fullmatch(word)
-    with suppress(ValueError):
-        if match and (":" not in match["host"] or IPv6Address(match["host"])):
-            return match
-    return None
+    if match and ":" in match["host"]:
+        try:
+            IPv6Address(match["host"])
+        except ValueError:
+            return None
+    return match
 
 
 def _check(hosts: tuple[Host, ...]) -> None:
