@@ -40,7 +40,7 @@ def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_
     """Look for faults before anything is queued: in a job, or in any sbatch script.
 
     JOB is a job file's name or path, the path of a batch script, or - for one on standard input.
-    docs/rules.md lists what is found.
+    Each finding has a code, which --explain tells about.
 
     Exit status: 0 nothing found, or warnings alone; 1 an error (with --strict, also a warning); 2 wrong use.
     """
@@ -107,6 +107,8 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     from hpc_kit.script import checkers
     from hpc_kit.script.reader import read_script
     from hpc_kit.script.rules import RULES, Subject, check
+    from hpc_kit.slurm.inherited import clean_environ
+    from hpc_kit.slurm.input_variables import without_overrides
     from hpc_kit.slurm.runner import run
     from hpc_kit.submit.access import version_of
 
@@ -118,7 +120,9 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     if script.unread:
         subject, _, reason = script.unread.partition(": ")
         not_checked[subject] = reason
-    for outcome in checkers.ask_all(script, run, os.environ, real_slurm=not embedded):
+    # As submit asks: the variables that a job's script overrules do not reach sbatch.
+    environ = without_overrides(clean_environ(os.environ), text)[0] if job else os.environ
+    for outcome in checkers.ask_all(script, run, environ, real_slurm=not embedded):
         found += outcome.findings
         if outcome.skipped:
             not_checked[outcome.name] = outcome.skipped

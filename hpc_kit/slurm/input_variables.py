@@ -84,9 +84,13 @@ _INSTEAD = (
     frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
     frozenset({"requeue", "no-requeue"}),
     frozenset({"exclusive", "oversubscribe"}),
-    frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"}),
+    frozenset({"cpus-per-task", "cpus-per-gpu"}),
+    *(frozenset({"hint", other}) for other in ("ntasks-per-core", "threads-per-core", "extra-node-info")),
 )
 """Options of which one puts the others aside, or contradicts them."""
+
+_GPU_COUNTS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
+"""Ways to count GPUs, as --gres=gpu is one: of two, Slurm would take both, and refuse them or wait for more."""
 
 
 def without_overrides(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -102,20 +106,26 @@ def without_overrides(environ: Mapping[str, str], script: str) -> tuple[dict[str
     dropped: dict[str, str] = {}
     for name in sorted(candidates):
         option = INPUT_VARIABLES[name]
-        if why := _why(option, stated):
+        if why := _why(option, environ[name], stated):
             value = f"={environ[name]}" if environ[name] else ""
             dropped[name] = f"left out {name}{value} of the environment: {why}"
     return {name: value for name, value in environ.items() if name not in dropped}, tuple(dropped.values())
 
 
-def _why(option: str, stated: Mapping[str, str | None]) -> str | None:
+def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | None:
     """Why a variable must not give this option; None where it may."""
-    instead = next((group for group in _INSTEAD if option in group), frozenset({option}))
-    for name in (option, *sorted(instead)):
-        if name in stated:
-            value = stated[name]
-            return f"the script says --{name}" + ("" if value is None else f"={value}")
+    rivals = {option}.union(*(group for group in _INSTEAD if option in group))
+    for name in sorted(stated, key=lambda each: (each != option, each)):
+        said = stated[name]
+        if name in rivals or (_counts_gpus(option, value) and _counts_gpus(name, said)):
+            return f"the script says --{name}" + ("" if said is None else f"={said}")
     return _NEVER.get(option)
+
+
+def _counts_gpus(option: str, value: str | None) -> bool:
+    """Whether it says how many GPUs a job gets."""
+    entries = (value or "").split(",") if option == "gres" else ()
+    return option in _GPU_COUNTS or any(entry.partition(":")[0] in {"gpu", "gres/gpu"} for entry in entries)
 
 
 def _stated(script: str) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ import pytest
 from hpc_kit.spec import files
 from tests.cli.conftest import Kit
 from tests.conftest import LIBRARY, ROOT
+from tests.submit.fake import FakeSlurm
 
 OLD = """\
 #!/bin/bash
@@ -112,6 +113,18 @@ def test_a_job_for_another_machine_is_checked_all_the_same(kit: Kit) -> None:
     done = kit(*words, "--set", "cluster.python=/there/python", cwd=ROOT)
     assert done.returncode == 0
     assert "warning KIT601  the interpreter /there/python does not exist" in done.stdout
+
+
+def test_sbatch_is_asked_of_a_job_as_submit_would_ask_it(kit: Kit, slurm: FakeSlurm, project: Path) -> None:
+    (project / "slurm.conf").touch()
+    own = {"SLURM_CONF": str(project / "slurm.conf"), "SBATCH_PARTITION": "debug", "SBATCH_ACCOUNT": "ada"}
+    done = kit("check", "-j", "2x2", "-p", "gpu", "--cluster", "fake", "--", "true", **own)
+    assert "sbatch's parser" in done.stdout, done.stdout + done.stderr
+    environ = slurm.sbatch_environ()
+    assert (environ.get("SBATCH_PARTITION"), environ["SBATCH_ACCOUNT"]) == (None, "ada")
+    (project / "own.sbatch").write_text("#!/bin/bash\n#SBATCH --partition=gpu\nsrun true\n")
+    kit("check", "own.sbatch", **own)
+    assert slurm.sbatch_environ()["SBATCH_PARTITION"] == "debug"
 
 
 def test_explain_needs_no_job(kit: Kit) -> None:

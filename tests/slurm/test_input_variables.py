@@ -36,6 +36,33 @@ def test_a_variable_may_add_to_a_script_and_contradict_nothing(name: str, droppe
     assert left(**{name: "x"}) == ({name} if dropped else set())
 
 
+GPUS = "#!/bin/bash\n#SBATCH --gpus-per-node=4 --cpus-per-task=8\ntrue\n"
+GRES = "#!/bin/bash\n#SBATCH --gres=gpu:a100:4\ntrue\n"
+CORES = "#!/bin/bash\n#SBATCH --ntasks-per-core=1\ntrue\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "dropped"),
+    [
+        (GPUS, {"SBATCH_GRES": "gpu:1"}, True),
+        (GPUS, {"SBATCH_GRES": "lustre:1,gres/gpu:a100:1"}, True),
+        (GPUS, {"SBATCH_GRES": "craynetwork:1"}, False),
+        (GPUS, {"SBATCH_CPUS_PER_GPU": "4"}, True),
+        (GPUS, {"SBATCH_HINT": "nomultithread"}, False),
+        (GRES, {"SBATCH_GPUS_PER_NODE": "1"}, True),
+        (GRES.replace("gpu:a100", "fast"), {"SBATCH_GPUS_PER_NODE": "1"}, False),
+        (CORES, {"SBATCH_HINT": "nomultithread"}, True),
+        (CORES, {"SLURM_HINT": "nomultithread"}, True),
+        (CORES, {"SBATCH_THREADS_PER_CORE": "1"}, False),
+        (CORES.replace("ntasks-per-core=1", "hint=memory_bound"), {"SBATCH_THREADS_PER_CORE": "1"}, True),
+    ],
+)
+def test_what_says_the_same_in_other_words_is_a_contradiction_too(
+    script: str, variables: dict[str, str], dropped: bool
+) -> None:
+    assert left(script, **variables) == (set(variables) if dropped else set())
+
+
 def test_a_component_of_a_heterogeneous_job_counts_too() -> None:
     script = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --partition=gpu\n"
     assert left(script, SBATCH_PARTITION="debug") == {"SBATCH_PARTITION"}
@@ -47,6 +74,16 @@ def test_a_script_that_sbatch_will_not_take_says_nothing() -> None:
 
 def test_each_variable_is_of_an_option() -> None:
     assert set(INPUT_VARIABLES.values()) <= set(SBATCH)
+
+
+@pytest.mark.oracle("sbatch")
+def test_sbatch_itself_takes_gpus_and_cpus_in_two_words_at_once() -> None:
+    variables = {"SBATCH_GRES": "gpu:1", "SBATCH_CPUS_PER_GPU": "4"}
+    options = sbatch_defined_options(GPUS, variables=variables)
+    assert (options["gres"], options["gpus-per-node"]) == ("gres:gpu:1", "4")
+    assert (options["cpus-per-gpu"], options["cpus-per-task"]) == ("4", "8")
+    kept, _ = without_overrides(variables, GPUS)
+    assert kept == {}
 
 
 @pytest.mark.oracle("sbatch")
