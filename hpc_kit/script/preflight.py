@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SpecError
 from hpc_kit.script.preflight_program import MissingInterpreter, check_agents, folder_of, libraries, program_file
+from hpc_kit.spec.degrees import machine_too_small
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def findings(resolved: Resolved, root: Path, *, elsewhere: bool = False) -> list
     for each in CHECKS:
         for error in each.check(resolved, root):
             doubtful = elsewhere and isinstance(error, MissingInterpreter)
-            severity: Severity = "warning" if doubtful else "error"
+            severity: Severity = "warning" if doubtful else each.severity
             found.append(Finding(each.code, severity, 0, 0, error.what, error.remedy or "", error.found))
     return found
 
@@ -140,6 +141,19 @@ def _node_count(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa:
         )
 
 
+def _memory(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all
+    """The model does not fit this machine, which is all nodes of the embedded Slurm.
+
+    Parameters, gradients and the optimizer's moments alone, without activations. Another machine may have more:
+    `submit` alone refuses the job.
+
+    Mend: fewer ranks, a smaller model, or `zero = 3`; a cluster file with `mem` under [node] says another size.
+    Documented: docs/jobs-and-clusters.md.
+    """
+    if small := machine_too_small(resolved.job, resolved.cluster, resolved.world_size):
+        yield small
+
+
 CHECKS = (
     Check("KIT601", program_file),
     Check("KIT602", _chdir),
@@ -147,4 +161,5 @@ CHECKS = (
     Check("KIT604", _partition),
     Check("KIT605", _node_count),
     Check("KIT606", libraries),
+    Check("KIT607", _memory, "warning"),
 )

@@ -34,8 +34,10 @@ def check_degrees(job: Job, cluster: Cluster, where: Where, world_size: int, per
     _check_shards(job, where, world_size)
     if per_node is None:
         return ()
-    _check_memory(job, cluster, where, world_size, per_node)
-    return tuple(note for axis in ("tp", "cp") for note in _crossing(job, axis, world_size, per_node))
+    _check_node(job, cluster, where, world_size, per_node)
+    small = machine_too_small(job, cluster, world_size)
+    notes = () if small is None else (f"{small.what}: {small.found}",)
+    return (*notes, *(note for axis in ("tp", "cp") for note in _crossing(job, axis, world_size, per_node)))
 
 
 def node_of(job: Job, nodes: int, per_node: int) -> NodeOf | None:
@@ -125,26 +127,42 @@ def rank_bytes(job: Job, world_size: int) -> int | None:
     return round(parameters / (layout.pp * layout.tp) * each)
 
 
-def _check_memory(job: Job, cluster: Cluster, where: Where, world_size: int, per_node: int) -> None:
+def _memory_of_node(job: Job, cluster: Cluster) -> str | int | None:
+    """Memory of a node for this job; None where nobody says it."""
+    return job.resources.mem if job.resources.mem not in {None, "0", 0} else cluster.node.mem
+
+
+def _check_node(job: Job, cluster: Cluster, where: Where, world_size: int, per_node: int) -> None:
     """On a node without GPUs; how much memory a GPU has is not known here."""
+    each, said = rank_bytes(job, world_size), _memory_of_node(job, cluster)
+    if each is None or said is None or cluster.node.gpus != 0:
+        return
+    there = units.parse_memory(str(said)) * 2**20
+    if each * per_node > there:
+        place = f" ({where.of('model.parameters')})"
+        raise _too_small("a node", job, each, per_node, there, place)
+
+
+def machine_too_small(job: Job, cluster: Cluster, world_size: int) -> SpecError | None:
+    """Why all ranks on this machine, as the nodes of the embedded Slurm, are too many; None where they are not.
+
+    The script may be read all the same: only who submits it here is to be refused.
+    """
     each = rank_bytes(job, world_size)
-    if each is None or cluster.node.gpus != 0:
-        return
-    said = job.resources.mem if job.resources.mem not in {None, "0", 0} else cluster.node.mem
-    if said is not None:
-        what, ranks, there = "a node", per_node, units.parse_memory(str(said)) * 2**20
-    elif cluster.slurm == "embedded":  # its nodes are this machine, all of them
-        what, ranks, there = "this machine", world_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    else:
-        return
-    if each * ranks > there:
-        raise SpecError(
-            f"the model does not fit {what}",
-            found=f"{job.model.count():,} parameters ({where.of('model.parameters')}): with {job.layout},"
-            f" zero {job.layout.zero}, {each / 2**30:.1f} GiB of parameters, gradients and moments a rank;"
-            f" {ranks} ranks: {each * ranks / 2**30:.1f} GiB of its {there / 2**30:.1f}",
-            remedy="more pp or tp, zero = 3, or fewer ranks on a node",
-        )
+    if each is None or cluster.slurm != "embedded" or cluster.node.gpus != 0 or _memory_of_node(job, cluster):
+        return None
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return _too_small("this machine", job, each, world_size, there) if each * world_size > there else None
+
+
+def _too_small(what: str, job: Job, each: int, ranks: int, there: int, place: str = "") -> SpecError:
+    return SpecError(
+        f"the model does not fit {what}",
+        found=f"{job.model.count():,} parameters{place}: with {job.layout},"
+        f" zero {job.layout.zero}, {each / 2**30:.1f} GiB of parameters, gradients and moments a rank;"
+        f" {ranks} ranks: {each * ranks / 2**30:.1f} GiB of its {there / 2**30:.1f}",
+        remedy="more pp or tp, zero = 3, or fewer ranks on a node",
+    )
 
 
 def _crossing(job: Job, axis: Axis, world_size: int, per_node: int) -> list[str]:

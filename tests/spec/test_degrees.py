@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.errors import SpecError
+from hpc_kit.script.preflight import findings
 from hpc_kit.spec import files
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.degrees import rank_bytes
@@ -17,6 +18,7 @@ from hpc_kit.spec.job import Job
 from hpc_kit.spec.layout import Layout, Model, told
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
+from hpc_kit.submit.submission import submit
 from tests.pictures import coordinates
 
 layouts = st.builds(Layout, dp=st.integers(1, 4), pp=st.integers(1, 4), tp=st.integers(1, 4), cp=st.integers(1, 3))
@@ -150,6 +152,14 @@ def test_the_embedded_slurms_nodes_share_this_machines_memory() -> None:
         model=Model(**model),
     )  # fmt: skip
     root = Path("/project")
-    with pytest.raises(SpecError, match="does not fit this machine") as caught:
-        resolve(files.load(job, Cluster(name="c", slurm="embedded", node=Node(gpus=0)), root=root), root=root)
-    assert "; 4 ranks: 74505.8 GiB of its " in str(caught.value)
+    small = Cluster(name="c", slurm="embedded", node=Node(gpus=0))
+    found = resolve(files.load(job, small, root=root), root=root)
+    (note,) = found.notes
+    assert note.startswith("the model does not fit this machine: 5,000,000,000,000 parameters: with ")
+    assert "; 4 ranks: 74505.8 GiB of its " in note
+    (finding,) = [each for each in findings(found, root) if each.code == "KIT607"]
+    assert (finding.severity, finding.what) == ("warning", "the model does not fit this machine")
+    with pytest.raises(SpecError, match="does not fit this machine"):
+        submit(job, small, root=root)
+    big = Cluster(name="c", slurm="embedded", node=Node(gpus=0, mem="40T"))
+    assert resolve(files.load(job, big, root=root), root=root).notes == ()
