@@ -23,6 +23,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 
@@ -147,3 +148,18 @@ class LaunchError(AnswerNo):
 
 class JobFailed(AnswerNo):
     """The job ended badly; `found` tells which rank failed first and how."""
+
+
+def page(name: str) -> str:
+    """Where a page of docs/ lies, for a remedy: in the checkout, or inside the installed package.
+
+    Args:
+        name: Such as `templates.md`.
+    """
+    package = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - errors are imported by every command
+    shipped = f"{package}/share/docs"
+    folder = shipped if os.path.isdir(shipped) else f"{os.path.dirname(package)}/docs"  # noqa: PTH112, PTH120
+    try:
+        return f"{folder}/{name}".removeprefix(f"{os.getcwd()}/")  # noqa: PTH109
+    except OSError:  # the current folder is gone
+        return f"{folder}/{name}"

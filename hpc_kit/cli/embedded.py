@@ -6,19 +6,22 @@ import os
 
 import click
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, page
 from hpc_kit.spec import places
 from hpc_kit.spec.files import load_cluster
 
 CLUSTER = click.option("--cluster", default="local", show_default=True, help="Cluster file with slurm = 'embedded'.")
 
 
-@click.group("embedded")
-def command() -> None:
-    """The Slurm that comes along: sbatch, srun, salloc, squeue, sacct, sstat, scancel, scontrol, sinfo and sbcast.
+_HELP = f"""The Slurm that comes along: sbatch, srun, salloc, squeue, sacct, sstat, scancel, scontrol, sinfo and sbcast.
 
-    docs/embedded-slurm.md says what it can do. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/slurm.
-    """
+{page("embedded-slurm.md")} says what it can do. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/<host>/slurm.
+"""
+
+
+@click.group("embedded", help=_HELP)
+def command() -> None:
+    """Its commands, without a real cluster's."""
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -16,6 +16,7 @@ from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.squeue_steps import step_name
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.view import View
+from hpc_kit.errors import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -61,7 +62,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     elif "helpformat" in options:
         _print_names()
     elif options.keys() & {"help", "usage"}:
-        print("sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; see docs/embedded-slurm.md")
+        print(f"sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; see {page('embedded-slurm.md')}")
     else:
         fields = _fields(options, environ)
         if "units" in options and options["units"][:1].upper() not in UNITS:

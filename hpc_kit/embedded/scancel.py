@@ -16,7 +16,7 @@ from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.wake import poke
-from hpc_kit.errors import HpcKitError
+from hpc_kit.errors import HpcKitError, page
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.values import SIGNALS
 
@@ -58,7 +58,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"slurm {VERSION}")
         return 0
     if options.keys() & {"help", "usage"}:
-        print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\nSee docs/embedded-slurm.md")
+        print(f"Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\nSee {page('embedded-slurm.md')}")
         return 0
     if not words and not options.keys() & {*_FILTERS, "ctld"}:
         raise Problem("scancel: error: No job identification provided")

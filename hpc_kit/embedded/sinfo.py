@@ -13,6 +13,7 @@ from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.sinfo_fields import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
 from hpc_kit.embedded.sinfo_rows import find_rows
 from hpc_kit.embedded.state import State
+from hpc_kit.errors import page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +48,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"slurm {VERSION}")
         return 0
     if options.keys() & {"help", "usage"}:
-        print("Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; see docs/embedded-slurm.md")
+        print(f"Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; see {page('embedded-slurm.md')}")
         return 0
     if not options.get("iterate", "0").isdecimal():
         raise Problem(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")

@@ -17,6 +17,7 @@ from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.squeue_fields import BY_LETTER, BY_NAME, EVERYTHING, SORT_KEYS
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.view import View
+from hpc_kit.errors import page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +59,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"slurm {VERSION}")
         return 0
     if "help" in options or "usage" in options:
-        print("Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; see docs/embedded-slurm.md")
+        print(f"Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; see {page('embedded-slurm.md')}")
         return 0
     for key in ("jobs", "steps"):
         if key in options and key not in with_value and words:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import SpecError, page
 from hpc_kit.planner import hardware
 from hpc_kit.planner.constants import Rates
 from hpc_kit.planner.memory import Memory, peak_memory, stage_memory
@@ -52,14 +52,16 @@ def read(path: Path) -> list[dict[str, str]]:
             rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(
-            f"cannot read {path}", found=str(error), remedy="a CSV file with the columns that docs/planner.md lists"
+            f"cannot read {path}",
+            found=str(error),
+            remedy=f"a CSV file with the columns that {page('planner.md')} lists",
         ) from error
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise SpecError(
             f"{path} has no column {', '.join(missing)}",
             found=", ".join(columns) or "an empty file",
-            remedy="the columns of docs/planner.md",
+            remedy=f"the columns of {page('planner.md')}",
         )
     seen: set[str] = set()
     for line, row in rows.items():

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Protocol
 
 from hpc_kit.errors import SpecError
+from hpc_kit.errors import page as page_of_docs
 from hpc_kit.script.checkers import CHECKERS
 from hpc_kit.script.preflight import CHECKS
 from hpc_kit.script.rules import RULES
@@ -60,10 +61,11 @@ def explain(code: str) -> str:
     by_code = {topic.code: topic for topic in topics()}
     if wanted not in by_code:
         near = get_close_matches(wanted, by_code, n=3)
-        raise SpecError(f"no rule {code}", remedy=" or ".join(near) or "docs/rules.md lists them")
+        raise SpecError(f"no rule {code}", remedy=" or ".join(near) or f"{page_of_docs('rules.md')} lists them")
     topic = by_code[wanted]
     title, _, rest = topic.text.partition("\n")
-    return f"{topic.code} ({topic.severity}): {title.rstrip('.')}\n{rest.rstrip()}\n"
+    rest = re.sub(r"\bdocs/([\w-]+\.md)", lambda match: page_of_docs(match[1]), rest.rstrip())
+    return f"{topic.code} ({topic.severity}): {title.rstrip('.')}\n{rest}\n"
 
 
 def page() -> str:
