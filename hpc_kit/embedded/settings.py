@@ -84,11 +84,14 @@ class Settings(NamedTuple):
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Where the queue is kept: HPC_KIT_SLURM_STATE, or the user's own state directory."""
+    """Where the queue is kept: HPC_KIT_SLURM_STATE, or the user's own state directory, apart for each machine.
+
+    Several may share a home: one could not tell whether another's processes live, and would requeue its jobs.
+    """
     if named := environ.get(STATE_VARIABLE):
         return Path(named)
     base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "~", ".local", "state")  # noqa: PTH118
-    return Path(base, "hpc_kit", "slurm").expanduser()
+    return Path(base, "hpc_kit", os.uname().nodename, "slurm").expanduser()
 
 
 def load(environ: Mapping[str, str]) -> Settings:
