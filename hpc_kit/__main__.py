@@ -14,6 +14,11 @@ def main() -> NoReturn:
         from hpc_kit.cli import main as command_line
 
         command_line()
+    except SystemExit as end:
+        from hpc_kit.cli.ending import leave
+
+        leave(end.code)
+        raise
     finally:
         gc.freeze()
 
