@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ import click
 from hpc_kit.cli.session import line
 from hpc_kit.run_files import RECORD
 from hpc_kit.slurm.job_id import order
+from hpc_kit.spec.choose import VARIABLE
 
 if TYPE_CHECKING:
     from hpc_kit.submit.access import Access
@@ -183,10 +185,10 @@ def summary(values: dict[str, object]) -> str:
 
 
 def next_steps(job_id: str, *, going: bool, rank: int | None = None) -> None:
-    """Commands to paste, for the cluster that was named."""
+    """Commands to paste, for the cluster that was named: another shell may not know of $HPC_KIT_CLUSTER."""
     kit = program()
     which = f" --rank {rank}" if rank is not None else ""
-    named = click.get_current_context().params.get("cluster")
+    named = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
     there = f" --cluster {quote(named)}" if named else ""
     steps: Iterable[tuple[str, str]] = [("status", f"{kit} status {job_id}")]
     steps = [*steps, ("logs", f"{kit} logs {job_id}{' -f' if going else which or ' --all'}")]

@@ -56,7 +56,7 @@ def command(
             _print_all(each)
         elif log.exists() or not elements:
             _print(log)
-    _print_end(run, elements, access)
+    _print_end(run, elements, access, place)
     return 0
 
 
@@ -96,7 +96,7 @@ def _access(run: Run, place: Here, *, follow: bool) -> Access | None:
     if known is None or known.slurm not in {"system", "embedded"} or is_of(run, place.cluster.name, place.access):
         return place.access
     if follow:
-        raise elsewhere(run, known, place.cluster.name, f"hpc-kit logs {run.job_id} -f")
+        raise elsewhere(run, known, place.cluster.name, place.access, f"hpc-kit logs {run.job_id} -f")
     # What is told to be typed next is for the run's own cluster.
     click.get_current_context().params["cluster"] = typed_name(known)
     return None
@@ -137,9 +137,10 @@ def _print_all(run: Run) -> None:
                 click.echo(f"{rank:>4}: {text}")
 
 
-def _print_end(run: Run, elements: list[Run], access: Access | None) -> None:
+def _print_end(run: Run, elements: list[Run], access: Access | None, place: Here) -> None:
     """How the job ended, or how to go on with one that has not."""
     from hpc_kit.submit.outcome import ends_of
+    from hpc_kit.submit.whose import own_name
 
     jobs = elements or [run]
     statuses = _statuses(jobs, access)
@@ -148,7 +149,7 @@ def _print_end(run: Run, elements: list[Run], access: Access | None) -> None:
         return
     outcomes = ends_of(zip(jobs, statuses, strict=True))
     if access is None and run.known is not None and not all(each.state.finished for each in outcomes):
-        click.echo(f"\njob {run.job_id} was submitted to cluster {run.known.cluster}, not asked here")
+        click.echo(f"\njob {run.job_id} was submitted to cluster {own_name(run.known, place.access)}, not asked here")
         account.next_steps(run.job_id, going=True)
         return
     click.echo()

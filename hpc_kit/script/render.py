@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit import run_files
-from hpc_kit.errors import SpecError, TemplateError
+from hpc_kit.errors import SpecError, TemplateError, page
 from hpc_kit.script import quoting
 from hpc_kit.script.context import context
 from hpc_kit.spec import files, places
@@ -59,14 +59,24 @@ def resolved_of(
     cluster: str | Cluster | None,
     set: Mapping[str, object],  # noqa: A002 - the option's name
     root: Path,
+    *,
+    sure: bool = False,
 ) -> Resolved:
     """The job of `render`'s arguments, fitted to its cluster.
 
+    Args:
+        job: As there.
+        cluster: As there.
+        set: As there.
+        root: The user's project.
+        sure: See `default_cluster`: a script needs no controller, its submission does.
+
     Raises:
         SpecError: A file is missing or says something that cannot be.
+        SlurmUnavailable: Which cluster fits cannot be known, and has to be.
     """
     if cluster is None:
-        choice = default_cluster(root, os.environ)
+        choice = default_cluster(root, os.environ, sure=sure)
         cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
     loaded = files.load(job, cluster, set=set, root=root)
     again = _command_line(job, cluster, set) if isinstance(job, str) else ()
@@ -180,7 +190,7 @@ def _template_errors(name: str) -> Iterator[None]:
         raise TemplateError(
             f"template {name} asks for a value that does not exist",
             found=f"{error.message}{_line_of(error)}",
-            remedy="docs/templates.md lists the values; an optional one is tested with 'is not none'",
+            remedy=f"{page('templates.md')} lists the values; an optional one is tested with 'is not none'",
         ) from error
     except TemplateError:
         raise
@@ -188,13 +198,13 @@ def _template_errors(name: str) -> Iterator[None]:
         raise TemplateError(
             f"template {name} cannot be rendered",
             found=f"{_reason(error)}{_line_of(error)}",
-            remedy=_REMEDIES.get(type(error).__name__, "mend the template"),
+            remedy=_REMEDIES.get(type(error).__name__, "mend the template").format(page=page("templates.md")),
         ) from error
 
 
 _REMEDIES = {
     "RecursionError": "a template that extends or includes itself: give it another name than the one that it extends",
-    "TemplateRuntimeError": "a template that extends base.sbatch.j2 fills its block 'launch': see docs/templates.md",
+    "TemplateRuntimeError": "a template that extends base.sbatch.j2 fills its block 'launch': see {page}",
     "UnicodeDecodeError": "save the template as UTF-8",
 }
 

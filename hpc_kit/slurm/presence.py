@@ -26,11 +26,9 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
     if sbatch is None:
         return None
     # Slurm would look for a file that is named and not there for a whole minute.
-    if named := environ.get("SLURM_CONF"):
-        return "system" if os.access(named, os.R_OK) else None
-    beside = f"{os.path.realpath(sbatch).rpartition('/bin/')[0]}/etc/slurm.conf"
-    if any(os.access(path, os.R_OK) for path in (beside, *CONFIGURATIONS)):
-        return "system"
+    found = configuration(environ)
+    if found or environ.get("SLURM_CONF"):
+        return "system" if found else None
     # A stand-in or a wrapper of a site may be sbatch alone.
     if _program("sinfo", environ) is None:
         return "system"
@@ -49,6 +47,14 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
         ) from error
     configured = answer.returncode == 0 or "configuration source" not in answer.stderr
     return "system" if configured else None
+
+
+def configuration(environ: Mapping[str, str]) -> str | None:
+    """The slurm.conf that Slurm's commands read: the one that is named, else one in a usual place; None: not found."""
+    sbatch, named = _program("sbatch", environ), environ.get("SLURM_CONF")
+    beside = f"{os.path.realpath(sbatch).rpartition('/bin/')[0]}/etc/slurm.conf" if sbatch else ""
+    paths = (named,) if named else (beside, *CONFIGURATIONS)
+    return next((path for path in paths if os.access(path, os.R_OK)), None)
 
 
 def _program(name: str, environ: Mapping[str, str]) -> str | None:

@@ -62,4 +62,4 @@ def _check_cluster(runs: Iterable[Run | None], cluster: str | None, access: Acce
     """Each cluster counts from 1: an id that means a run of another one must not end whoever has it here."""
     for run in runs:
         if run is not None and run.known is not None and not is_of(run, cluster, access):
-            raise elsewhere(run, run.known, cluster, f"hpc-kit cancel {run.job_id}")
+            raise elsewhere(run, run.known, cluster, access, f"hpc-kit cancel {run.job_id}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
@@ -13,7 +12,7 @@ from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.slurm.user import user_name
 from hpc_kit.submit.outcome import ends_of, recorded_end
 from hpc_kit.submit.runs import RECENT, Run, Runs
-from hpc_kit.submit.whose import is_of, typed_name
+from hpc_kit.submit.whose import is_of, own_name, there
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -226,10 +225,10 @@ class _Look:
 
     def _elsewhere(self, run: Run, end: Outcome) -> Line:
         """A run of another cluster: its own files may tell how it ended."""
-        other = run.known.cluster if run.known else ""
-        typed = quote(typed_name(run.known)) if run.known else other
+        other = own_name(run.known, self.access) if run.known else ""
         sentence = end.sentence if end.state.finished else f"It was submitted to cluster {other}, not asked here."
-        step = None if end.state.finished else f"hpc-kit status {run.job_id} --cluster {typed}"
+        step = there(run.known, self.access, f"hpc-kit status {run.job_id}") if run.known else None
+        step = None if end.state.finished else step
         return Line(run.job_id, run.name, end.state, sentence, step, None, run)
 
 

@@ -58,14 +58,14 @@ class Git:
     """
 
     def __init__(self, folder: Path, runs: str) -> None:
+        self._why_none = "no git repository here"
         self._head = self._start(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
         self._diff = self._start(folder, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD")
         # --directory: a folder of data, new as a whole, is one name and is not gone through.
         listing = ("--others", "--directory", "--no-empty-directory", "--exclude-standard", f"--exclude=/{runs}", "-z")
         self._others = self._start(folder, "ls-files", *listing)
 
-    @staticmethod
-    def _start(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
+    def _start(self, folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
         if "GIT_DIR" not in os.environ and not any((each / ".git").exists() for each in (folder, *folder.parents)):
             return None
         # No lock in the user's index: they may be committing at this very moment.
@@ -79,7 +79,8 @@ class Git:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-        except OSError:
+        except OSError as error:
+            self._why_none = f"git cannot be run here: {error.strerror}"
             return None
 
     def state(self) -> GitState:
@@ -90,7 +91,7 @@ class Git:
         others = _read(self._others, MAX_NAMES, deadline)
         lines = (head or b"").decode(errors="replace").splitlines()
         if len(lines) != 3:
-            return GitState(note="no git here" if self._head is None else "no commit here, or git did not answer")
+            return GitState(note=self._why_none if self._head is None else "no commit here, or git did not answer")
         root, commit, branch = lines
         names = (others or b"").decode(errors="replace").split("\0")
         untracked = tuple(name for name in names if name)

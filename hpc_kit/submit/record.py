@@ -70,6 +70,9 @@ class Record(Struct, frozen=True, kw_only=True):
     cluster: str
     slurm: str
     slurm_version: str | None = None
+    slurm_cluster: str | None = None
+    """Slurm's own name for the cluster that took it, where that is known."""
+
     host: str
     user: str
     cwd: str
@@ -134,6 +137,7 @@ class Known(Struct, frozen=True, kw_only=True):
     cluster: str = ""
     slurm: str = "system"
     slurm_version: str | None = None
+    slurm_cluster: str | None = None
     command_line: list[str] = []
     resolved: KnownResolved = KnownResolved()
     environment: KnownEnvironment = KnownEnvironment()

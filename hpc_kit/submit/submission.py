@@ -14,8 +14,9 @@ from hpc_kit.script.render import render_resolved, resolved_of
 from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.slurm.user import user_name
+from hpc_kit.spec.degrees import machine_too_small
 from hpc_kit.spec.places import current_folder
-from hpc_kit.submit import handover
+from hpc_kit.submit import handover, whose
 from hpc_kit.submit.access import Access, access_of, version_of
 from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
 from hpc_kit.submit.provenance import Git, GitState, kept_environment, kept_words, packages
@@ -59,7 +60,10 @@ def submit(
         RecordError: The record cannot be written; the error says whether the job is in the queue.
     """
     root = (root or current_folder()).absolute()
-    return submit_resolved(resolved_of(job, cluster, set or {}, root), root=root, standalone=standalone)
+    resolved = resolved_of(job, cluster, set or {}, root, sure=True)
+    if small := machine_too_small(resolved.job, resolved.cluster, resolved.world_size):
+        raise small
+    return submit_resolved(resolved, root=root, standalone=standalone)
 
 
 def submit_resolved(
@@ -137,6 +141,7 @@ def send(
         taken: Told of the job as soon as there is one; git, which may take seconds, is waited for behind it.
 
     Raises:
+        SpecError: Another cluster would take the job than the one that squeue and scancel ask.
         SlurmUnavailable: There is no Slurm, or it does not answer.
         AnswerLost: It is not known whether Slurm has the job; the next submission finds out first.
         SubmitRefused: Sbatch took no job; nothing is left behind.
@@ -148,17 +153,18 @@ def send(
         text = render_resolved(resolved, standalone=standalone, root=root)
     access = access_of(resolved.cluster, environ)
     access.require(resolved.cluster.name)
+    environ, notes = without_overrides(clean_environ(access.environ), text)
+    recipient = whose.recipient(resolved.job.resources.clusters, environ, access)
     made = make_log_folders(resolved, root, allow_ids=allow_ids)
     folder = base_folder(resolved, root) / resolved.log_folder
     if job_id := _settled(folder, text, access, repeat=not allow_ids):
         done = Submission(job_id, folder / job_id, access, found_again=True)
         taken(done)
         return done
-    environ, notes = without_overrides(clean_environ(access.environ), text)
     git = Git(root, resolved.cluster.runs)
     try:
         version = str(version_of(resolved.cluster, access.environ) or "") or None
-        record = draft(resolved, root, command_line, environ, version=version)
+        record = draft(resolved, root, command_line, environ, version=version, recipient=recipient)
         staging = Staging(folder, text, record)
     except BaseException:
         git.stop()
@@ -221,6 +227,7 @@ def draft(
     *,
     slurm: str | None = None,
     version: str | None = None,
+    recipient: str | None = None,
 ) -> Record:
     """What is known of a run before it has an id.
 
@@ -231,6 +238,7 @@ def draft(
         environ: The environment that it is started from.
         slurm: What runs it (default: the cluster's Slurm).
         version: The release of that Slurm.
+        recipient: Slurm's own name for the cluster.
     """
     return Record(
         job_name=resolved.job.name,
@@ -238,6 +246,7 @@ def draft(
         cluster=resolved.cluster.name,
         slurm=slurm or resolved.cluster.slurm,
         slurm_version=version,
+        slurm_cluster=recipient,
         host=os.uname().nodename,
         user=user_name(),
         cwd=str(current_folder()),

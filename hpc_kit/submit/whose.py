@@ -6,20 +6,55 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import UnknownJob
+from hpc_kit.errors import SpecError, UnknownJob
 from hpc_kit.run_files import RECORD
+from hpc_kit.slurm import cluster_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpc_kit.submit.access import Access
     from hpc_kit.submit.record import Known
     from hpc_kit.submit.runs import Run
 
 
+def recipient(option: str | None, environ: Mapping[str, str], access: Access) -> str | None:
+    """Slurm's own name for the cluster that sbatch gives a job to; None where it is not known.
+
+    Args:
+        option: What the job says as --clusters.
+        environ: The environment of sbatch.
+        access: How the job is asked for afterwards.
+
+    Raises:
+        SpecError: Its other commands would ask another cluster, where that id is somebody else's.
+    """
+    if access.embedded:
+        return None
+    taken, asked = cluster_name.chosen(environ, option), cluster_name.asked(access.environ)
+    if taken and asked and taken != asked:
+        variables = {name: access.environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")}
+        told = {"--clusters": option, **variables}
+        raise SpecError(
+            f"sbatch would give the job to cluster {taken}, and squeue and scancel ask {asked}",
+            found=", ".join(f"{name}={value}" if value else f"{name} not set" for name, value in told.items()),
+            remedy=f"the same for all commands: export SLURM_CLUSTERS={taken}",
+        )
+    return taken
+
+
+def same_cluster(known: Known, access: Access) -> bool | None:
+    """Whether Slurm's own name for a run's cluster is that of the one that is asked; None: not known of both."""
+    asked = None if access.embedded or known.slurm != "system" else cluster_name.asked(access.environ)
+    return None if asked is None or known.slurm_cluster is None else asked == known.slurm_cluster
+
+
 def is_of(run: Run, cluster: str | None, access: Access) -> bool:
     """Whether a run may be of this Slurm.
 
-    Two cluster files of a real Slurm mean the one on PATH, unless the run names another configuration or another
-    cluster of it; two of the embedded one are the same where their state directory is.
+    Slurm's own name for its cluster decides, where both are known. Else two cluster files of a real Slurm mean the one
+    on PATH, unless the run names another configuration or another cluster of it; two of the embedded one are the same
+    where their state directory is.
 
     Args:
         run: The run.
@@ -27,14 +62,17 @@ def is_of(run: Run, cluster: str | None, access: Access) -> bool:
         access: How it is asked.
     """
     known = run.known
-    if cluster is None or known is None or known.cluster in {"", cluster}:
+    if cluster is None or known is None:
         return True
+    same = same_cluster(known, access)
+    if same is not None or known.cluster in {"", cluster}:
+        return same is not False
     if known.slurm != ("embedded" if access.embedded else "system"):
         return False
-    there = known.environment
+    own = known.environment
     if access.embedded:
-        return there.slurm_state is not None and there.slurm_state == access.environ.get("HPC_KIT_SLURM_STATE")
-    return there.slurm_conf == access.environ.get("SLURM_CONF") and known.resolved.job.resources.clusters is None
+        return own.slurm_state is not None and own.slurm_state == access.environ.get("HPC_KIT_SLURM_STATE")
+    return own.slurm_conf == access.environ.get("SLURM_CONF") and known.resolved.job.resources.clusters is None
 
 
 def typed_name(known: Known) -> str:
@@ -49,17 +87,32 @@ def typed_name(known: Known) -> str:
     return source.stem if source.parent.name == "env" else known.cluster
 
 
-def elsewhere(run: Run, known: Known, cluster: str | None, command: str) -> UnknownJob:
+def there(known: Known, access: Access, command: str) -> str:
+    """What is typed to mean a run's cluster, `hpc-kit cancel 12` and the like, or where."""
+    if same_cluster(known, access) is False:
+        return f"{command}, on a login node of {known.slurm_cluster} or with SLURM_CLUSTERS={known.slurm_cluster}"
+    return f"{command} --cluster {quote(typed_name(known))}"
+
+
+def own_name(known: Known, access: Access) -> str:
+    """The name of a run's cluster that tells it from the one that is asked."""
+    return known.slurm_cluster or known.cluster if same_cluster(known, access) is False else known.cluster
+
+
+def elsewhere(run: Run, known: Known, cluster: str | None, access: Access, command: str) -> UnknownJob:
     """What is said of a run of another Slurm than the one that is asked.
 
     Args:
         run: The run.
         known: Its record.
         cluster: The name of the cluster that is asked.
+        access: How it is asked.
         command: What was to be done, but for the cluster: `hpc-kit cancel 12`.
     """
+    if same_cluster(known, access) is False:
+        cluster = cluster_name.asked(access.environ)
     return UnknownJob(
-        f"job {run.job_id} is one of cluster {known.cluster}, and {cluster} was to be asked",
+        f"job {run.job_id} is one of cluster {own_name(known, access)}, and {cluster} was to be asked",
         found=f"{run.array_folder / RECORD}: {run.name}, submitted {known.submitted[:19].replace('T', ' ')}",
-        remedy=f"{command} --cluster {quote(typed_name(known))}; who has that id here: squeue --job={run.job_id}",
+        remedy=f"{there(known, access, command)}; who has that id here: squeue --job={run.job_id}",
     )

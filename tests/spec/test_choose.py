@@ -11,6 +11,7 @@ from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.render import render
 from hpc_kit.slurm import presence
 from hpc_kit.spec.choose import Choice, default_cluster, default_name
+from hpc_kit.submit.submission import submit
 
 
 @pytest.fixture
@@ -79,6 +80,18 @@ def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
     for refused in (lambda: default_cluster(project, slurm), lambda: default_name(project, slurm, sure=True)):
         with pytest.raises(SlurmUnavailable, match="does not tell whether it has a cluster"):
             refused()
+
+
+def test_a_script_is_rendered_without_a_controller_and_submitted_only_where_it_is_known_whereto(
+    project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.1)
+    Path(slurm["FOLDER"], "sinfo").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setenv("PATH", slurm["PATH"])
+    assert "# again     hpc-kit render ddp_4node --cluster slurm" in render("ddp_4node", root=project)
+    with pytest.raises(SlurmUnavailable, match="does not tell whether it has a cluster"):
+        submit("ddp_4node", root=project)
 
 
 def test_its_name_alone_asks_nothing_of_its_nodes(project: Path, slurm: dict[str, str]) -> None:

@@ -161,6 +161,35 @@ def test_two_names_of_the_slurm_on_path_mean_the_same_one(
     assert str(error.value.remedy).startswith("hpc-kit cancel 12 --cluster site;")
 
 
+def test_two_slurms_are_told_apart_by_their_own_names(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same cluster file, in a project that both see, neither with SLURM_CONF."""
+    (slurm.folder / "etc").mkdir()
+    conf = slurm.folder / "etc/slurm.conf"
+    monkeypatch.setattr("hpc_kit.slurm.presence.CONFIGURATIONS", (str(conf),))
+    conf.write_text("ClusterName=Alpha\n")
+    submit("job", "fake")
+    slurm.queue("12 RUNNING")
+    access = Access(slurm.environ(os.environ), embedded=False)
+    conf.write_text("ClusterName=beta\n")
+    with pytest.raises(UnknownJob, match="job 12 is one of cluster alpha, and beta was to be asked") as error:
+        cancel(["12"], runs, access, cluster="fake")
+    remedy = "hpc-kit cancel 12, on a login node of alpha or with SLURM_CLUSTERS=alpha; who has that id here: squeue "
+    assert str(error.value.remedy).startswith(remedy)
+    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    assert line.run is None
+    slurm.queue()
+    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    assert line.sentence == "It was submitted to cluster alpha, not asked here."
+    assert line.next_step == "hpc-kit status 12, on a login node of alpha or with SLURM_CLUSTERS=alpha"
+    assert not (slurm.folder / "scancel.calls").exists()
+    slurm.queue("12 RUNNING")
+    both = access._replace(environ={**access.environ, "SLURM_CLUSTERS": "alpha"})
+    cancel(["12"], runs, both, cluster="another name of it")
+    assert slurm.told("scancel.calls") == "12\n"
+
+
 def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, runs: Path) -> None:
     submit("job", "fake")
     path = runs / "job/12/record.json"

@@ -209,6 +209,54 @@ def test_a_project_without_a_commit_is_no_error(slurm: FakeSlurm, project: Path)
     assert record_of(submit("job", "fake").run.folder)["git"]["note"] == "no commit here, or git did not answer"
 
 
+@pytest.mark.parametrize(
+    ("variables", "option", "taken"),
+    [
+        ({}, None, "here"),
+        ({}, "here", "here"),
+        ({"SLURM_CLUSTERS": "there"}, None, "there"),
+        ({"SLURM_CLUSTERS": "there", "SBATCH_CLUSTERS": "here"}, None, "there"),
+        ({"SLURM_CLUSTERS": "there"}, "There", "there"),
+        ({"SBATCH_CLUSTERS": "there"}, None, None),
+        ({"SLURM_CLUSTERS": "there"}, "here", None),
+        ({}, "there", None),
+    ],
+)
+def test_a_job_goes_to_the_cluster_that_is_asked_for_it_afterwards(
+    slurm: FakeSlurm,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    option: str | None,
+    taken: str | None,
+) -> None:
+    (project / "slurm.conf").write_text("# ClusterName=old\n clustername = Here # ours\n")
+    for name, value in {**variables, "SLURM_CONF": str(project / "slurm.conf")}.items():
+        monkeypatch.setenv(name, value)
+    more: dict[str, object] = {"resources.clusters": option} if option else {}
+    if taken is not None:
+        assert record_of(submit("job", "fake", set=more).run.folder)["slurm_cluster"] == taken
+        return
+    with pytest.raises(SpecError, match="sbatch would give the job to cluster") as error:
+        submit("job", "fake", set=more)
+    wanted = option or "there"
+    assert error.value.remedy == f"the same for all commands: export SLURM_CLUSTERS={wanted}"
+    assert not (slurm.folder / "last").exists()
+    assert not (project / "runs").exists()
+    monkeypatch.setenv("SLURM_CLUSTERS", wanted)
+    assert record_of(submit("job", "fake", set=more).run.folder)["slurm_cluster"] == wanted
+
+
+def test_without_a_repository_or_without_git_the_record_says_which(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert record_of(submit("job", "fake").run.folder)["git"]["note"] == "no git repository here"
+    (project / ".git").mkdir()
+    monkeypatch.setattr("hpc_kit.submit.provenance._GIT", ("no-such-git",))
+    note = record_of(submit("job", "fake").run.folder)["git"]["note"]
+    assert note == "git cannot be run here: No such file or directory"
+
+
 @pytest.mark.oracle("git")
 def test_a_patch_beyond_all_measure_is_left_out_and_said_so(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
