@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit import errors
+from hpc_kit.script.explain import explain
 from tests.conftest import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -38,6 +40,23 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert linked.exists(), target
         if fragment:
             assert fragment in anchors(linked), target
+
+
+def test_pages_that_messages_name_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = [path.read_text() for path in (ROOT / "hpc_kit").rglob("*.py") if "share" not in path.parts]
+    named = {name for text in sources for name in re.findall(r"""\bpage(?:_of_docs)?\(["']([\w.-]+)["']\)""", text)}
+    assert {"templates.md", "rules.md", "planner.md", "embedded-slurm.md"} <= named
+    for folder, shown in ((ROOT, "docs/"), (tmp_path, f"{ROOT}/docs/")):
+        monkeypatch.chdir(folder)
+        assert {errors.page(name) for name in named} == {shown + name for name in named}
+        assert all(Path(errors.page(name)).is_file() for name in named)
+    assert f"Documented: {ROOT}/docs/jobs-and-clusters.md." in explain("KIT607")
+
+
+def test_an_installed_package_has_its_pages_inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "hpc_kit/share/docs").mkdir(parents=True)
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "hpc_kit/errors.py"))
+    assert errors.page("rules.md") == f"{tmp_path}/hpc_kit/share/docs/rules.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
