@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import HpcKitError, LaunchError
 from hpc_kit.launch.hosts import Address
+from hpc_kit.launch.ssh_config import ssh_config
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -70,7 +71,7 @@ def connect(
             host,
             user,
             port,
-            config=Config(),
+            config=Config(ssh_config=ssh_config()),
             gateway=False,  # fabric's own trusts whoever answers
             connect_timeout=ceil(patience),  # in whole seconds; not named here, it is what ~/.ssh/config says
             connect_kwargs=dict.fromkeys(steps, patience),
@@ -82,7 +83,8 @@ def connect(
         disconnect(connection)
         if isinstance(error, LaunchError) or not isinstance(error, Exception):
             raise
-        raise _refused(name, error, patience) from error
+        place = None if connection is None else (connection.host, connection.port)
+        raise _refused(name, error, patience, place) from error
     return connection
 
 
@@ -164,8 +166,8 @@ def _fits(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def _refused(name: str, error: Exception, patience: float) -> LaunchError:
-    """What the user has to do."""
+def _refused(name: str, error: Exception, patience: float, place: tuple[str, int] | None = None) -> LaunchError:
+    """What the user has to do; `place` is the host's own name or address, and its port."""
     from paramiko import (
         AuthenticationException,
         BadHostKeyException,
@@ -184,17 +186,20 @@ def _refused(name: str, error: Exception, patience: float) -> LaunchError:
             found=f"{type(error).__name__}: {text}",
             remedy=f"ssh -G {name}   (what ~/.ssh/config says of it)",
         )
+    host, port = place or (name, _SSH_PORT)
     if isinstance(error, BadHostKeyException):
+        known = host if port == _SSH_PORT else f"'[{host}]:{port}'"
         return LaunchError(
             f"{name} shows another host key than the one that is known",
             found=text,
-            remedy=f"where the host was installed anew: ssh-keygen -R {name}; then ssh {name}, and compare its key",
+            remedy=f"where the host was installed anew: ssh-keygen -R {known}; then ssh {name}, and compare its key",
         )
     if "known_hosts" in text:
         return LaunchError(
             f"the host key of {name} is not known here",
             found=text,
-            remedy=f"ssh {name}   (once: it shows the key, and asks); or ssh-keyscan -H {name} >>~/.ssh/known_hosts",
+            remedy=f"ssh {name}   (once: it shows the key, and asks);"
+            f" or ssh-keyscan -H {'' if port == _SSH_PORT else f'-p {port} '}{host} >>~/.ssh/known_hosts",
         )
     if isinstance(error, TimeoutError) or any(word in text.lower() for word in _TIMED_OUT):
         return _silent(name, f"nothing came within {patience:g} s")

@@ -11,6 +11,7 @@ import pytest
 from hpc_kit.errors import HpcKitError, LaunchError
 from hpc_kit.launch import connect
 from hpc_kit.launch.connect import _refused, need_fabric
+from hpc_kit.launch.ssh_config import lines
 
 
 def test_without_fabric_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +40,25 @@ def test_each_refusal_has_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     (tmp_path / ".ssh" / "id_ed25519").touch()
     told = _refused("n1", paramiko.AuthenticationException("Authentication failed."), 5)
     assert (told.what, told.remedy) == ("n1 takes none of your keys", "ssh-copy-id n1")
+
+
+def test_remedies_name_the_place_that_known_hosts_knows() -> None:
+    key = paramiko.ECDSAKey.generate()
+    told = _refused("n1", paramiko.BadHostKeyException("10.0.0.1", key, key), 5, ("10.0.0.1", 2222))
+    assert "ssh-keygen -R '[10.0.0.1]:2222'; then ssh n1," in (told.remedy or "")
+    told = _refused("n1", paramiko.SSHException("'10.0.0.1' not found in known_hosts"), 5, ("10.0.0.1", 2222))
+    assert "ssh-keyscan -H -p 2222 10.0.0.1 >>" in (told.remedy or "")
+
+
+def test_included_files_stand_in_their_place(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "config").write_text("include more/*.conf nowhere  # ours\nPort 1\nHost b\n  Include=own\n  User you\n")
+    (tmp_path / "more" / "1.conf").write_text("Host a\n  User me\n")
+    (tmp_path / "more" / "2.conf").write_text("Host c\n  Port 3\n")
+    (tmp_path / "own").write_text("Port 2\nInclude own\n")
+    config = paramiko.SSHConfig.from_text("\n".join(lines(tmp_path / "config", tmp_path)))
+    found = [(config.lookup(name).get("user"), config.lookup(name)["port"]) for name in "abc"]
+    assert found == [("me", "1"), ("you", "1"), (None, "3")]
 
 
 @pytest.mark.parametrize(

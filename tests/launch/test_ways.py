@@ -74,6 +74,13 @@ def test_a_hashed_name_is_known(ssh: Ssh) -> None:
     assert place("n3") == "127.0.77.3"
 
 
+def test_included_hosts_are_reached(ssh: Ssh) -> None:
+    folder = ssh()
+    (folder / "config").rename(folder / "hosts.conf")
+    (folder / "config").write_text("Include hosts.*\nMatch all\n  ForwardAgent yes\n")
+    assert place("n3") == "127.0.77.3"
+
+
 @pytest.mark.parametrize(
     ("config", "names"),
     [("Host n3\n  HostKeyAlias cluster\n", "cluster"), ("", "127.0.77.*"), ("", "127.0.77.3")],
