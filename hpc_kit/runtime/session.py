@@ -41,7 +41,7 @@ def met(world: World, timeout: float | None, program: Path | None = None) -> Ite
     """
     notice.need_torch()
     notice.warn(world)
-    world = facts.asked(world)
+    world = facts.asked(world, rendezvous.DEFAULT_TIMEOUT if timeout is None else timeout)
     meeting = rendezvous.meet(world, timeout=timeout, program=program)
     registration.install(current, shown=world.launcher == "mpi")
     _current.append(meeting)

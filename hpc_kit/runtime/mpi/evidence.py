@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +19,8 @@ _SONAMES = {
     MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi.so"),
 }
 
+_PROXY = "hydra_pmi_proxy"
+
 _LAUNCHERS = {
     "mpirun": OPEN_MPI,
     "mpirun.openmpi": OPEN_MPI,
@@ -29,7 +33,7 @@ _LAUNCHERS = {
     "mpiexec.hydra": MPICH,
     "mpiexec.mpich": MPICH,
     "mpirun.mpich": MPICH,
-    "hydra_pmi_proxy": MPICH,
+    _PROXY: MPICH,
 }
 """Programs whose children are ranks, and whose folder lies beside the library."""
 
@@ -81,20 +85,34 @@ def libraries(evidence: Evidence) -> Iterator[str]:
 
 def _prefix(families: tuple[str, ...]) -> Path | None:
     """Where the MPI is installed whose launcher is a parent of this process."""
-    for executable in _parents():
+    for _, executable in _parents():
         if _LAUNCHERS.get(executable.name) in families:
             return executable.parent.parent
     return None
 
 
-def _parents() -> Iterator[Path]:
-    """The executables of this process's parents, the nearest first; those of other users cannot be read."""
+def mpiexec_of_proxy() -> str:
+    """`host:port` of the mpiexec whose proxy is a parent of this process: the same for all ranks of a launch.
+
+    No variable of MPICH's tells one launch from another at the same time. Empty where no parent is such a proxy.
+    """
+    for pid, executable in _parents():
+        if executable.name == _PROXY:
+            with suppress(OSError):
+                words = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
+                return next((after for word, after in pairwise(words) if word == "--control-port"), "")
+    return ""
+
+
+def _parents() -> Iterator[tuple[int, Path]]:
+    """This process's parents and their executables, the nearest first; those of other users cannot be read."""
     pid = os.getppid()
     while pid > 1:
         folder = Path("/proc", str(pid))
         try:
             executable = (folder / "exe").readlink()
-            pid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             return
-        yield executable
+        yield pid, executable
+        pid = parent

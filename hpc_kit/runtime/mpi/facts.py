@@ -18,20 +18,31 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 
-def asked(world: World) -> World:
+def asked(world: World, timeout: float) -> World:
     """`world`, completed by the communicator of the mpirun that has started it; unchanged for other launchers.
 
     Where mpi4py is missing or cannot be used the variables stay alone: only the backend mpi cannot do without.
-    """
-    if world.launcher != "mpi" or find_spec("mpi4py") is None:
-        return world
-    from hpc_kit.runtime.mpi import library
 
-    try:
-        module = library.load(world, os.environ)
-    except HpcKitError:
+    Args:
+        world: What the variables tell.
+        timeout: Seconds to wait for ranks that do not come: then the process ends.
+    """
+    if world.launcher != "mpi":
         return world
-    return _of_communicator(world, module)
+    from hpc_kit.runtime.mpi import evidence, library, watch
+
+    # Two mpiexec of MPICH in one job, or on one host, are told apart by nothing else.
+    if mpiexec := evidence.mpiexec_of_proxy():
+        world = replace(world, key=f"{world.key}, mpiexec at {mpiexec}")
+    if find_spec("mpi4py") is None:
+        return world
+
+    with watch.timed(world, timeout):
+        try:
+            module = library.load(world, os.environ)
+        except HpcKitError:
+            return world
+        return _of_communicator(world, module)
 
 
 def _of_communicator(world: World, module: ModuleType) -> World:

@@ -26,7 +26,19 @@ both = pytest.mark.parametrize("mpi", list(MPIS))
 def ranks(
     mpi: str, count: int, program: str, *words: str, timeout: float = 150, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of this folder, or `-m MODULE`, as so many ranks.
+    """Run a program of this folder, or `-m MODULE`, as so many ranks."""
+    process = started(mpi, count, program, *words, **environ)
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def started(mpi: str, count: int, program: str, *words: str, **environ: str) -> subprocess.Popen[str]:
+    """The same, and do not wait.
 
     Without that MPI the test is skipped; where oracles are required, it fails.
     """
@@ -38,7 +50,7 @@ def ranks(
             pytest.fail(text)
         pytest.skip(text)
     what = [program] if program.startswith("-") else [str(PROGRAMS / program)]
-    return subprocess.run(
+    return subprocess.Popen(
         [found, *options, "-n", str(count), sys.executable, *what, *words],
         env=os.environ
         | {
@@ -48,10 +60,9 @@ def ranks(
             "PYTHONWARNINGS": "ignore",
         }
         | environ,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
     )
 
 

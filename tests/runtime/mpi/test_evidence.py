@@ -55,7 +55,7 @@ def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, m
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.40").write_text("")
     parents = [Path("/usr/bin/bash"), tmp_path / "bin" / "orted", Path("/usr/sbin/slurmstepd")]
-    monkeypatch.setattr(evidence, "_parents", lambda: iter(parents))
+    monkeypatch.setattr(evidence, "_parents", lambda: enumerate(parents))
     found = evidence.of(OPEN_MPI)
     assert found is not None
     assert list(evidence.libraries(found)) == [str(tmp_path / "lib" / "libmpi.so.40"), "libmpi.so.40"]
@@ -65,8 +65,9 @@ def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, m
 
 
 def test_the_parents_of_a_process_can_be_read() -> None:
-    names = [path.name for path in evidence._parents()]
+    names = [path.name for _, path in evidence._parents()]
     assert all(names)
+    assert not evidence.mpiexec_of_proxy()
 
 
 def test_tasks_of_srun_without_mpi_are_refused_before_mpi_is_touched(
@@ -153,9 +154,9 @@ def test_another_mpi_than_the_launchers_is_a_contradiction(monkeypatch: pytest.M
 def test_the_variables_stay_alone_where_mpi_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     world = resolve(OPEN_MPI)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
-    assert facts.asked(world) is world
+    assert facts.asked(world, 9) is world
     step = resolve(Step.of(2).environ(0))
-    assert facts.asked(step) is step
+    assert facts.asked(step, 9) is step
 
 
 HOSTS = ("n7", "n7", "n3")
@@ -194,7 +195,7 @@ def test_the_communicator_tells_the_hosts_by_name_and_how_rank_0_is_reached(
     monkeypatch.setattr(library, "load", lambda *_: module)
     monkeypatch.setenv("SLURMD_NODENAME", HOSTS[rank])
     monkeypatch.delenv("MPI_LOCALRANKID", raising=False)
-    world = facts.asked(resolve(environ))
+    world = facts.asked(resolve(environ), 9)
     assert (world.hosts, world.tasks_per_node) == (("n7", "n3"), (2, 1))
     assert (world.local_rank, world.local_world_size, world.node_rank, world.nnodes) == (
         local,

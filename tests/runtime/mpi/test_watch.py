@@ -1,0 +1,120 @@
+"""Ranks that never come to MPI_Init, and launches that could be taken for one another."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from hpc_kit.runtime.mpi import watch
+from tests.runtime.mpi import launch
+
+
+def left_over(mark: str) -> list[str]:
+    """Processes that have this mark among their variables."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.timeout(120)
+@launch.both
+def test_a_rank_that_does_not_come_to_mpi_ends_the_wait_at_the_time_out(mpi: str, tmp_path: Path) -> None:
+    done = launch.ranks(mpi, 3, "late_rank.py", "sleeps", timeout=60, HPC_KIT_RUN=str(tmp_path))
+    assert done.returncode != 0
+    assert "1 of 3 ranks did not come to MPI_Init within 6 s\n  found  not there: rank 2\n" in done.stderr
+    assert ": 2 of 3 came\n" in done.stderr
+    assert "met" not in done.stdout
+    assert (tmp_path / "first-failure").read_text().split()[0] in {"0", "1"}
+    until = time.monotonic() + 10
+    while (left := left_over(str(tmp_path))) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_has_ended_well_before_mpi_ends_the_wait_too() -> None:
+    done = launch.ranks("Open MPI", 3, "late_rank.py", "ends", timeout=60)
+    assert done.returncode != 0
+    assert "1 of 3 ranks did not come to MPI_Init within 6 s" in done.stderr
+
+
+@pytest.mark.timeout(120)
+def test_launches_at_the_same_time_do_not_meet_one_another() -> None:
+    """Without mpi4py: rank 0 of one launch and rank 1 of the other are early."""
+    started = [started_ranks(name, late) for name, late in (("A", "1"), ("B", "0"))]
+    said = [process.communicate(timeout=90)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    assert [sorted(text.splitlines()) for text in said] == [[f"{name}: ['{name}', '{name}']"] * 2 for name in "AB"]
+
+
+def started_ranks(name: str, late: str) -> Popen[str]:
+    return launch.started("MPICH", 2, "two_launches.py", name, late, MPI4PY_LIBMPI="/no/such/libmpi.so.12")
+
+
+def seen(**named: Any) -> watch.Watch:
+    facts: dict[str, Any] = {
+        "token": f"test {os.getpid()} {time.monotonic_ns()}",
+        "ports": [],
+        "rank": 0,
+        "size": 4,
+        "local_size": 2,
+        "here": "n1",
+        "hosts": ["n1", "n2", "n3"],
+        "timeout": 9.0,
+        "pid": 0,
+    }
+    return watch.Watch(**facts | named)
+
+
+def test_hosts_are_told_with_how_many_of_their_ranks_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: dict[str, tuple[int | None, list[int]]] = {"n2": (2, [3]), "n3": (None, [])}
+    monkeypatch.setattr(watch.Watch, "_asked", lambda _self, host: answers[host])
+    mine = seen()
+    held = mine.present()
+    error, is_first = mine.told()
+    assert is_first
+    assert str(error).startswith(
+        "2 of 4 ranks did not come to MPI_Init within 9 s\n"
+        "  found  not there: ranks 1, 2\n"
+        "         n1: 1 of 2 came\n"
+        "         n2: 1 of 2 came\n"
+        "         n3: nobody came\n"
+    )
+    short, is_first = seen(token=mine.token, rank=3).told()
+    assert not is_first
+    assert str(short) == "2 of 4 ranks did not come to MPI_Init within 9 s: not there: ranks 1, 2"
+    del held
+
+
+def test_where_no_variable_names_the_hosts_only_this_one_is_told() -> None:
+    mine = seen(hosts=[])
+    held = [mine.present(), seen(token=mine.token, rank=1).present()]
+    error, _ = mine.told()
+    assert str(error).startswith(
+        "not all of 4 ranks came to MPI_Init within 9 s\n"
+        "  found  n1: ranks 0, 1 came; the other hosts are not known here"
+    )
+    everybody = seen(token=mine.token, size=2)
+    assert "MPI_Init did not end within 9 s, although all 2 ranks have come to it" in str(everybody.told()[0])
+    del held
+
+
+def test_another_host_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = watch.addresses.free_port(everywhere=True)
+    there = seen(ports=[port], rank=2, here="localhost")
+    held = there.present()
+    here = seen(token=there.token, ports=[port], hosts=["n1", "localhost"])
+    assert here._asked("localhost") == (2, [2])
+    assert seen(ports=[port])._asked("localhost") == (None, [])  # another launch
+    assert here._asked("no.such.host.invalid") == (None, [])
+    del held
