@@ -129,6 +129,16 @@ def source_towards(address: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
+def of_nccl() -> str | None:
+    """The interface that NCCL takes where nobody tells it one, as its ncclFindInterfaces orders them (IPv4 only here).
+
+    Those that begin with ib come first; docker's, the loopback and libvirt's only where there is no other.
+    """
+    late = ("docker", "lo", "virbr")
+    names = [name for _, name in socket.if_nameindex() if _ipv4_of(name)]
+    return min(names, key=lambda name: (not name.startswith("ib"), name.startswith(late)), default=None)
+
+
 def interface_with(address: str) -> str | None:
     """The network interface that has this address; None where that cannot be told."""
     if is_loopback(address):

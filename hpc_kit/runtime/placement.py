@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_kit.runtime import addresses
 from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Placement:
     torch: str
     driver: str | None
     """Version of the GPU's driver."""
+    nccl: str | None = None
+    """The interface that NCCL takes by itself; None where a variable tells it one, and where there is no NCCL."""
 
     def to_json(self) -> str:
         """For the store."""
@@ -73,6 +76,7 @@ def of_this_process(rank: int, local_rank: int, host: str, device: torch.device,
         python=platform.python_version(),
         torch=torch.__version__,
         driver=None if device.type == "cpu" else driver(),
+        nccl=None if device.type != "cuda" or os.environ.get("NCCL_SOCKET_IFNAME") else addresses.of_nccl(),
     )
 
 

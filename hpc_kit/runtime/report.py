@@ -79,7 +79,23 @@ def table(everybody: Sequence[Placement]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     odd = any("*" in line for line in lines[1:])
-    return "\n".join([*lines, *(["* differs from most ranks"] if odd else [])]) + "\n"
+    return "\n".join([*lines, *(["* differs from most ranks"] if odd else []), *_of_nccl(everybody)]) + "\n"
+
+
+def _of_nccl(everybody: Sequence[Placement]) -> list[str]:
+    """A hint where NCCL takes another interface than that on which the ranks have met.
+
+    It is no fault: NCCL prefers InfiniBand's, and may be right. So nothing is set for it.
+    """
+    other = [each for each in everybody if each.nccl and each.interface and each.nccl != each.interface]
+    if not other or len({each.host for each in everybody}) == 1:
+        return []
+    takes, met = (",".join(sorted({getattr(each, name) for each in other})) for name in ("nccl", "interface"))
+    where = listed(dict.fromkeys(each.host for each in other))
+    return [
+        f"NCCL takes {takes} by itself, and the ranks met on {met} ({where});",
+        f"if NCCL does not come up: export NCCL_SOCKET_IFNAME=={met}",
+    ]
 
 
 def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:

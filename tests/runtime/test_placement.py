@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime import placement, report
+from hpc_kit.runtime import addresses, placement, report
 from hpc_kit.runtime.placement import Placement
 
 SMI = """\
@@ -129,6 +129,44 @@ def test_the_table_has_a_line_a_rank_and_marks_what_differs() -> None:
         "* differs from most ranks\n"
     )
     assert report.table(everybody[:2]).count("\n") == 3
+
+
+def test_where_nccl_takes_another_interface_the_report_says_so_and_how_to_name_one() -> None:
+    said = report.table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
+    assert said.splitlines()[-2:] == [
+        "NCCL takes ib0 by itself, and the ranks met on eth0 (n1, n2);",
+        "if NCCL does not come up: export NCCL_SOCKET_IFNAME==eth0",
+    ]
+    for alike in ({"interface": "ib0"}, {"interface": "eth0", "nccl": None}, {"interface": "eth0", "host": "n1"}):
+        same = [rank(number, **{"nccl": "ib0", **alike}) for number in range(4)]
+        assert "NCCL" not in report.table(same)
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "taken"),
+    [
+        (("lo", "eth0", "eth1"), "eth0"),
+        (("lo", "docker0", "eno1", "ib1", "ib0"), "ib1"),
+        (("lo", "docker0", "virbr0", "enp3s0"), "enp3s0"),
+        (("lo", "down0"), "lo"),
+        (("down0",), None),
+    ],
+)
+def test_nccls_order_of_interfaces(
+    interfaces: tuple[str, ...], taken: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses.socket, "if_nameindex", lambda: list(enumerate(interfaces)))  # type: ignore[attr-defined]
+    monkeypatch.setattr(addresses, "_ipv4_of", lambda name: None if name == "down0" else "10.0.0.1")
+    assert addresses.of_nccl() == taken
+
+
+def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "uuid", lambda *_: "GPU-1")
+    device = torch.device("cuda", 0)
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl == addresses.of_nccl() is not None
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
+    assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl is None
 
 
 def test_two_ranks_of_a_host_on_one_gpu_are_refused_and_named() -> None:
