@@ -2,7 +2,8 @@
 
 Rank 0 listens on a second port and says to everybody who calls: the token of this meeting, and the store's port. The
 caller only reads: whatever else may listen there is not disturbed, and a program that says nothing costs a moment.
-The call stays open until all have met: its end is the bell for which the callers wait, without a question to the store.
+The call stays open until all have met: its end is the bell for which the callers wait, without a question to the store,
+and its last words are what rank 0 says then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.runtime import addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _CONNECT = 2.0
 """Seconds for one call; a firewall that drops packets answers never."""
@@ -49,16 +50,23 @@ def light(candidates: Sequence[int]) -> socket.socket | None:
 
 
 @contextmanager
-def shining(listener: socket.socket, token: str, port: int, ranks: int) -> Iterator[None]:
-    """Answer all callers inside; at the end, the bell rings."""
+def shining(listener: socket.socket, token: str, port: int, ranks: int) -> Iterator[Callable[[str], None]]:
+    """Answer all callers inside; what it gives rings the bell, with a line for all. At the end it rings in any case."""
     greeting = f"{token} {port}\n".encode()
-    # Not threading.Thread: its start waits until the thread runs, which takes long on a busy node.
-    start_new_thread(_answer, (listener, greeting, _calls(ranks)))
-    try:
-        yield
-    finally:
+    last: list[bytes] = []
+
+    def ring(line: str) -> None:
+        last.append(f"{line}\n".encode())
         # A thread in accept() does not notice that its socket is closed: it is called a last time.
         listener.shutdown(socket.SHUT_RDWR)
+
+    # Not threading.Thread: its start waits until the thread runs, which takes long on a busy node.
+    start_new_thread(_answer, (listener, greeting, _calls(ranks), last))
+    try:
+        yield ring
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
         listener.close()
 
 
@@ -135,7 +143,7 @@ def _calls(ranks: int) -> int:
     return min(2 * ranks, max(0, files - ranks - _OTHER_FILES))
 
 
-def _answer(listener: socket.socket, greeting: bytes, most: int) -> None:
+def _answer(listener: socket.socket, greeting: bytes, most: int, last: list[bytes]) -> None:
     calls: deque[socket.socket] = deque()
     while True:
         try:
@@ -148,4 +156,5 @@ def _answer(listener: socket.socket, greeting: bytes, most: int) -> None:
         if len(calls) > most:
             calls.popleft().close()
     for caller in calls:
-        caller.close()
+        with suppress(OSError), caller:
+            caller.sendall(b"".join(last))

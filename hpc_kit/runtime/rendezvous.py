@@ -92,7 +92,6 @@ def meet(
     until = time.monotonic() + timeout
     occasion = next(_occasions) if occasion is None else occasion
     here = addresses.of_this_node(environ)
-    facts = sameness.facts(world, program, environ)
     is_owner = world.rank == 0 and world.launcher not in LAUNCHERS_WITH_STORE
     with ExitStack() as until_all_have_come:
         if world.launcher in LAUNCHERS_WITH_STORE:
@@ -107,8 +106,10 @@ def meet(
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _part(opened.store, f"{prefix}/roster")
         route.tell(notes, world, opened, here)
+        # Only now: rank 0's store is open for the others while it reads its program.
+        facts = sameness.facts(world, program, environ)
         roster.sign(notes, world, roster.Entry(here, os.getpid(), facts=facts))
-        roster.wait_for_all(notes, world, until, timeout, opened.bell)
+        roster.wait_for_all(notes, world, until, timeout, opened)
     whole = roster.completed(notes, world)
     address = route.of_rank_0(notes, whole, opened)
     doors = _part(opened.store, f"{prefix}/doors")

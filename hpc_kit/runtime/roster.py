@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from hpc_kit.runtime.sameness import Facts
+    from hpc_kit.runtime.store import Opened
     from hpc_kit.runtime.world import World
 
-_ARRIVED, _COMPLETE, _REFUSED, _TOLD = "arrived", "complete", "refused", "told"
+_COMPLETE, _REFUSED, _TOLD = "complete", "refused", "told"
 IN, OUT = "in", "out"
 _MAX_PAUSE = 0.1
 _WITH_BELL = 2.0
 """Seconds; the end of a connection may be lost on its way."""
+_LONGEST = 65_536
+_AT_ONCE = 64
+"""So many ranks rank 0 asks for in one question to its store."""
 _MOST_NAMED = 16
 _READ_WITHIN = 5.0
 """Seconds for all to read that the nodes differ, and for rank 0 to tell it."""
@@ -68,12 +72,9 @@ def sign(store: Store, world: World, entry: Entry) -> None:
             found=f"{first.host}, process {first.pid}\n{entry.host}, process {entry.pid}",
             remedy="start the ranks with one srun or torchrun; unset RANK and WORLD_SIZE that an outer one has left",
         )
-    if store.add(_ARRIVED, 1) == world.world_size:
-        everybody = [] if not entry.facts else _entries(store, world)
-        store.set(_COMPLETE, json.dumps(sameness.differences((each.host, each.facts) for each in everybody)))
 
 
-def wait_for_all(store: Store, world: World, until: float, timeout: float, bell: socket.socket | None = None) -> None:
+def wait_for_all(store: Store, world: World, until: float, timeout: float, opened: Opened) -> None:
     """Wait until every rank has signed.
 
     Args:
@@ -81,16 +82,16 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, bell:
         world: Who waits.
         until: How long, by time.monotonic().
         timeout: The same in seconds from the beginning, for the error.
-        bell: Ends when all have come, or earlier.
+        opened: With the bell that rank 0 rings when all have come.
 
     Raises:
         RendezvousError: Some did not come in time, or rank 0 has gone; names ranks and hosts.
         ContradictoryEnvironment: The nodes do not run the same; told in full by rank 0, in short by the others.
     """
     try:
-        ranks = 1 if world.rank == 0 else world.world_size  # rank 0 has an answer before the others
-        if wait_until(lambda: store.check([_COMPLETE]), until, ranks, bell):
-            _check_same(json.loads(store.get(_COMPLETE)), store, world)
+        told = _said(store, world, until, opened) if world.is_main else _heard(store, world, until, opened.bell)
+        if told is not None:
+            _check_same(json.loads(told), store, world)
             return
     except RuntimeError as error:
         raise RendezvousError(
@@ -99,6 +100,47 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, bell:
             remedy="look at the log of rank 0, which tells why",
         ) from error
     raise _incomplete(store, world, timeout)
+
+
+def _said(store: Store, world: World, until: float, opened: Opened) -> str | None:
+    """What rank 0 says to all when they have come, a list of differences; None where the time is up."""
+    waiting = [_key(rank) for rank in range(world.world_size)]
+
+    def have_come() -> bool:
+        while waiting and store.check(waiting[:_AT_ONCE]):
+            del waiting[:_AT_ONCE]
+        return not waiting
+
+    if not wait_until(have_come, until, 1):
+        return None
+    told = json.dumps(sameness.differences((each.host, each.facts) for each in _entries(store, world)))
+    store.set(_COMPLETE, told)
+    if opened.ring is not None:
+        opened.ring(told)
+    return told
+
+
+def _heard(store: Store, world: World, until: float, bell: socket.socket | None) -> str | None:
+    """The same for the others: by the bell, so that they do not keep the store busy, and from the store without one."""
+    heard = b""
+    while bell is not None:
+        left = until - time.monotonic()
+        bell.settimeout(max(0.01, min(_WITH_BELL, left)))
+        try:
+            said = bell.recv(_LONGEST)
+        except TimeoutError:
+            if left > 0 and not store.check([_COMPLETE]):
+                continue
+            break
+        except OSError:
+            break
+        heard += said
+        if heard.endswith(b"\n"):
+            return heard.decode()
+        if not said:
+            break
+    come = wait_until(lambda: store.check([_COMPLETE]), until, world.world_size)
+    return store.get(_COMPLETE).decode() if come else None
 
 
 def open_doors(store: Store) -> None:
@@ -119,28 +161,16 @@ def wait_for(store: Store, door: str, world: World, *, patience: float) -> None:
     wait_until(lambda: len(store.get(door)) >= world.world_size - 1, time.monotonic() + patience, world.world_size)
 
 
-def wait_until(is_done: Callable[[], bool], until: float, ranks: int, bell: socket.socket | None = None) -> bool:
-    """Whether it is done in time. Asked again and again: a store's own wait writes to the log when it times out.
-
-    Where there is a bell, its end is waited for, so that many ranks do not keep the store busy with their questions.
-    """
+def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
+    """Whether it is done in time. Asked again and again: a store's own wait writes to the log when it times out."""
     start = time.monotonic()
     while not is_done():
         now = time.monotonic()
         if now >= until:
             return False
-        if bell is not None:
-            bell.settimeout(min(_WITH_BELL, until - now))
-            try:
-                bell = bell if bell.recv(1) else None
-            except TimeoutError:
-                pass
-            except OSError:
-                bell = None
-            continue
         # Early the last rank may come at any moment; later a longer pause is a small part of the wait. Rank 0's store
         # answers all of them.
-        time.sleep(min(_MAX_PAUSE, until - now, max(0.002, (now - start) / 50, ranks / 20_000)))
+        time.sleep(min(_MAX_PAUSE, until - now, max(0.0005, (now - start) / 100, ranks / 20_000)))
     return True
 
 

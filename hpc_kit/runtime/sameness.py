@@ -1,6 +1,6 @@
 """Whether all nodes run the same: Python, torch, hpc_kit and the program with what it imports from its own folder.
 
-Every rank brings its facts to the meeting and whoever comes last compares them, so that it costs no message more.
+Every rank brings its facts to the meeting and rank 0 compares them, so that it costs no message more.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime import addresses, beacon, ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch._C._distributed_c10d import TCPStore
 
@@ -30,6 +30,8 @@ class Opened(NamedTuple):
     """Where this process has found it."""
     bell: socket.socket | None = None
     """What ends when all have met."""
+    ring: Callable[[str], None] | None = None
+    """Tells a line to all who wait for the bell."""
 
 
 def token(world: World, occasion: int = 0) -> str:
@@ -45,8 +47,8 @@ def opened(world: World, token: str, timeout: float) -> Iterator[Opened]:
     Raises:
         RendezvousError: All ports that this launch may use are taken.
     """
-    with _bound(world) as listener, _announced(world, token, listener.getsockname()[1]):
-        yield _served(world, listener, timeout)
+    with _bound(world) as listener, _announced(world, token, listener.getsockname()[1]) as ring:
+        yield _served(world, listener, timeout)._replace(ring=ring)
 
 
 def _bound(world: World) -> socket.socket:
@@ -61,16 +63,16 @@ def _bound(world: World) -> socket.socket:
 
 
 @contextmanager
-def _announced(world: World, token: str, port: int) -> Iterator[None]:
+def _announced(world: World, token: str, port: int) -> Iterator[Callable[[str], None] | None]:
     if world.world_size == 1:
-        yield
+        yield None
         return
     candidates = ports.beacons(world.key)
     listener = beacon.light(candidates)
     if listener is None:
         raise _all_taken(world, candidates)
-    with beacon.shining(listener, token, port, world.world_size):
-        yield
+    with beacon.shining(listener, token, port, world.world_size) as ring:
+        yield ring
 
 
 def _served(world: World, listener: socket.socket, timeout: float) -> Opened:

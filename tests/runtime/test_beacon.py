@@ -54,6 +54,14 @@ def test_its_end_is_a_bell_for_all_who_have_called(listener: socket.socket) -> N
         assert (early.recv(1), late.recv(1)) == (b"", b"")
 
 
+def test_the_bell_tells_a_line_to_all(listener: socket.socket) -> None:
+    with beacon.shining(listener, TOKEN, 4711, 3) as ring:
+        early, late = bells(listener.getsockname()[1], 2)
+        ring("all are here")
+        with early, late:
+            assert early.makefile().read() == late.makefile().read() == "all are here\n"
+
+
 def test_where_it_may_open_no_more_files_the_oldest_call_ends_early(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

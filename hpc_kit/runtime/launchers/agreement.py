@@ -52,7 +52,7 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
 
 def sees_one_gpu(environ: Mapping[str, str], world: World) -> bool:
     """Whether LOCAL_RANK = 0 beside the right numbers is right too: scripts set it where each task sees its own GPU."""
-    if environ.get(CHOICE, "").strip() == world.launcher:
+    if not environ.get("LOCAL_RANK") or environ.get(CHOICE, "").strip() == world.launcher:
         return False
     said = {name: number(environ, name) for name in PLAIN}
     rest = all(said[name] == getattr(world, PLAIN[name]) for name in ("RANK", "WORLD_SIZE"))
