@@ -90,6 +90,8 @@ class Search:
             hosts = list(world.reach or world.hosts)
         else:
             hosts = list(dict.fromkeys([world.master_addr, *(world.reach or world.hosts[:1])]))
+        if not hosts and world.nnodes == 1:
+            hosts = ["127.0.0.1"]
         if not hosts:
             raise RendezvousError(
                 "no variable tells on which host rank 0 is",

@@ -104,7 +104,7 @@ def test_who_has_found_rank_0_waits_for_its_bell(job: str, monkeypatch: pytest.M
 def test_who_hears_no_whole_line_asks_the_store(said: bytes) -> None:
     """Where rank 0 may not open as many files, calls end early."""
     bell, other = socket.socketpair()
-    store = HashStore()  # type: ignore[no-untyped-call]
+    store = HashStore()
     store.set("complete", '["a difference"]')
     with bell, other:
         other.sendall(said)
@@ -117,7 +117,7 @@ def test_who_hears_no_whole_line_asks_the_store(said: bytes) -> None:
 def test_a_bell_that_is_never_heard_ends_at_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster, "_WITH_BELL", 0.01)
     bell, other = socket.socketpair()
-    store = HashStore()  # type: ignore[no-untyped-call]
+    store = HashStore()
     world = resolve(Step.of(2).environ(1))
     with bell, other:
         assert roster._heard(store, world, time.monotonic() + 0.1, bell) is None
@@ -382,6 +382,13 @@ def test_where_nobody_can_know_rank_0s_host_its_address_is_asked_for() -> None:
     )
     with pytest.raises(RendezvousError, match="no variable tells on which host rank 0 is"):
         rendezvous.meet(world, timeout=1, environ={}, occasion=0)
+
+
+def test_on_one_node_rank_0_needs_no_name() -> None:
+    """`mpiexec -n 2` of MPICH on a workstation, without mpi4py."""
+    ranks = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "I_MPI_HYDRA_UUID": str(next(NUMBERS))}
+    environs = [ranks | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)} for rank in range(2)]
+    assert [meeting.world.rank for meeting in met(meet(environs))] == [0, 1]
 
 
 def test_ranks_whose_launcher_tells_no_node_learn_it_when_they_meet(job: str) -> None:

@@ -12,8 +12,7 @@ import select
 import signal
 import socket
 import sys
-import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from threading import Thread
@@ -58,20 +57,31 @@ class Watch:
     pid: int
     """The rank's."""
 
-    def present(self) -> list[socket.socket]:
-        """Be counted; to be kept open. Abstract sockets of the host: nothing of them is left on any disk."""
-        held = [_bound(self._name(str(self.rank)))]
-        speaker = _bound(self._name("speaker"))
-        if speaker is not None:
-            listener = next(filter(None, (addresses.listen(port, everywhere=True) for port in self.ports)), None)
-            if listener is not None:
-                Thread(target=self._answer, args=(listener,), daemon=True).start()
-        return [each for each in (*held, speaker) if each is not None]
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Be counted inside. Abstract sockets of the host: nothing of them is left on any disk."""
+        with ExitStack() as held:
+            for name in (str(self.rank), "speaker"):
+                mine = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                try:
+                    mine.bind(self._name(name))
+                except OSError:
+                    continue
+                if name == "speaker":
+                    self._listen(held)
+            yield
+
+    def _listen(self, held: ExitStack) -> None:
+        listener = next(filter(None, (addresses.listen(port, everywhere=True) for port in self.ports)), None)
+        if listener is not None:
+            held.enter_context(listener)
+            held.callback(listener.shutdown, socket.SHUT_RDWR)  # wakes the thread
+            Thread(target=self._answer, args=(listener,), daemon=True).start()
 
     def told(self) -> tuple[RendezvousError, bool]:
         """Who did not come, and whether this rank is the first of those that came."""
         came = {self.here: (self.local_size, self._ranks_here())} | self._elsewhere()
-        there = sorted({rank for _, ranks in came.values() for rank in ranks})
+        there = sorted({self.rank, *(rank for _, ranks in came.values() for rank in ranks)})
         absent = sorted(set(range(self.size)) - set(there))
         lines = [line for host, (size, ranks) in came.items() if (line := _line(host, size, ranks))]
         if not absent:
@@ -94,7 +104,10 @@ class Watch:
 
     def _answer(self, listener: socket.socket) -> None:
         while True:
-            call, _ = listener.accept()
+            try:
+                call, _ = listener.accept()
+            except OSError:
+                return
             with suppress(OSError), call:
                 call.sendall(f"{self.token}\n{json.dumps([self.local_size, self._ranks_here()])}\n".encode())
 
@@ -159,34 +172,21 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # they are the rank's
     watch = Watch(*json.loads(sys.argv[1]))
-    held = watch.present()
-    patience = max(watch.timeout - _TELLING, 0.8 * watch.timeout)
-    if _ends(patience):
-        return
-    error, is_first = watch.told()
-    if not is_first and _ends(_FIRST):
-        return
-    os.write(2, f"hpc-kit: {error}\n".encode())
-    failure.claim(error, watch.rank)
-    if os.getppid() == watch.pid:
-        os.kill(watch.pid, signal.SIGKILL)
-    del held
+    with watch.present():
+        if _ends(max(watch.timeout - _TELLING, 0.8 * watch.timeout)):
+            return
+        error, is_first = watch.told()
+        if not is_first and _ends(_FIRST):
+            return
+        os.write(2, f"hpc-kit: {error}\n".encode())
+        failure.claim(error, watch.rank)
+        if os.getppid() == watch.pid:
+            os.kill(watch.pid, signal.SIGKILL)
 
 
 def _ends(seconds: float) -> bool:
     """Whether the rank has gone on, or has ended, within this time."""
-    until = time.monotonic() + seconds
-    return bool(select.select([0], [], [], max(0.0, until - time.monotonic()))[0])
-
-
-def _bound(name: str) -> socket.socket | None:
-    mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        mine.bind(name)
-    except OSError:
-        mine.close()
-        return None
-    return mine
+    return bool(select.select([0], [], [], seconds)[0])
 
 
 def _is_bound(name: str) -> bool:
