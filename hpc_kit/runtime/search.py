@@ -67,7 +67,7 @@ class Search:
                         left = max(1.0, self.start + self.timeout - time.monotonic())
                         return connected(address, name, answer, left)
             # Early it may come at any moment; later a longer pause is a small part of the wait.
-            time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 8, self.world.world_size / 20_000)))
+            time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 20, self.world.world_size / 5000)))
             turn += 1
         raise _not_found(self.world, likely, self.timeout, self.seen)
 
