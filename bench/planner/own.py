@@ -1,22 +1,27 @@
 """Predict the shipped trainings, then compare with what `hpc-kit bench strategies` measured on CPU ranks.
 
-    hpc-kit bench strategies --only ddp,zero1,zero2,zero3,tensor,pipeline --ranks 2 --json > measured.json
-    python -m bench.planner.own measured.json
+    hpc-kit bench strategies --ranks 8 --repeats 3 --json > measured.json
+    python -m bench.planner.own measured.json --cores 2
 
-Bytes of model states are those of fp32 training: 4 P, 4 P, 8 P, divided as ZeRO, tensor and pipeline parallelism do.
-Of the time only the order is compared: what a core computes in a second nobody has calibrated.
+bench/planner/own.json and own8.json are such measurements. Bytes of model states are those of fp32 training: 4 P, 4 P,
+8 P, divided as ZeRO, tensor and pipeline parallelism do. Of the time only the order is compared. With `--comm` the
+links are those that `hpc-kit bench comm` measured on the same machine, as `hpc-kit plan calibrate --comm` takes them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpc_kit.planner import hardware
-from hpc_kit.planner.constants import builtin
+from msgspec import structs
+
+from hpc_kit.planner import hardware, measured
+from hpc_kit.planner.constants import Rates, builtin
 from hpc_kit.planner.jobmodel import BYTES, DEFAULTS
 from hpc_kit.planner.machine import Machine
 from hpc_kit.planner.memory import model_states
@@ -24,20 +29,40 @@ from hpc_kit.planner.model import Model
 from hpc_kit.planner.run import Run, stages
 from hpc_kit.planner.steps import step_time
 
-WAYS: dict[str, tuple[str, int]] = {
-    "ddp": ("dp", 0),
-    "zero1": ("dp", 1),
-    "zero2": ("dp", 2),
-    "zero3": ("dp", 3),
-    "tensor": ("tp", 0),
-    "pipeline": ("pp", 0),
+
+class Way(NamedTuple):
+    """How a strategy splits: degrees (0: all ranks), ZeRO stage, micro-batches, and what is sharded between steps."""
+
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    zero: int = 0
+    micro_batches: int = 1
+    held: int | None = None
+
+
+WAYS = {
+    "single": Way(),
+    "ddp": Way(),
+    "zero1": Way(zero=1),
+    "zero2": Way(zero=2, held=3),
+    "zero3": Way(zero=3),
+    "tensor": Way(tp=0),
+    "context": Way(cp=0),
+    "pipeline": Way(pp=0, micro_batches=16),
+    "modelparallel": Way(pp=2),
+    "pipelined": Way(pp=2, micro_batches=8),
+    "hybrid_pp_dp": Way(pp=2, micro_batches=4),
+    "hybrid_tp_dp": Way(tp=2),
+    "hybrid_3d": Way(tp=2, pp=2, micro_batches=4),
+    "hybrid_3d_zero1": Way(tp=2, pp=2, micro_batches=4, zero=1, held=3),
 }
-"""What each strategy splits, and its ZeRO stage."""
+DRAW = 0.05
+"""Predicted times that are nearer than this share are a draw."""
 
 
-def run_of(strategy: str, ranks: int, asked: dict[str, Any]) -> Run:
-    degree, zero = WAYS[strategy]
-    sequence, width = DEFAULTS["sequence"], asked["width"]
+def run_of(strategy: str, ranks: int, asked: dict[str, Any], machine: Machine) -> Run:
+    way, sequence, width = WAYS[strategy], DEFAULTS["sequence"], asked["width"]
     model = Model(
         name="shipped",
         layers=asked["layers"],
@@ -51,29 +76,46 @@ def run_of(strategy: str, ranks: int, asked: dict[str, Any]) -> Run:
         gated=False,
         positions=sequence + 1,
     )
-    card = hardware.gpu("cpu")
-    machine = Machine(gpu=card, gpus_per_node=ranks, network=hardware.network(card))
-    share = asked["global_batch"] // (ranks if degree == "dp" else 1)
+    tp, pp, cp = (degree or ranks for degree in (way.tp, way.pp, way.cp))
+    dp = ranks // (tp * pp * cp)
     return Run(
         model=model,
         machine=machine,
         seq_len=sequence,
         global_batch=asked["global_batch"],
-        micro_batch=max(1, share // 16) if degree == "pp" else share,
-        zero_stage=zero,
+        micro_batch=max(1, asked["global_batch"] // dp // way.micro_batches),
+        zero_stage=way.zero,
         flash=False,
-        dp=ranks if degree == "dp" else 1,
-        tp=ranks if degree == "tp" else 1,
-        pp=ranks if degree == "pp" else 1,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
     )
 
 
-def states(run: Run) -> float:
+def states(run: Run, held: int) -> float:
     """Bytes of parameters, gradients and optimizer of the rank that holds most, all in fp32."""
     model, part = run.model, max(stage.layers for stage in stages(run.model, run.pp))
     tables = model.embedding_parameters + (model.head_parameters if run.pp == 1 else 0)
-    owned = (part * model.layer_parameters) / run.tp + tables
-    return sum(model_states(owned, run.dp, run.zero_stage, 4, master=True))
+    owned = (part * model.layer_parameters + tables) / run.tp
+    return sum(model_states(owned, run.dp, held, 4, master=True))
+
+
+def machine_of(ranks: int, nodes: int, cores: int | None, comm: Path | None) -> tuple[Machine, Rates]:
+    """Ranks that share some cores, on one host or several, and the general constants."""
+    card = hardware.gpu("cpu")
+    if cores:
+        card = structs.replace(card, flops=card.flops * min(1.0, cores / ranks))
+    per_node = max(1, ranks // nodes)
+    machine = Machine(gpu=card, gpus_per_node=per_node, network=hardware.network(card))
+    rates = builtin("torch", card.generation, machine.fabric)
+    if comm is None:
+        return machine, rates
+    links = measured.read_comm(comm, per_node)
+    if links.link is None and links.network:
+        # All hosts are this machine: what was measured between nodes holds inside one.
+        links = structs.replace(links, link=links.network * per_node, latency=links.latency_network)
+    return measured.apply(links, machine, rates)
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:
@@ -88,23 +130,37 @@ def agreement(one: Sequence[float], other: Sequence[float]) -> float:
     return 1 - 6 * apart / (n * (n * n - 1))
 
 
+def told_apart(found: Sequence[float], guessed: Sequence[float]) -> tuple[int, int]:
+    """Pairs whose predictions differ by more than `DRAW`, and how many of them are in the measured order."""
+    pairs = list(combinations(zip(found, guessed, strict=True), 2))
+    apart = [pair for pair in pairs if abs(math.log(pair[0][1] / pair[1][1])) > DRAW]
+    return len(apart), sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in apart)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", type=Path)
-    document = json.loads(parser.parse_args().measured.read_text())
-    asked, found, guessed = document["parameters"], [], []
-    print(f"{'strategy':10} {'states MiB':>10} {'predicted':>10} {'step s':>10} {'predicted':>10}")
+    parser.add_argument("--cores", type=int, help="cores that all ranks share; not given: each has its own")
+    parser.add_argument("--comm", type=Path, help="results of hpc-kit bench comm --json on the same ranks")
+    given = parser.parse_args()
+    document = json.loads(given.measured.read_text())
+    asked, nodes = document["parameters"], len(document["machine"]["hosts"])
+    found, guessed = [], []
+    print(f"{'strategy':16} {'states MiB':>10} {'predicted':>10} {'step s':>10} {'predicted':>10}")
     for row in document["results"]:
         if row.get("strategy") not in WAYS or "step" not in row:
             continue
-        run = run_of(row["strategy"], row["ranks"], asked)
-        rates = builtin("torch", run.machine.gpu.generation, run.machine.fabric)
-        guess, held = step_time(run, rates).total, states(run) / 2**20
+        machine, rates = machine_of(row["ranks"], nodes if row["ranks"] > 2 else 1, given.cores, given.comm)
+        run, way = run_of(row["strategy"], row["ranks"], asked, machine), WAYS[row["strategy"]]
+        guess = step_time(run, rates).total
+        held = states(run, way.zero if way.held is None else way.held) / 2**20
         found.append(row["step"])
         guessed.append(guess)
-        print(f"{row['strategy']:10} {row['states'] / 2**20:10.2f} {held:10.2f} {row['step']:10.4f} {guess:10.4f}")
+        print(f"{row['strategy']:16} {row['states'] / 2**20:10.2f} {held:10.2f} {row['step']:10.4f} {guess:10.4f}")
     if len(found) > 1:
         print(f"order of the times: Spearman {agreement(found, guessed):+.2f}")
+        apart, right = told_apart(found, guessed)
+        print(f"pairs that are predicted more than {DRAW:.0%} apart: {right} of {apart} in the measured order")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ class Rates(Struct, frozen=True, kw_only=True):
         context: Share of attention that context parallelism beyond 2 leaves unbalanced.
         shard_overlap: Share of compute behind which ZeRO-3 gathers parameters.
         zero_cost: Factor on the reduction of gradients with ZeRO-1 and -2.
+        zero_calls: Collectives a layer in which ZeRO-1 and -2 scatter gradients, and as many that gather parameters,
+            where each tensor has its own (0: they go in few large ones).
         boundary: Share of pipeline traffic that is not hidden.
         scatter: 1: a rank of a tensor group sends its part of a stage's activations; 0: all of them, unless they are
             split by sequence parallelism anyway.
@@ -114,6 +116,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     context: float
     shard_overlap: float
     zero_cost: float
+    zero_calls: float
     boundary: float
     scatter: float
     optimizer: float

@@ -12,8 +12,15 @@ from hpc_kit.errors import SpecError
 from hpc_kit.planner.machine import GIB, Gpu, Machine
 
 USUAL = {"a100": "a100-80g", "v100": "v100-32g", "gh200": "gh200-96g"}
-SAME = {"gh200-120g": "gh200-96g", "gh200-480g": "gh200-96g"}
-"""Names of drivers that mean another row: they count the processor's memory."""
+SAME = {
+    "gh200-120g": "gh200-96g",
+    "gh200-480g": "gh200-96g",
+    "mi250-128g": "mi250-64g",
+    "mi250x-128g": "mi250x-64g",
+}
+"""Names that mean another row: they count the processor's memory, or that of a card's two dies."""
+SHOWN = 0.99
+"""Share of a card's nominal memory that its driver shows."""
 NO_MEANING = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam)$")
 """Parts of a driver's name that do not tell two rows apart."""
 FILE = Path(__file__).with_name("hardware.toml")
@@ -62,26 +69,67 @@ def memory(card: Gpu) -> float:
     return card.memory or gpu(card.name).memory
 
 
+def _row(key: str, *, exact: bool) -> str:
+    """The row of a name in the table's form, or of its family's usual card; "" where there is none."""
+    table = _file()
+    family = [known for known in table if known.startswith(f"{key}-")]
+    if family and not (exact and key in table):
+        return USUAL.get(key, family[0])
+    return key if key in table else ""
+
+
+def _nearest(name: str, *, exact: bool) -> tuple[str, float]:
+    """The row of a GPU, and the GiB that its name says where that row has another size, else 0.
+
+    Where no row has the whole name its last parts are left out until one has, those of the very memory size first.
+
+    Raises:
+        SpecError: No row is near: nothing is, or the name is that of a slice of a card.
+    """
+    key = plain(name)
+    if found := _row(key, exact=exact):
+        return found, 0.0
+    parts = key.split("-")
+    size = parts.pop() if re.fullmatch(r"[1-9]\d{0,3}g", parts[-1]) else ""
+    while parts and "mig" not in parts:
+        known = "-".join(parts)
+        same = [row for row in _file() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]
+        if same:
+            return same[0], 0.0
+        if found := _row(known, exact=exact):
+            return found, float(size[:-1]) * SHOWN if size else 0.0
+        parts.pop()
+    raise unknown(name)
+
+
+def taken_for(name: str, *, exact: bool = False) -> str:
+    """What a name is taken for, in words; "" where the table has that very name.
+
+    Raises:
+        SpecError: As `gpu`.
+    """
+    if ":" in name or _row(plain(name), exact=exact):
+        return ""
+    row, size = _nearest(name, exact=exact)
+    return f"gpu '{name}' as {row}" + (f" with {size:.1f} GiB" if size else "")
+
+
 @cache
 def gpu(name: str, *, exact: bool = False) -> Gpu:
     """A GPU by its name; a family such as `h100` means its usual card, or `exact` the row of that very name.
 
+    A name that no row has means the nearest one, with the memory that the name says: see `taken_for`.
+
     Raises:
         SpecError: No such GPU; near matches and how to describe one.
     """
-    table = _file()
     if ":" in name:
         return described(name)
-    key = plain(name)
-    family = [known for known in table if known.startswith(f"{key}-")]
-    if family and not (exact and key in table):
-        key = USUAL.get(key, family[0])
-    if key not in table:
-        raise unknown(name)
-    row = table[key]
+    key, size = _nearest(name, exact=exact)
+    row = _file()[key]
     return Gpu(
         name=key,
-        memory=row["memory"] * GIB,
+        memory=(size or row["memory"]) * GIB,
         bandwidth=row["memory_tb"] * 1e12,
         flops=row["tflops"] * 1e12,
         flops8=row.get("tflops8", 0) * 1e12,

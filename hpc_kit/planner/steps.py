@@ -101,16 +101,18 @@ def context_traffic(run: Run, rates: Rates, work: Work) -> float:
     return together(seconds, hidden, rates.sharpness) - hidden if hidden else seconds
 
 
-def shard_traffic(run: Run, rates: Rates, parameters: float) -> float:
+def shard_traffic(run: Run, rates: Rates, parameters: float, layers: int) -> float:
     """Seconds in which ZeRO-3 gathers 16-bit parameters twice and reduces gradients once, for one micro-batch.
 
-    In a pipeline they stay gathered, and both are done once a step (PyTorch's `reshard_after_forward` is off there).
+    Layer by layer, so each waits for its own collectives. In a pipeline parameters stay gathered, and both are done
+    once a step (PyTorch's `reshard_after_forward` is off there).
     """
     if run.zero_stage < 3 or run.data_group.ranks == 1:
         return 0.0
     group = run.data_group
-    gathered = links.gather(run.machine, rates, group, 2.0 * parameters / run.tp)
-    reduced = links.gather(run.machine, rates, group, float(run.grad_bytes) * parameters / run.tp)
+    waits = layers * links.delay(rates, group)
+    gathered = links.gather(run.machine, rates, group, 2.0 * parameters / run.tp) + waits
+    reduced = links.gather(run.machine, rates, group, float(run.grad_bytes) * parameters / run.tp) + waits
     return 2 * gathered + reduced if run.pp == 1 else (gathered + reduced) / run.micro_batches
 
 
@@ -120,7 +122,7 @@ def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
     compute = layers * (work.forward + work.backward) + (head(run, rates) if stage.head else 0.0)
     tensor = layers * (tensor_traffic(run, rates) + context_traffic(run, rates, work))
     tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
-    shard = shard_traffic(run, rates, layers * model.layer_parameters + tables)
+    shard = shard_traffic(run, rates, layers * model.layer_parameters + tables, layers)
     shard = (
         together(compute + tensor, shard * rates.shard_overlap, rates.sharpness)
         - (compute + tensor)
@@ -149,16 +151,18 @@ def _boundary(run: Run, rates: Rates) -> float:
     return 2 * run.virtual_stages * rates.boundary * (size / speed + wait)
 
 
-def gradient_traffic(run: Run, rates: Rates, parameters: float, back: float, ahead: float) -> float:
+def gradient_traffic(run: Run, rates: Rates, parameters: float, layers: int, back: float, ahead: float) -> float:
     """Seconds a step in which gradients are reduced that no computation hides.
 
     Once a step: all-reduced; with ZeRO-1 reduced and scattered, then parameters gathered. ZeRO-2 keeps only its share
-    of them, and so reduces and scatters after every micro-batch.
+    of them, and so reduces and scatters after every micro-batch. A framework that does so for each tensor by itself
+    waits for each of these collectives, the longer the more nodes they cross.
 
     Args:
         run: The layout.
         rates: The constants.
         parameters: Parameters of one rank.
+        layers: Layers of one rank.
         back: Seconds of the backward pass of one micro-batch, behind a share of which gradients travel.
         ahead: Seconds of its forward pass, behind a share of which ZeRO-1 and -2 gather parameters.
     """
@@ -170,8 +174,10 @@ def gradient_traffic(run: Run, rates: Rates, parameters: float, back: float, ahe
         return _exposed(links.all_reduce(run.machine, rates, group, size), rates.data_overlap * back)
     scattered = rates.zero_cost * links.gather(run.machine, rates, group, size)
     gathered = rates.zero_cost * links.gather(run.machine, rates, group, 2.0 * parameters)
-    times = run.micro_batches if run.zero_stage == 2 else 1
-    return times * _exposed(scattered, rates.zero_overlap * back) + _exposed(gathered, rates.zero_overlap * ahead)
+    scattered = _exposed(scattered, rates.zero_overlap * back)
+    gathered = _exposed(gathered, rates.zero_overlap * ahead)
+    calls = rates.zero_calls * layers * links.delay(rates, group)
+    return (run.micro_batches if run.zero_stage == 2 else 1) * (scattered + calls) + gathered + calls
 
 
 def _exposed(seconds: float, hidden: float) -> float:
@@ -206,7 +212,7 @@ def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = N
     tables = model.embedding_parameters + (0 if run.pp > 1 else model.head_parameters)
     owned = (max(part.layers for part in parts) * model.layer_parameters + tables) / run.tp
     most = max(part.layers for part in parts)
-    data = gradient_traffic(run, rates, owned, most * work.backward, most * work.forward)
+    data = gradient_traffic(run, rates, owned, most, most * work.backward, most * work.forward)
     shards = run.dp * run.cp if run.zero_stage else 1
     moved = rates.optimizer * 28.0 * owned / shards + 2.0 * run.grad_bytes * owned / (
         shards if run.zero_stage > 1 else 1

@@ -77,9 +77,8 @@ def _machine(cluster: str, root: Path, gpu: str | None, per_node: int | None) ->
         machine = hardware.machine(cluster)
         if gpu:
             machine = structs.replace(machine, gpu=hardware.gpu(gpu))
-        return structs.replace(machine, gpus_per_node=per_node or machine.gpus_per_node), (
-            f"{cluster}: built-in figures",
-        )
+        notes = [f"{cluster}: built-in figures", *_likened(gpu)]
+        return structs.replace(machine, gpus_per_node=per_node or machine.gpus_per_node), tuple(notes)
     try:
         profile = files.load_cluster(cluster, root=root)
     except SpecError as error:
@@ -87,6 +86,12 @@ def _machine(cluster: str, root: Path, gpu: str | None, per_node: int | None) ->
             error.what, found=error.found, remedy=f"{error.remedy};\nor a machine: {', '.join(hardware.machines())}"
         ) from error
     return _of_profile(profile, gpu, per_node)
+
+
+def _likened(kind: str | None) -> list[str]:
+    """What is to be said of a GPU's name that the table has only nearly."""
+    other = hardware.taken_for(kind) if kind else ""
+    return [other] if other else []
 
 
 def _of_profile(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
@@ -101,7 +106,7 @@ def _of_profile(profile: Cluster, gpu: str | None, per_node: int | None) -> tupl
             f"or a machine: --cluster {hardware.machines()[0]}",
         )
     card = hardware.gpu(kind)
-    notes = []
+    notes = _likened(kind)
     if not gpus:
         gpus = 8
         notes.append("8 GPUs a node are taken for granted: [node] gpus, or --gpus-per-node")

@@ -6,8 +6,10 @@ import math
 
 import pytest
 
+from hpc_kit.errors import SpecError
 from hpc_kit.planner import cases, hardware
 from hpc_kit.planner.cases import predict
+from hpc_kit.planner.machine import GIB
 from hpc_kit.planner.memory import Memory
 from hpc_kit.planner.rows import case
 from hpc_kit.planner.run import Run
@@ -224,10 +226,43 @@ def test_a_card_without_a_published_memory_still_has_a_limit() -> None:
         ("AMD Instinct MI300X", "mi300x-192g"),
         ("NVIDIA B200", "b200"),
         ("a100", "a100-80g"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32g"),
+        ("NVIDIA H200 NVL", "h200-nvl-141g"),
+        ("mi250", "mi250-64g"),
+        ("AMD Instinct MI325X OAM", "mi325x-256g"),
     ],
 )
 def test_a_gpu_by_the_name_that_its_driver_gives(name: str, row: str) -> None:
     assert hardware.gpu(name).name == row
+    assert hardware.taken_for(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "gib", "said"),
+    [
+        ("NVIDIA A100-SXM-64GB", "a100-80g", 63.4, "as a100-80g with 63.4 GiB"),
+        ("b200-180g", "b200", 178.2, "as b200 with 178.2 GiB"),
+        ("b200-192g", "b200", 190.1, "as b200 with 190.1 GiB"),
+        ("gb200-186g", "gb200", 184.1, "as gb200 with 184.1 GiB"),
+        ("GB200 NVL72", "gb200", 184.0, "as gb200"),
+        ("h100-94g", "h100-nvl-94g", 93.0, "as h100-nvl-94g"),
+        ("h100-pcie-96g", "h100-pcie-80g", 95.0, "as h100-pcie-80g with 95.0 GiB"),
+        ("h100-sxm5-liquid", "h100-80g", 79.6, "as h100-80g"),
+    ],
+)
+def test_a_gpu_that_no_row_names_is_the_nearest_one_and_that_is_said(
+    name: str, row: str, gib: float, said: str
+) -> None:
+    card = hardware.gpu(name)
+    assert (card.name, round(card.memory / GIB, 1)) == (row, gib)
+    assert hardware.taken_for(name) == f"gpu '{name}' {said}"
+    assert any(note.startswith(f"gpu '{name}' as ") for note in known({**KNOWN, "gpu": name})[1])
+
+
+@pytest.mark.parametrize("name", ["", "nvidia", "NVIDIA H20", "RTX 4090", "A100-SXM4-80GB MIG 3g.40gb"])
+def test_a_gpu_that_is_near_none_or_a_slice_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match="no GPU"):
+        hardware.gpu(name)
 
 
 def test_every_row_of_the_table_is_found_by_its_own_name() -> None:

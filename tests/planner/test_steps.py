@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hpc_kit.planner.constants import builtin
 from hpc_kit.planner.memory import activation_bytes, peak_memory
 from hpc_kit.planner.steps import step_time
 from tests.planner.runs import rates, run
@@ -23,6 +24,32 @@ def test_zero_3_in_a_pipeline_gathers_once_a_step_and_keeps_what_it_gathered() -
     held = peak_memory(few, known)
     owned = held.parameters * 8 / 4
     assert 6 * owned < held.buffers < 6.5 * owned + 4 * 2**30
+
+
+def test_nanotron_s_zero_1_waits_for_each_tensor_however_small() -> None:
+    known = rates("efa-h100", "nanotron")
+    one = run("llama3.2-1b", "efa-h100", dp=32, tp=8, zero_stage=1, global_batch=256)
+
+    def waits(dp: int) -> float:
+        other = structs.replace(one, dp=dp, global_batch=8 * dp)
+        each, none = (step_time(other, structs.replace(known, zero_calls=n)).data for n in (known.zero_calls, 0.0))
+        return each - none
+
+    few, many = waits(16), waits(32)
+    assert many == pytest.approx(2 * known.zero_calls * 16 * (known.latency + 31 * known.latency_network))
+    assert 1.5 * few < many < 2.1 * few
+    assert rates("efa-h100", "torch").zero_calls == 0
+
+
+def test_zero_3_waits_for_the_collectives_of_each_layer() -> None:
+    known = structs.replace(rates("dgx-h100"), latency=1.0, latency_network=0.0, shard_overlap=0.0, launch=0.0)
+    one = run("llama3-8b", "dgx-h100", dp=8, zero_stage=3, global_batch=8)
+    assert step_time(one, known).shard == pytest.approx(3 * (one.model.layers + 1), rel=0.1)
+
+
+def test_a_cpu_hides_no_message_behind_its_own_work() -> None:
+    known = builtin("torch", "cpu", "ethernet")
+    assert (known.data_overlap, known.zero_overlap, known.shard_overlap) == (0, 0, 0)
 
 
 def test_deepspeed_sends_a_stage_s_activations_in_parts_without_sequence_parallelism_too() -> None:
