@@ -98,21 +98,35 @@ def line(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
     return (max(0.0, found.start), 1 / found.slope) if found else None
 
 
+def _is_all_reduce(row: Mapping[str, Any]) -> bool:
+    """Whether a row is an all-reduce of a backend itself: rings and stars of plain messages, and links, are others."""
+    if row.get("algorithm", LIBRARY) != LIBRARY or "link" in row:
+        return False
+    return "all" in str(row["collective"]) and "reduce" in str(row["collective"]) and int(row["ranks"]) > 1
+
+
+def _quickest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of the backend whose largest all-reduce is the quickest: a line through two backends is neither's."""
+    by_backend: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_backend.setdefault(str(row.get("backend", "")), []).append(row)
+
+    def order(own: list[Mapping[str, Any]]) -> tuple[int, float, float]:
+        last = max(own, key=lambda row: (int(row["ranks"]), float(row["bytes"])))
+        return -int(last["ranks"]), -float(last["bytes"]), float(last["seconds"])
+
+    return min(by_backend.values(), key=order, default=[])
+
+
 def links(results: Iterable[Mapping[str, Any]], gpus_per_node: int) -> Measured:
     """Links from the results of `hpc-kit bench comm`: all-reduces inside a node, and beyond it.
 
     A ring of n ranks moves 2 (n-1)/n of the bytes past each; beyond the node its speed is shared by a node's GPUs.
     """
     by_ranks: dict[int, list[tuple[float, float]]] = {}
-    for row in results:
-        # Its rings and stars of plain messages, and the links, are rows of other kinds.
-        if row.get("algorithm", LIBRARY) != LIBRARY or "link" in row:
-            continue
-        if "all" in str(row["collective"]) and "reduce" in str(row["collective"]) and int(row["ranks"]) > 1:
-            ranks = int(row["ranks"])
-            by_ranks.setdefault(ranks, []).append(
-                (2 * (ranks - 1) / ranks * float(row["bytes"]), float(row["seconds"]))
-            )
+    for row in _quickest(row for row in results if _is_all_reduce(row)):
+        ranks = int(row["ranks"])
+        by_ranks.setdefault(ranks, []).append((2 * (ranks - 1) / ranks * float(row["bytes"]), float(row["seconds"])))
     inside = line(by_ranks[n]) if (n := max((n for n in by_ranks if n <= gpus_per_node), default=0)) else None
     outside = line(by_ranks[n]) if (n := min((n for n in by_ranks if n > gpus_per_node), default=0)) else None
     return Measured(

@@ -43,6 +43,17 @@ def test_links_inside_and_beyond_the_node() -> None:
     assert found.latency == pytest.approx(5e-5)
 
 
+def test_of_two_backends_the_links_are_those_of_the_quicker_one() -> None:
+    rows = [
+        {"backend": name, "collective": "all_reduce", "ranks": 8, "bytes": size, "seconds": start + 1.75 * size / speed}
+        for size in (1e6, 1e8)
+        for name, start, speed in (("gloo", 1e-5, 1e9), ("nccl", 5e-5, 2e11))
+    ]
+    found = measured.links(rows, 8)
+    assert found.link == pytest.approx(2e11) and found.latency == pytest.approx(2.5e-5)
+    assert measured.links([], 8) == measured.Measured()
+
+
 def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.measured.json"
     measured.write(path, measured.Measured(flops=200e12, link=1e11))
