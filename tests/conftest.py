@@ -62,14 +62,19 @@ def oracle(name: str, found: str | None, packages: str) -> None:
     pytest.skip(text)
 
 
-LIBRARY = {"ray_4node": "ray", "horovod_4node": "horovod"}
+LIBRARIES = {"ray_4node": ("ray", "pydantic"), "horovod_4node": ("horovod",)}
 """What a shipped job needs that neither requirements.txt nor requirements-dev.txt has."""
+
+
+def absent(job: str) -> str | None:
+    """The first of them that is not installed here."""
+    return next((name for name in LIBRARIES.get(job, ()) if find_spec(name) is None), None)
 
 
 def need_library(job: str) -> None:
     """Skip, visibly, a test of a job whose library is not installed here."""
-    if job in LIBRARY and find_spec(LIBRARY[job]) is None:
-        pytest.skip(f"{job} needs {LIBRARY[job]}, which is not installed here: docs/strategies.md")
+    if library := absent(job):
+        pytest.skip(f"{job} needs {library}, which is not installed here: docs/strategies.md")
 
 
 @pytest.fixture

@@ -50,6 +50,8 @@ def command(
         return 0
     for each in elements or [run]:
         log = each.batch_log if batch else each.rank_log(rank or 0)
+        if rank is None and not log.exists() and each.end() is not None:
+            log = each.batch_log  # it has ended before any rank: what its script said is all there is
         if elements:
             line(each.job_id, account.shown(each.folder))
         if every:

@@ -246,7 +246,9 @@ def _signals(frames: SimpleQueue[Frame]) -> Iterator[None]:
     def put(number: int, _: object) -> None:
         frames.put(Frame(_LAUNCHER, "signal", {"number": number}))
 
-    before = {number: signal.signal(number, put) for number in _SIGNALS}
+    # What is ignored stays so: behind nohup, in the background of a script.
+    asked = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, put) for number in asked}
     try:
         yield
     finally:

@@ -25,7 +25,10 @@ _LIBRARIES = {
 }
 """What programs import at their top, and how it is installed."""
 
-_IMPORTS = re.compile(rf"^(?:import|from) +({'|'.join(_LIBRARIES)})\b".encode(), re.MULTILINE)
+_NEEDS = {"ray.train": ("ray", "pydantic"), **{name: (name,) for name in _LIBRARIES}}
+"""What is imported, and what must be there for it."""
+
+_IMPORTS = re.compile(rf"^(?:import|from) +({'|'.join(map(re.escape, _NEEDS))})\b".encode(), re.MULTILINE)
 
 
 class MissingInterpreter(SpecError):
@@ -171,14 +174,18 @@ def libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
             continue
         env = places.shipped("env")
         env = env.relative_to(root) if env.is_relative_to(root) else env
+        absent: dict[str, tuple[str, str]] = {}
         for name in _imported(folder / each.file):
-            if find_spec(name) is None:
-                install = f"{resolved.python} -m pip install {_LIBRARIES[name].format(env=env)}"
-                yield SpecError(
-                    f"there is no {name} for {resolved.python}",
-                    found=f"{each.file} imports it",
-                    remedy=f"{install}; or --set cluster.python=/path/to/python",
-                )
+            for needed in _NEEDS[name]:
+                if find_spec(needed) is None:
+                    absent.setdefault(name.partition(".")[0], (needed, name))
+        for library, (needed, name) in absent.items():
+            install = f"{resolved.python} -m pip install {_LIBRARIES[library].format(env=env)}"
+            yield SpecError(
+                f"there is no {needed} for {resolved.python}",
+                found=f"{each.file} imports {'it' if name.startswith(needed) else f'{name}, which needs it'}",
+                remedy=f"{install}; or --set cluster.python=/path/to/python",
+            )
 
 
 def _imported(program: Path) -> list[str]:

@@ -6,14 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from hpc_kit.spec import files
 from tests.cli.conftest import Kit
-from tests.conftest import LIBRARY, ROOT
+from tests.conftest import ROOT, absent
 from tests.submit.fake import FakeSlurm
 
 OLD = """\
@@ -44,8 +43,7 @@ def test_every_shipped_job_is_without_fault(kit: Kit, job: str) -> None:
     # The embedded Slurm has no heterogeneous jobs.
     cluster = "slurm" if files.load_job(job, root=ROOT).component else "local"
     done = kit("check", job, "--cluster", cluster, "--strict", cwd=ROOT)
-    library = LIBRARY.get(job)
-    if library and not find_spec(library):
+    if library := absent(job):
         (fault,) = [line for line in done.stdout.splitlines() if line.startswith(f"{job}  ")]
         assert "error KIT606  there is no " + library in fault
     else:

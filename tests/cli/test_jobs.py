@@ -16,7 +16,7 @@ import pytest
 from hpc_kit.cli import root
 from hpc_kit.cli.account import program
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
-from hpc_kit.run_files import claim_first_failure
+from hpc_kit.run_files import END, claim_first_failure
 from hpc_kit.submit.runs import Run
 from hpc_kit.submit.submission import submit
 from tests.submit.fake import FakeSlurm, row_of
@@ -166,6 +166,15 @@ def test_logs_by_rank_by_name_and_as_json(slurm: FakeSlurm, call: Call, failed: 
     assert (told["state"], told["exit_status"], told["first_failure"]["rank"]) == ("FAILED", 1, 3)
     assert told["ranks"]["1"] == {"path": str(failed.rank_log(1)), "lines": ["I am 1"]}
     assert told["batch"]["lines"] == ["srun said this"]
+
+
+def test_of_a_job_that_ended_before_any_rank_its_scripts_own_words_are_shown(call: Call, failed: Run) -> None:
+    for rank in range(4):
+        failed.rank_log(rank).unlink()
+    (failed.folder / END).write_text("1 1.0\n")
+    assert call("logs", "12")[1].startswith("srun said this\n")
+    with pytest.raises(UnknownJob, match="there is no "):
+        call("logs", "12", "--rank", "1")
 
 
 def test_following_all_ranks_gives_each_line_and_the_jobs_status(slurm: FakeSlurm, call: Call, failed: Run) -> None:

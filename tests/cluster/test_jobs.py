@@ -7,18 +7,17 @@ import json
 import re
 import time
 import tomllib
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import pytest
 
-from tests.conftest import LIBRARY, need_library
+from tests.conftest import absent, need_library
 
 from . import Cluster
 from .project import ROOT, Project, interpreter, job_id
 
 JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.toml"))
-ABSENT = {job for job, library in LIBRARY.items() if find_spec(library) is None}
+ABSENT = set(filter(absent, JOBS))
 
 SMALL = ("--steps", "2")
 """Added to the command of a job that trains: enough to see it train, and to end soon."""

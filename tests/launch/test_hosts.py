@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 from pathlib import Path
 from queue import Queue, SimpleQueue
 
@@ -16,6 +17,7 @@ from hpc_kit.launch.hosts import Address, Host, read_hosts
 from hpc_kit.launch.output import Output
 from hpc_kit.launch.reach import laid as told_of
 from hpc_kit.launch.reach import master
+from hpc_kit.launch.session import _signals
 from hpc_kit.launch.shape import exported, on_hosts
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.addresses import of_this_node
@@ -230,6 +232,16 @@ def test_the_agent_asks_for_no_newer_python_than_it_says() -> None:
     """It is read by the hosts' own Python."""
     tree = ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 7))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+
+
+def test_a_signal_that_is_ignored_behind_nohup_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _signals(SimpleQueue()):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_record_takes_any_name_of_a_host() -> None:

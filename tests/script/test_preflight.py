@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -200,17 +201,19 @@ def test_a_program_that_imports_torch_needs_an_interpreter_that_has_it(
 
 
 @pytest.mark.parametrize(
-    ("job", "remedy"),
+    ("job", "name", "found", "remedy"),
     [
-        ("ray_4node", "-m pip install -r env/requirements-ray.txt"),
-        ("horovod_4node", "-m pip install horovod   (it has to be built"),
+        ("ray_4node", "ray", "imports it", "-m pip install -r env/requirements-ray.txt"),
+        ("ray_4node", "pydantic", "imports ray.train, which needs it", "-m pip install -r env/requirements-ray.txt"),
+        ("horovod_4node", "horovod", "imports it", "-m pip install horovod   (it has to be built"),
     ],
 )
 def test_a_job_on_ray_or_horovod_says_before_it_is_submitted_what_is_missing(
-    job: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+    job: str, name: str, found: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = job.partition("_")[0]
-    monkeypatch.setitem(sys.modules, name, None)
+    there = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda each: None if each == name else there("json"))
     with pytest.raises(SpecError, match=rf"there is no {name} for \S*python") as caught:
         check_program(resolve(files.load(job, "slurm", root=ROOT), root=ROOT), ROOT)
+    assert (caught.value.found or "").endswith(found)
     assert remedy in (caught.value.remedy or "")
