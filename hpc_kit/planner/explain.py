@@ -27,19 +27,21 @@ def time_terms(run: Run, rates: Rates) -> dict[str, str]:
     tensor, data = _over(run, rates, run.tensor_group), _over(run, rates, run.data_group)
     more = f", {1e3 * rates.launch_tensor:.2f} ms more with tp" if run.tp > 1 else ""
     scattered = "after each micro-batch" if run.zero_stage == 2 else "once"
+    calls = f"; {rates.zero_calls:.1f} collectives a layer each way wait for one another" if rates.zero_calls else ""
     reduced = f"reduced and scattered {scattered}, parameters gathered" if run.zero_stage else "all-reduced"
     return {
         "compute": _compute(run, rates),
         "tensor": f"{6 if run.recompute == 'full' else 4} all-reduces a layer of 2 b s h bytes, "
         f"2 (t-1)/t S/W, {tensor}",
-        "shard": "ZeRO-3: two gathers and a reduction each micro-batch, (n-1)/n S/W, "
+        "shard": "ZeRO-3: two gathers and a reduction of each layer and micro-batch, (n-1)/n S/W, "
         f"{data}, {rates.shard_overlap:.0%} of it behind compute",
         "launch": f"a layer's kernels take {1e3 * rates.launch:.2f} ms to launch{more}; "
         "counts where the GPU is done sooner" + (f"; {1e3 * rates.wait:.2f} ms a layer besides" if rates.wait else ""),
         "boundary": "2 b s h bytes to the next stage and back, each micro-batch",
         "bubble": f"(p-1)/(v m) = ({run.pp}-1)/({run.virtual_stages} x {m}) = "
         f"{(run.pp - 1) / (run.virtual_stages * m):.1%} of the rest, plus what unequal stages add",
-        "data": f"gradients of {run.grad_bytes} bytes, {reduced}, {data}, less what the backward pass hides",
+        "data": f"gradients of {run.grad_bytes} bytes, {reduced}, {data}, less what the backward pass hides"
+        + (calls if 0 < run.zero_stage < 3 else ""),
         "optimizer": "28 bytes a parameter moved, of the part that a rank owns",
         "fixed": "what a step takes besides",
         "allocator": f"memory is more than {rates.usable:.0%} full: {rates.thrash:.1f} s a micro-batch",
