@@ -56,7 +56,8 @@ CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
             "component": [
                 {"nodes": 1, "constraint": "a100", "mem": "8G"},
                 {"nodes": 2, "partition": "cpu", "gpus_per_task": 2, "command": ["python", "worker.py"]},
-            ]
+            ],
+            "layout.global_batch": 96,
         },
         True,
     ),

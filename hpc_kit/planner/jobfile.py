@@ -18,7 +18,7 @@ def usual_base(plan: Plan) -> str:
         return "hybrid_tp_dp_4node"
     if run.cp > 1:
         return "context_1node"
-    return "zero2_2node" if run.zero_stage else "ddp_1node"
+    return {0: "ddp_1node", 1: "zero1_2node"}.get(run.zero_stage, "zero2_2node")
 
 
 def job(plan: Plan, base: Job, name: str) -> Job:

@@ -63,9 +63,23 @@ def _ranks(group: range) -> str:
 
 
 def _where(resolved: Resolved, groups: list[range]) -> str:
+    spans = _spans(resolved, groups)
+    if spans is None or resolved.nodes == 1:
+        return ""
+    return ", each on one node" if spans == 1 else f", across {spans} nodes"
+
+
+def _spans(resolved: Resolved, groups: list[range]) -> int | None:
+    """Over how many nodes a group lies at most; None where that is not known."""
     per_node = resolved.ranks_per_node
     place = node_of(resolved.job, resolved.nodes, per_node) if per_node else None
-    if place is None or resolved.nodes == 1:
-        return ""
-    spans = max(len({place(rank) for rank in group}) for group in groups)
-    return ", each on one node" if spans == 1 else f", across {spans} nodes"
+    return None if place is None else max(len({place(rank) for rank in group}) for group in groups)
+
+
+def spans(resolved: Resolved, *names: Axis) -> int | None:
+    """Over how many nodes groups of these axes lie at most; 0 where none has two ranks, None where it is not known."""
+    layout, size = resolved.job.layout, resolved.world_size
+    degrees = layout.degrees(size)
+    each = [_spans(resolved, layout.groups(name, size)) for name in names if degrees[name] > 1]
+    known = [number for number in each if number is not None]
+    return max(known, default=0) if len(known) == len(each) else None

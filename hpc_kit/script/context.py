@@ -8,10 +8,9 @@ from pathlib import PurePath
 from msgspec import structs
 
 from hpc_kit import __version__
-from hpc_kit.script.axes import axes
+from hpc_kit.script.axes import axes, spans
 from hpc_kit.script.quoting import pasted
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
-from hpc_kit.spec.layout import told
 from hpc_kit.spec.resolve import Resolved
 
 Directive = tuple[str, str | int | None]
@@ -64,6 +63,8 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "standalone": standalone,
         "layout": job.layout,
         "axes": axes(resolved),
+        "nodes_of_a_layer": spans(resolved, "tp", "cp"),
+        "nodes_of_a_pipeline": spans(resolved, "pp"),
         "python": resolved.python,
         "command": command(resolved, standalone=standalone),
         "program": program(resolved),
@@ -142,8 +143,8 @@ def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "OMP_NUM_THREADS": max(1, resolved.cpus // launch.nproc_per_node),
     }
-    if layout := told(resolved.job.layout, resolved.job.model):
-        ours["HPC_KIT_LAYOUT"] = layout
+    if resolved.told:
+        ours["HPC_KIT_LAYOUT"] = resolved.told
     if launch.launcher == "mpirun" and resolved.cluster.slurm == "embedded":
         # Daemons of several virtual nodes share one host, where Open MPI's shared memory takes their ranks for one
         # another's; and in a container the user is root, whom Open MPI refuses.

@@ -16,7 +16,9 @@ NodeOf = Callable[[int], int]
 """The index of the node that a rank runs on."""
 
 
-def check_degrees(job: Job, cluster: Cluster, where: Where, world_size: int, per_node: int | None) -> tuple[str, ...]:
+def check_degrees(
+    job: Job, cluster: Cluster, where: Where, world_size: int, per_node: int | None, servers: int = 0
+) -> tuple[str, ...]:
     """Refuse what cannot be trained; return what can be, but costs.
 
     Args:
@@ -25,12 +27,13 @@ def check_degrees(job: Job, cluster: Cluster, where: Where, world_size: int, per
         where: The places of its keys.
         world_size: Ranks.
         per_node: Ranks on each node; None: not the same on all.
+        servers: Ranks among them that have no part of the batch.
 
     Raises:
         SpecError: A degree that does not divide, fewer micro-batches than stages, more bytes than a node has.
     """
     _check_model(job, where)
-    _check_batch(job, where, world_size)
+    _check_batch(job, where, max(1, job.layout.replicas(world_size) - servers))
     _check_shards(job, where, world_size)
     if per_node is None:
         return ()
@@ -74,8 +77,8 @@ def _check_model(job: Job, where: Where) -> None:
         )
 
 
-def _check_batch(job: Job, where: Where, world_size: int) -> None:
-    layout, replicas = job.layout, job.layout.replicas(world_size)
+def _check_batch(job: Job, where: Where, replicas: int) -> None:
+    layout = job.layout
     micro = layout.micro_batches or 1
     if layout.global_batch is not None and layout.global_batch % (replicas * micro):
         each = replicas * micro

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -88,12 +89,19 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         return 12 * self.layers * self.width**2
 
 
-def told(layout: Layout, model: Model) -> str:
-    """Both as the program is told them: `dp=2 pp=2 heads=4`; empty where the job says nothing of them."""
+def told(layout: Layout, model: Model, own: Mapping[str, object] | None = None) -> str:
+    """Both as the program is told them: `dp=2 pp=2 heads=4`; empty where the job says nothing of them.
+
+    Args:
+        layout: The degrees.
+        model: The model.
+        own: What the program takes where it is not told, as far as that is known.
+    """
     tables = (layout, Layout()), (model, Model())
     return " ".join(
-        f"{name}={getattr(table, name)}"
+        f"{name}={value}"
         for table, usual in tables
         for name in table.__struct_fields__
-        if getattr(table, name) != getattr(usual, name)
+        if (value := getattr(table, name)) != getattr(usual, name)
+        or (own and value is not None and value != own.get(name, value))
     )

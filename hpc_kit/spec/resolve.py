@@ -8,11 +8,13 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpc_kit.slurm import values
-from hpc_kit.spec import checks, degrees, places, shape
+from hpc_kit.spec import checks, degrees, places, shape, taken
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.files import Loaded
 from hpc_kit.spec.job import Job
+from hpc_kit.spec.layout import told
 from hpc_kit.spec.resources import Resources
+from hpc_kit.spec.stated import stated
 
 GPU_OPTIONS = (
     "cpus_per_gpu",
@@ -50,6 +52,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
+    told: str = ""
+    """Degrees, batch and model, as the program is told them."""
 
     @property
     def ranks_per_node(self) -> int | None:
@@ -98,12 +102,17 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
     shape.check_rank_files(job, where)
+    program = stated(job.command, root / (job.resources.chdir or ""))
+    job, where = taken.as_taken(job, where, program, world_size)
     shape.check_layout(job, nodes, ntasks, world_size, where)
+    taken.check_splits(job, where, program, world_size)
+    job = shape.in_order(job, nodes)
     commands = [each.command or job.command for each in job.component]
-    told = {fit.job.resources.ntasks_per_node for fit in fits}
-    each_node = told.pop() if len(told) == 1 else None
+    counts = {fit.job.resources.ntasks_per_node for fit in fits}
+    each_node = counts.pop() if len(counts) == 1 else None
     per_node = world_size // nodes if job.launch.starts_agents else each_node
-    costs = degrees.check_degrees(job, cluster, where, world_size, per_node)
+    whole, places_of = taken.completed(job, where, program)
+    costs = degrees.check_degrees(whole, cluster, places_of, world_size, per_node, taken.servers(program))
     return Resolved(
         job=job,
         asked=loaded.job,
@@ -119,6 +128,7 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
         notes=(*dict.fromkeys(note for fit in fits for note in fit.notes), *costs),
         sources=loaded.sources,
         again=again,
+        told=told(job.layout, job.model, {name: each.default for name, each in program.options.items()}),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import structs
+
 from hpc_kit.errors import SpecError, UnitError
 from hpc_kit.slurm import units, values
 from hpc_kit.spec.checks import Where
@@ -192,6 +194,18 @@ def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Wher
         found=f"{where.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
         remedy=f"{fitting} (or leave dp out: it takes what is left); or nodes and tasks for {size} ranks",
     )
+
+
+def in_order(job: Job, nodes: int) -> Job:
+    """The job with its ranks on node after node, if neighbours work together and nobody says otherwise.
+
+    Without a word of the job, srun takes that of a SLURM_DISTRIBUTION which the shell of the submission has.
+    """
+    layout, launch = job.layout, job.launch.launcher
+    neighbours = max(layout.pp, layout.tp, layout.cp, layout.dp_shard or 1) > 1
+    if nodes == 1 or not neighbours or launch != "srun" or job.component or job.resources.distribution is not None:
+        return job
+    return structs.replace(job, resources=structs.replace(job.resources, distribution="block"))
 
 
 def check_node(job: Job, cluster: Cluster, where: Where, nodes: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -113,3 +113,28 @@ def evaluation_numbers(windows: int, wanted: int, rank: int, ranks: int) -> Tens
     """A rank's held-back windows: `wanted` of all, evenly spread, each on one rank; parts may differ by one."""
     wanted = min(wanted, windows)
     return (torch.arange(wanted) * windows // max(1, wanted))[rank::ranks]
+
+
+@dataclass
+class Feed:
+    """A rank's windows, step by step, on its device. A GPU gets those of the next step while it computes."""
+
+    windows: Callable[[int], Tensor]
+    """Those of a step, in the host's memory."""
+    device: torch.device
+    coming: tuple[int, Tensor] | None = None
+
+    def take(self, step: int) -> Tensor:
+        known, windows = self.coming or (-1, None)
+        return windows if windows is not None and known == step else self.sent(step)
+
+    def ahead(self, step: int) -> None:
+        """To be called when the work of the step before has been handed to the GPU, which is busy with it now."""
+        if self.device.type == "cuda":
+            self.coming = step, self.sent(step)
+
+    def sent(self, step: int) -> Tensor:
+        windows = self.windows(step)
+        if self.device.type == "cuda":
+            windows = windows.pin_memory()  # only from there does the copy leave the host free
+        return windows.to(self.device, non_blocking=True)

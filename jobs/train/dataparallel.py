@@ -9,19 +9,25 @@ one, which holds more and waits for nobody; the threads share one interpreter. d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from hpc_kit.errors import SpecError
 from loop import Split, Whole, adamw, train
-from options import Options
+from options import Options, among, option
 from report import Result, say
 from start import gpt, ranks_of
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions(Options):
+    dp: int = option(1, among(1), "processes: one, which takes all GPUs that it sees")
+
+
 def main(argv: Sequence[str] | None = None) -> Result:
-    options = Options.parse(__doc__, argv)
+    options = ProcessOptions.parse(__doc__, argv)
     with ranks_of(options) as (world, text):
         if world.world_size > 1:
             raise SpecError(

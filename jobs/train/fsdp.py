@@ -20,7 +20,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from loop import Split, Whole, adamw, train
 from model import GPT, initialise
-from options import Options, count, flag, option, stage
+from options import Options, among, count, flag, option
 from report import Result
 from start import ranks_of, with_options
 
@@ -28,7 +28,7 @@ from start import ranks_of, with_options
 @dataclass(frozen=True, kw_only=True)
 class FsdpOptions(Options):
     zero: int = option(
-        3, stage(2, 3), "3 gathers a layer for forward and for backward anew; 2 once, and keeps it between"
+        3, among(2, 3), "3 gathers a layer for forward and for backward anew; 2 once, and keeps it between"
     )
     dp_shard: int | None = option(None, count, "ranks that share one replica; not given: all of them")
     offload: bool = option(False, flag, "keep parameters, gradients and optimizer state in the host's memory")

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 from loop import Split, adamw, train
 from model import GPT
-from options import count, flag, option, stage
+from options import among, count, flag, option
 from report import Result, say
 from stages import Pipeline, PipelineOptions
 from start import ranks_of
@@ -30,7 +30,7 @@ class HybridOptions(PipelineOptions):
     pp: int | None = option(1, count, "ranks in a row, each with a part of the layers")
     tp: int = option(1, count, "ranks that share each matrix")
     sequence_parallel: bool = option(False, flag, "cut the stream between the layers along the text, too, over tp")
-    zero: int = option(0, stage(0, 1, 3), "what the replicas share: 0 nothing, 1 optimizer state, 3 parameters, too")
+    zero: int = option(0, among(0, 1, 3), "what the replicas share: 0 nothing, 1 optimizer state, 3 parameters, too")
 
 
 def replicate(stage: GPT, options: HybridOptions, mesh: DeviceMesh) -> None:

@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 
 import checkpoint
 from clip import clip_gradients, is_spread
-from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, window_count
+from data import Feed, Text, batch_numbers, cut, evaluation_numbers, rank_slice, window_count
 from meter import Meter
 from model import IGNORED, next_byte_loss
 from options import Options, refuse
@@ -140,13 +140,19 @@ def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Me
     before = after = evaluate(split, text, options, world)
     say(world, f"start   ranks {world.world_size}, parameters {spaced(options.model.parameters)}, text {text}")
     held = {}
+
+    def of_step(step: int) -> Tensor:
+        numbers = batch_numbers(windows, options.global_batch, seed=options.seed, step=step)
+        return cut(text.training, options.sequence, rank_slice(numbers, *split.share))
+
+    feed = Feed(of_step, world.device)
     for step in range(first, options.steps):
         meter.begin()
-        numbers = batch_numbers(windows, options.global_batch, seed=options.seed, step=step)
-        mine = cut(text.training, options.sequence, rank_slice(numbers, *split.share)).to(world.device)
+        mine = feed.take(step)
         meter.data_arrived()
         loss = split.gradients(mine[:, :-1], mine[:, 1:])
         meter.gradients_arrived()
+        feed.ahead(step + 1)
         clip_gradients(split.model.parameters(), options.clip, stages=split.stages, device=world.device)
         for group in split.optimizer.param_groups:
             group["lr"] = learning_rate(options, step)

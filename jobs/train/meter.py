@@ -2,6 +2,8 @@
 
 Communication that hides behind the computation costs nothing and is not counted. Counted is the time that a rank spends
 in `wait()`, for whatever travels; DDP waits in C++ instead, where its hook tells when this rank had its own gradients.
+On a GPU it is the stream that computes which waits, and
+events on it that tell how long; FSDP lets it wait for events of the streams that gather and scatter.
 Such a wait is two things in one: the transfer, and the wait for slower ranks. The rank that is ready last waits for the
 transfer alone. So the shortest wait of each step, over the ranks, is booked as communication; what the mean rank waits
 beyond it, as waiting: the bubble of a pipeline, and the time that a slow rank costs the others.
@@ -78,6 +80,8 @@ class Meter:
         self.marks: list[Mark] = []
         self.waits: list[tuple[Mark, Mark]] = []
         self.ready: Mark | None = None
+        self.stream: object = None
+        """Of a GPU the one that computes."""
 
     def mark(self) -> Mark:
         if self.device.type != "cuda":
@@ -88,6 +92,8 @@ class Meter:
 
     def begin(self) -> None:
         self.ready, self.waits = None, []
+        if self.device.type == "cuda":
+            self.stream = torch.cuda.current_stream(self.device)
         self.marks = [self.mark()]
 
     def data_arrived(self) -> None:
@@ -108,16 +114,22 @@ class Meter:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Mark every wait for a collective or a message that torch's Python code makes in a step."""
-        waits = dist.Work.wait, functional.wait_tensor
-        dist.Work.wait, functional.wait_tensor = map(self.marked, waits)  # type: ignore[method-assign]
+        places = [(dist.Work, "wait"), (functional, "wait_tensor")]
+        places += [(torch.cuda.Stream, "wait_event")] * (self.device.type == "cuda")
+        waits = [(place, name, getattr(place, name)) for place, name in places]
+        for place, name, wait in waits:
+            setattr(place, name, self.marked(wait))
         try:
             yield
         finally:
-            dist.Work.wait, functional.wait_tensor = waits  # type: ignore[method-assign]
+            for place, name, wait in waits:
+                setattr(place, name, wait)
 
     def marked(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def marked_wait(*arguments: Any, **named: Any) -> Any:
-            begun = self.mark() if self.marks else None
+            # Streams that only carry messages wait for one another, too: that costs nothing.
+            aside = any(isinstance(each, torch.cuda.Stream) and each != self.stream for each in arguments[:1])
+            begun = self.mark() if self.marks and not aside else None
             result = wait(*arguments, **named)
             if begun is not None:
                 self.waits.append((begun, self.mark()))

@@ -41,6 +41,12 @@ class Config:
         ends = (BYTES + self.sequence + 1 + BYTES) * self.width
         return self.layers * layer + ends
 
+    @property
+    def flops_per_token(self) -> int:
+        """Of forward and backward, the matrix products alone: Chowdhery et al., 2022 (arXiv:2204.02311), appendix B."""
+        matrices = 12 * self.layers * self.width**2 + self.width * BYTES
+        return 6 * matrices + 12 * self.layers * self.width * self.sequence
+
 
 def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Each position looks at itself and those before it."""

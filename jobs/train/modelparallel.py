@@ -22,14 +22,15 @@ from torch import distributed as dist
 from hpc_kit.errors import SpecError
 from loop import Split, adamw, train
 from model import GPT, IGNORED, next_byte_loss
-from options import Options, count, option, without
+from options import Options, among, count, option, without
 from report import Result
-from start import autocast, gpt, ranks_of
+from start import autocast, gpt, group_of_all, ranks_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalvesOptions(Options):
-    pp: int = option(2, count, "devices: two, no more")
+    pp: int = option(2, among(2), "devices: two, no more")
+    dp: int = option(1, among(1), "replicas: one")
     split_size: int | None = option(None, count, "windows that go through at once; not given: the whole batch")
 
 
@@ -41,6 +42,8 @@ class Halves:
     options: HalvesOptions
     rank: int
     device: torch.device
+    back: dist.ProcessGroup
+    """A group of their own for gradients: NCCL sends and receives of one group in turn, behind all activations."""
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         if self.rank == 0:
@@ -63,7 +66,7 @@ class Halves:
             work.wait()
             if backward:
                 gradient = torch.empty_like(stream)
-                dist.recv(gradient, 1)
+                dist.recv(gradient, 1, self.back)
                 stream.backward(gradient)
 
     def second(self, targets: Tensor, *, backward: bool) -> Tensor:
@@ -79,7 +82,7 @@ class Halves:
                 loss = next_byte_loss(self.model(stream), part) * share
             if backward:
                 loss.backward()
-                sending.append(cast("dist.Work", dist.isend(cast("Tensor", stream.grad), 0)))
+                sending.append(cast("dist.Work", dist.isend(cast("Tensor", stream.grad), 0, self.back)))
             total += loss.detach()
         for work in sending:
             work.wait()
@@ -89,14 +92,14 @@ class Halves:
 def main(argv: Sequence[str] | None = None) -> Result:
     options = HalvesOptions.parse(__doc__, argv)
     with ranks_of(options) as (world, text):
-        if world.world_size != 2 or options.pp != 2 or options.layers < 2:
+        if world.world_size != 2 or options.layers < 2:
             found = f"{world.world_size} ranks, pp {options.pp}, --layers {options.layers}"
             raise SpecError("two halves need two ranks and two layers", found=found, remedy="pipeline.py takes more")
         without(options, "accumulate")
         middle = options.layers // 2
         part = range(middle) if world.is_main else range(middle, options.layers)
         model = gpt(options, world.device, part)
-        halves = Halves(model, options, world.rank, world.device)
+        halves = Halves(model, options, world.rank, world.device, group_of_all(options, world))
         split = Split(
             model=model, optimizer=adamw(model, options), gradients=halves.gradients, losses=halves.losses, stages=2
         )

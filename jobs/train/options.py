@@ -52,13 +52,13 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
-def stage(*stages: int) -> Callable[[str], int]:
-    """One of these stages of ZeRO."""
+def among(*numbers: int) -> Callable[[str], int]:
+    """One of these numbers."""
 
     def read(text: str) -> int:
-        if text.isdigit() and int(text) in stages:
+        if text.isdigit() and int(text) in numbers:
             return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(map(str, stages))}")
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(map(str, numbers))}")
 
     return read
 
@@ -69,7 +69,7 @@ def flag(text: str) -> bool:
 
 
 def option(default: T, read: Callable[[str], object], text: str) -> T:
-    """A field that is an option too."""
+    """A field that is an option too. Default and `among` are read from here before a job is submitted, too."""
     return field(default=default, metadata={"read": read, "help": text})
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,10 +27,10 @@ from hpc_kit.errors import SpecError
 from hpc_kit.runtime import write_summary
 from loop import adamw, learning_rate
 from model import GPT, next_byte_loss
-from options import Options, count, option, refuse, without
+from options import Options, among, count, option, refuse, without
 from ranks import gather
 from report import peak_memory, say
-from start import autocast, gpt, ranks_of
+from start import autocast, gpt, group_of_all, ranks_of
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -41,6 +40,7 @@ STOP = -1
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Options):
+    servers: int = option(1, among(1), "ranks that have the parameters, and no part of the batch")
     slow: float = option(0.0, float, "seconds that the last worker takes longer for each gradient")
     smooth: int = option(5, count, "steps over whose mean the two losses are compared")
 
@@ -118,8 +118,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
             raise SpecError("a server needs a worker", found="1 rank", remedy="2 ranks or more: ntasks_per_node = 2")
         without(options, "resume", "checkpoint_every", "eval_every", "accumulate")
         refuse(options, text, workers)
-        seconds = options.timeout or world.timeout
-        group = dist.new_group(backend="gloo", timeout=None if seconds is None else timedelta(seconds=seconds))
+        group = group_of_all(options, world, "gloo")
         curves, waits = dict[str, Curve](), dict[str, float]()
         for name in ("synchronous", "asynchronous"):
             model = gpt(options, world.device)

@@ -10,16 +10,23 @@ ranks and m micro-batches, a share (p - 1) / (m + p - 1) of the time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hpc_kit.errors import SpecError
 from loop import Split, adamw, train
+from options import among, option
 from report import Result, say
 from stages import Pipeline, PipelineOptions
 from start import ranks_of
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(PipelineOptions):
+    dp: int = option(1, among(1), "rows of ranks: one; hybrid.py has several")
+
+
 def main(argv: Sequence[str] | None = None) -> Result:
-    options = PipelineOptions.parse(__doc__, argv)
+    options = RowOptions.parse(__doc__, argv)
     with ranks_of(options) as (world, text):
         mesh = world.mesh(pp=options.pp or world.world_size)
         if mesh["dp"].size() > 1:

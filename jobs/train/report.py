@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hpc_kit.errors import JobFailed
+from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime import write_steps, write_summary
 from meter import Steps
 from options import Options
@@ -73,6 +73,7 @@ def conclude(options: Options, world: Group, result: Result, facts: Mapping[str,
     hosts, memory, held = zip(*ranks, strict=True)
     rank, later = steps.slowest()
     most = {name: max(each[name] for each in held) / 2**20 for name in result.held}
+    used = utilisation(options, world, tokens, float(facts.get("devices", world.world_size)))
     median, late = statistics.median(steps.seconds), quantile(steps.seconds, 0.95)
     if world.is_main:
         write_summary(
@@ -91,6 +92,7 @@ def conclude(options: Options, world: Group, result: Result, facts: Mapping[str,
             slowest_rank=rank,
             slowest_host=hosts[rank],
             slowest_by=later,
+            **({} if used is None else {"mfu": used}),
             **facts,
         )
         write_steps(
@@ -105,10 +107,25 @@ def conclude(options: Options, world: Group, result: Result, facts: Mapping[str,
         f" {steps.communication:.0%}, waiting for ranks {steps.imbalance:.0%}, for data {steps.data_share:.1%};"
         f" slowest: rank {rank} on {hosts[rank]}, {later:+.0%}",
     )
+    if used is not None:
+        say(world, f"GPUs    {used:.1%} of their 16-bit peak (MFU)")
     sizes = ", ".join(f"{name} {size:.2f}" for name, size in most.items())
     say(world, f"memory  most on a rank, MiB: {sizes}")
     losses = f"{result.before:.2f} -> {result.after:.2f}"
     say(world, f"done    validation loss {losses}, {spaced(tokens)} tokens/s, peak {max(memory):.0f} MiB a rank")
+
+
+def utilisation(options: Options, world: Group, tokens: float, gpus: float) -> float | None:
+    """Model FLOPs over what the GPUs could do at their 16-bit peak; None without GPUs, or where theirs is not known."""
+    if world.device.type != "cuda":
+        return None
+    from hpc_kit.planner import hardware
+
+    try:
+        peak = hardware.gpu(torch.cuda.get_device_name(world.device)).flops
+    except SpecError:
+        return None
+    return tokens * options.model.flops_per_token / (peak * gpus)
 
 
 def host_of(world: Group) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch._functorch import config as functorch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, ScheduleZBVZeroBubble, get_schedule_class
@@ -65,6 +66,9 @@ class Pipeline:
         total = len(numbers) * mesh.size()
         refuse_stages(options, mesh.size(), total)
         self.options, self.device, self.scale = options, device, 1.0
+        if options.compile and "ZeroBubble" in options.schedule:
+            # Backward goes twice through what forward has kept: for what came in, then for the weights.
+            functorch.donated_buffer = False
         self.parts = cut_evenly(costs(options, device), total)
         self.first, self.last = 0 in numbers, total - 1 in numbers
         self.model = Stages()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import distributed as dist
 
 import hpc_kit
 from data import Text, read_text
@@ -27,6 +29,13 @@ def ranks_of(options: Options) -> Iterator[tuple[Group, Text]]:
         versions = {"Python": platform.python_version(), "torch": torch.__version__}
         compare({**versions, "text": str(text), "options": repr(options)})
         yield world, text
+
+
+def group_of_all(options: Options, world: Group, backend: str | None = None) -> dist.ProcessGroup:
+    """Another group of all ranks, with the time-out of the first one: a new one has torch's own."""
+    seconds = options.timeout or world.timeout
+    timeout = None if seconds is None else timedelta(seconds=seconds)
+    return cast("dist.ProcessGroup", dist.new_group(backend=backend, timeout=timeout))
 
 
 def gpt(options: Options, device: torch.device, part: range | None = None) -> GPT:

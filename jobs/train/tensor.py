@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 from hpc_kit.errors import SpecError
 from loop import Split, Whole, adamw, train
 from model import GPT
-from options import Options, count, flag, option
+from options import Options, among, count, flag, option
 from report import Result
 from start import gpt, ranks_of
 
@@ -34,6 +34,7 @@ from start import gpt, ranks_of
 @dataclass(frozen=True, kw_only=True)
 class TensorOptions(Options):
     tp: int | None = option(None, count, "ranks that share each matrix; not given: all of them")
+    dp: int = option(1, among(1), "replicas: one; hybrid.py has several")
     sequence_parallel: bool = option(False, flag, "cut the stream between the layers, too, along the text")
 
 

@@ -23,14 +23,14 @@ from torch.optim.adamw import adamw as update
 from checkpoint import MOMENTS
 from loop import Split, Whole, adamw, train
 from meter import Meter, watch
-from options import Options, flag, option, stage
+from options import Options, among, flag, option
 from report import Result
 from start import gpt, ranks_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zero1Options(Options):
-    zero: int = option(1, stage(1), "the stage: fsdp.py does 2 and 3")
+    zero: int = option(1, among(1), "the stage: fsdp.py does 2 and 3")
     offload: bool = option(False, flag, "keep the optimizer state in the host's memory, and update there")
 
 

@@ -95,8 +95,8 @@ def test_the_real_scheduler_says_when_a_job_would_start(checkout: Project) -> No
     assert (start["nodes"], start["partition"], start["cpus"]) == ("n[1-4]", "main", 8)
     said = checkout.kit("submit", "ddp_4node", "--test-only").stdout
     assert re.search(r"^start   about .*\d\d:\d\d, on n\[1-4\], partition main: 8 CPUs$", said, re.MULTILINE), said
-    refused = checkout.kit("submit", "ddp_4node", "--test-only", "--nodes=5")
-    assert (refused.returncode, "asked for: 5 nodes" in refused.stderr) == (1, True), refused.stderr
+    refused = checkout.kit("submit", "ddp_4node", "--test-only", "--nodes=8")
+    assert (refused.returncode, "asked for: 8 nodes" in refused.stderr) == (1, True), refused.stderr
     after = checkout.cluster.run(["squeue", "--noheader", "--states=all", "--format=%i"]).stdout
     assert set(after.split()) == set(before.split())
 

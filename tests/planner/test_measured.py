@@ -108,7 +108,8 @@ def test_a_plan_as_a_job(launcher: Literal["torchrun", "ray"]) -> None:
     [
         ({"pp": 2}, "hybrid_3d_4node"),
         ({"tp": 2}, "hybrid_tp_dp_4node"),
-        ({"zero_stage": 1}, "zero2_2node"),
+        ({"zero_stage": 1}, "zero1_2node"),
+        ({"zero_stage": 2}, "zero2_2node"),
         ({}, "ddp_1node"),
     ],
 )

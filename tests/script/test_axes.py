@@ -6,23 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hpc_kit.script.axes import axes
+from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import files
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.layout import Layout
-from hpc_kit.spec.resolve import resolve
+from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
 
 BATCH = "each with its part of the batch"
 
 
-def rows(layout: Any, nodes: int = 4, tasks: int = 2, launch: Launch | None = None, **more: Any) -> list[str]:
+def fit(layout: Any, nodes: int = 4, tasks: int = 2, launch: Launch | None = None, **more: Any) -> Resolved:
     resources = Resources(nodes=nodes, ntasks_per_node=tasks, **more)
-    job = Job(name="job", command=("true",), resources=resources, layout=Layout(**layout), launch=launch or Launch())
-    resolved = resolve(files.load(job, Cluster(name="c"), root=Path("/p")), root=Path("/p"))
-    return [" ".join(map(str, row)) for row in axes(resolved)]
+    job = Job(
+        name="job", command=("true",), template="hybrid", resources=resources, layout=Layout(**layout),
+        launch=launch or Launch(),
+    )  # fmt: skip
+    return resolve(files.load(job, Cluster(name="c"), root=Path("/p")), root=Path("/p"))
+
+
+def rows(layout: Any, **more: Any) -> list[str]:
+    return [" ".join(map(str, row)) for row in axes(fit(layout, **more))]
 
 
 @pytest.mark.parametrize(
@@ -61,3 +69,42 @@ def test_places_are_left_out_where_they_are_not_known() -> None:
 def test_torchruns_ranks_are_neighbours() -> None:
     launch = Launch(launcher="torchrun", nproc_per_node=2)
     assert rows({"tp": 2}, tasks=1, launch=launch)[-1].endswith("6-7, each on one node")
+
+
+@pytest.mark.parametrize(
+    ("layout", "more", "words"),
+    [
+        ({"tp": 2}, {}, "in every layer: neighbouring ranks, so that a node's own links carry it."),
+        ({"tp": 2}, {"nodes": 1}, "in every layer: neighbouring ranks"),
+        ({"tp": 2}, {"distribution": "cyclic"}, "in every layer, and here over the network: the note above tells"),
+        ({"cp": 4}, {}, "in every layer, and here over the network"),
+        ({"tp": 2}, {"distribution": "arbitrary"}, ""),
+        ({"pp": 2}, {}, ""),
+    ],
+)
+def test_what_talks_in_every_layer_is_told_as_it_lies(layout: Any, more: Any, words: str) -> None:
+    text = render_resolved(fit(layout, **more), root=Path("/p"))
+    assert words in text if words else "tp and cp talk" not in text
+
+
+def test_nodes_lie_between_stages_only_where_they_do() -> None:
+    said = "nodes lie between them"
+    made = {name: fit({"pp": 2}, distribution=name) for name in ("block", "cyclic")}
+    jobs = {name: structs.replace(each.job, template="pipeline") for name, each in made.items()}
+    texts = {
+        name: render_resolved(structs.replace(each, job=jobs[name]), root=Path("/p")) for name, each in made.items()
+    }
+    assert [said in text for text in texts.values()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("layout", "more", "said"),
+    [
+        ({"tp": 2}, {}, "block"), ({"pp": 2}, {}, "block"), ({"cp": 2}, {}, "block"),
+        ({"zero": 3, "dp_shard": 2}, {}, "block"), ({"zero": 3}, {}, None), ({}, {}, None),
+        ({"tp": 2}, {"nodes": 1}, None), ({"tp": 2}, {"distribution": "cyclic"}, "cyclic"),
+        ({"tp": 2}, {"tasks": 1, "launch": Launch(launcher="torchrun", nproc_per_node=2)}, None),
+    ],
+)  # fmt: skip
+def test_neighbours_that_work_together_are_kept_together(layout: Any, more: Any, said: str | None) -> None:
+    assert fit(layout, **more).job.resources.distribution == said

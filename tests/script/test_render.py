@@ -136,6 +136,7 @@ def test_every_option_reaches_the_script(name: str) -> None:
     plain = True if "bool" in field else 7 if "Annotated" in field else "7"
     value = values.get(name, plain)
     settings: dict[str, object] = {"resources.ntasks_per_node": 1, f"resources.{name}": value}
+    settings |= {"layout.global_batch": 63}
     settings |= {"resources.nodes": 7} if name == "ntasks" else {}
     # Else it would be asked for by node.
     settings |= {"resources.gpu_bind": "none"} if name == "gpus_per_task" else {}

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import ArgumentTypeError
+from contextlib import nullcontext
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,12 @@ import torch
 from data import Text
 from fsdp import FsdpOptions
 from hpc_kit.errors import SpecError
+from hpc_kit.spec.stated import options_of
 from model import Config
 from options import Options, refuse
 from restart import ABOUT, identity
 from stages import PipelineOptions
+from tests.train.conftest import TRAIN
 
 
 def text_of(training: int, held_back: int) -> Text:
@@ -159,6 +164,29 @@ def test_the_jobs_layout_stands_in_for_options_that_are_not_given(monkeypatch: p
     options = PipelineOptions.parse(None, [])
     assert (options.pp, options.global_batch, options.micro_batches, options.heads) == (2, 32, 8, 2)
     assert PipelineOptions.parse(None, ["--pp", "4", "--micro-batches", "16"]).pp == 4
+
+
+PROGRAMS = [path for path in sorted(TRAIN.glob("*.py")) if options_of(path) and path.stem != "horovod_ddp"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # torch.distributed.optim still uses what is deprecated
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_what_is_read_of_a_program_before_it_runs_is_what_it_takes(path: Path) -> None:
+    module = import_module(path.stem)
+    kinds = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options)]
+    taken = fields(max(kinds, key=lambda kind: len(fields(kind))))
+    read = options_of(path)
+    assert {name: option.default for name, option in read.items()} == {each.name: each.default for each in taken}
+    for each in taken:
+        for number in range(5) if (numbers := read[each.name].among) else ():
+            with nullcontext() if number in numbers else pytest.raises(ArgumentTypeError):
+                each.metadata["read"](str(number))
+
+
+def test_programs_are_read_at_all() -> None:
+    assert {"ddp", "pipeline", "tensor", "hybrid", "fsdp", "zero1", "parameter_server"} <= {
+        path.stem for path in PROGRAMS
+    }
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,18 @@ WHOLE = [
     run("3d", "hybrid", 8, "", "pp=2 dp=2 tp=2 micro_batches=4"),
     run("3d zero1", "hybrid", 8, "--sequence-parallel", "pp=2 tp=2 micro_batches=4 zero=1"),
     run("3d zero3", "hybrid", 8, "--schedule Interleaved1F1B", "pp=2 tp=2 micro_batches=4 zero=3"),
+    run("tensor of three", "tensor", 3, "--heads 3 --width 48"),
+    run("pp 3 dp 2", "hybrid", 6, "--layers 6", "pp=3 micro_batches=4"),
+    run("zero bubble dp", "hybrid", 4, "--schedule InterleavedZeroBubble --recompute", "pp=2 micro_batches=4"),
+    run("zero bubble tp", "hybrid", 4, "--schedule ZBVZeroBubble", "pp=2 tp=2 micro_batches=4"),
+]
+COMPILED = [
+    run("fsdp compile", "fsdp", 2, "--compile aot_eager"),
+    run("tensor compile", "tensor", 2, "--compile aot_eager"),
+    run("pipeline compile", "pipeline", 2, "--compile aot_eager"),
+    run("zero bubble compile", "pipeline", 2, "--compile aot_eager --schedule InterleavedZeroBubble"),
+    run("V compile", "pipeline", 2, "--compile aot_eager --schedule ZBVZeroBubble"),
+    run("3d compile", "hybrid", 8, "--compile aot_eager", "pp=2 tp=2 micro_batches=4 zero=1"),
 ]
 IN_BF16 = [
     run("bf16 ddp", "ddp", 2, "--bf16"),

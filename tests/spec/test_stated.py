@@ -1,0 +1,140 @@
+"""What a program says of its own options is known before the job is queued: degrees, batch and model that it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SpecError
+from hpc_kit.script.render import render_resolved
+from hpc_kit.spec import files
+from hpc_kit.spec.cluster import Cluster, Node
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.layout import Layout, Model
+from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.resources import Resources
+from hpc_kit.spec.stated import Option, options_of, stated
+from tests.conftest import ROOT
+
+TRAIN = ROOT / "jobs" / "train"
+CPUS = Cluster(name="c", node=Node(gpus=0))
+
+
+def fit(command: str, *, ranks: int = 4, nodes: int = 1, **tables: dict[str, int]) -> Resolved:
+    """A user's own job that runs a shipped program."""
+    made = Job(
+        name="mine",
+        template="hybrid",
+        command=("python", *f"jobs/train/{command}".split()),
+        resources=Resources(nodes=nodes, ntasks_per_node=ranks // nodes),
+        layout=Layout(**tables.get("layout", {})),
+        model=Model(**tables.get("model", {})),
+    )
+    return resolve(files.load(made, CPUS, root=ROOT), root=ROOT)
+
+
+def test_an_option_is_read_with_its_default_and_the_numbers_that_it_takes(tmp_path: Path) -> None:
+    (tmp_path / "options.py").write_text(
+        "class Options:\n    steps: int = option(60, count, 'x')\n    note: str = 'no option'\n"
+    )
+    (tmp_path / "base.py").write_text(
+        "from options import Options\nclass Base(Options):\n    pp: int | None = option(None, count, 'x')\n"
+    )
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom base import Base\nfrom options import among, option\n"
+        "class Mine(Base):\n    zero: int = option(1, among(1, 2), 'x')\n    steps: int = option(9, count, 'x')\n"
+        "def main():\n    return Mine.parse(__doc__)\n"
+    )
+    assert options_of(tmp_path / "mine.py") == {"pp": Option(None), "zero": Option(1, (1, 2)), "steps": Option(9)}
+    said = stated(("python3", "mine.py", "--pp=2", "--steps", "3", "--steps", "4", "--other", "5"), tmp_path)
+    assert said.given == {"pp": "2", "steps": "4"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "import torch\n",
+        "from options import Options\n",
+        "from options import (\n",
+        "from options import A\nA.parse()\n",
+    ],
+)
+def test_a_program_that_says_nothing_is_left_alone(source: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    assert not stated(("python", "mine.py", "--tp", "4"), tmp_path).options
+    assert not stated(("python", "nowhere.py"), tmp_path).options
+    assert not stated(("bash", "mine.sh"), tmp_path).options
+
+
+def test_a_class_that_imports_itself_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("from options import x\nfrom b import A\nA.parse()\n")
+    (tmp_path / "b.py").write_text("from options import x\nfrom a import A\n")
+    assert options_of(tmp_path / "a.py") == {}
+
+
+def test_degrees_that_nobody_says_are_the_programs_own() -> None:
+    assert fit("pipeline.py").job.layout.pp == 4
+    assert fit("tensor.py --heads 8").job.layout.tp == 4
+    assert fit("context.py", layout={"dp": 2}).job.layout.cp == 2
+    assert fit("fsdp.py").job.layout.zero == 3
+    assert fit("modelparallel.py", ranks=2).job.layout.pp == 2
+    assert fit("hybrid.py").job.layout == Layout()
+    assert fit("ddp.py").told == ""
+
+
+def test_a_degree_of_one_is_told_to_a_program_that_would_take_all_ranks() -> None:
+    made = Job(
+        name="mine", command=("python", "jobs/train/context.py"), resources=Resources(nodes=1, ntasks_per_node=2)
+    )
+    loaded = files.load(made, CPUS, set={"layout.cp": 1}, root=ROOT)
+    assert resolve(loaded, root=ROOT).told == "cp=1"
+
+
+def test_what_the_command_says_holds_over_the_layout_in_script_and_checks() -> None:
+    resolved = fit("hybrid.py --tp 2 --micro-batches=2", nodes=2, layout={"tp": 4, "pp": 2, "global_batch": 64})
+    assert resolved.told == "pp=2 tp=2 global_batch=64 micro_batches=2"
+    assert "# tp  2   parts of each matrix: ranks 0-1 | 2-3, each on one node" in render_resolved(resolved, root=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("command", "tables", "words"),
+    [
+        ("ddp.py", {"layout": {"global_batch": 66}}, ("global_batch = 66", "dp 4 x micro_batches 1 = 4")),
+        ("ddp.py --global-batch 66", {}, ("global_batch = 66 in the command, --global-batch;",)),
+        ("ddp.py", {"ranks": 6}, ("global_batch = 64 in jobs/train/ddp.py, its own; dp 6 x", "global_batch = 66")),
+        ("hybrid.py --pp 4", {"ranks": 12}, ("dp 3 x micro_batches 4 = 12",)),
+        ("pipeline.py", {"ranks": 8, "model": {"layers": 8}}, ("micro_batches = 4 in jobs/train/pipeline.py,",)),
+        ("tensor.py", {"ranks": 8}, ("tp does not divide", "heads = 4 in jobs/train/tensor.py, its own")),
+        ("pipeline.py", {"layout": {"pp": 2}}, (
+            "jobs/train/pipeline.py takes dp 1 only", "found  dp = 2; 4 ranks, pp 2",
+            "do     2 ranks in [resources], or a larger pp; or hybrid.py",
+        )),
+        ("tensor.py --tp 2", {}, ("jobs/train/tensor.py takes dp 1 only", "or a larger tp; or hybrid.py")),
+        ("modelparallel.py", {}, ("takes dp 1 only", "do     2 ranks in [resources]; or hybrid.py")),
+        ("modelparallel.py", {"layout": {"pp": 4}}, (
+            "takes pp 2 only", "pp = 4 in the job", "do     pp = 2; or hybrid.py; or pipeline.py",
+        )),
+        ("dataparallel.py", {}, ("takes dp 1 only", "found  dp = 4; 4 ranks, dp\n", "do     1 rank in [resources]")),
+        ("ddp.py", {"layout": {"zero": 1}}, (
+            "ddp.py does not split by zero", "it has no --zero", "leave zero out; or hybrid.py; or zero1.py",
+        )),
+        ("zero1.py", {"layout": {"zero": 1, "dp_shard": 2}}, ("does not split by dp_shard", "leave dp_shard out")),
+        ("hybrid.py", {"layout": {"zero": 3, "dp_shard": 2}}, ("does not split by dp_shard", "or fsdp.py")),
+        ("hybrid.py", {"layout": {"zero": 2}}, ("takes zero 0 or 1 or 3 only", "zero = 2 in", "or fsdp.py")),
+        ("fsdp.py --zero 1", {}, ("takes zero 2 or 3 only", "zero = 1 in the command, --zero; 4 ranks, dp")),
+        ("parameter_server.py --global-batch 64", {"ranks": 6}, ("dp 5 x micro_batches 1 = 5",)),
+    ],
+)  # fmt: skip
+def test_what_the_program_cannot_do_is_refused_with_the_numbers(
+    command: str, tables: dict[str, dict[str, int]], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        fit(command, **tables)  # type: ignore[arg-type]
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_server_has_no_part_of_the_batch() -> None:
+    fit("parameter_server.py", ranks=5)  # 64 samples, 4 workers
