@@ -49,18 +49,18 @@ WHOLE = [
     run("3d", "hybrid", 8, "", "pp=2 dp=2 tp=2 micro_batches=4"),
     run("3d zero1", "hybrid", 8, "--sequence-parallel", "pp=2 tp=2 micro_batches=4 zero=1"),
     run("3d zero3", "hybrid", 8, "--schedule Interleaved1F1B", "pp=2 tp=2 micro_batches=4 zero=3"),
-    run("tensor of three", "tensor", 3, "--heads 3 --width 48"),
-    run("pp 3 dp 2", "hybrid", 6, "--layers 6", "pp=3 micro_batches=4"),
+    run("pp 3 dp 2", "hybrid", 6, "", "pp=3 micro_batches=4"),
     run("zero bubble dp", "hybrid", 4, "--schedule InterleavedZeroBubble --recompute", "pp=2 micro_batches=4"),
     run("zero bubble tp", "hybrid", 4, "--schedule ZBVZeroBubble", "pp=2 tp=2 micro_batches=4"),
 ]
+BY_THREE = [
+    run(f"{name} of three", name, ranks, "--heads 3 --width 48", steps=3) for name, ranks in (("ddp", 1), ("tensor", 3))
+]
 COMPILED = [
-    run("fsdp compile", "fsdp", 2, "--compile aot_eager"),
-    run("tensor compile", "tensor", 2, "--compile aot_eager"),
-    run("pipeline compile", "pipeline", 2, "--compile aot_eager"),
-    run("zero bubble compile", "pipeline", 2, "--compile aot_eager --schedule InterleavedZeroBubble"),
-    run("V compile", "pipeline", 2, "--compile aot_eager --schedule ZBVZeroBubble"),
-    run("3d compile", "hybrid", 8, "--compile aot_eager", "pp=2 tp=2 micro_batches=4 zero=1"),
+    run("fsdp compile", "fsdp", 2, "--compile aot_eager", steps=2),
+    run("tensor compile", "tensor", 2, "--compile aot_eager", steps=2),
+    run("hybrid compile", "hybrid", 4, "--compile aot_eager", "tp=2 micro_batches=1", steps=2),
+    run("zero bubble compile", "pipeline", 2, "--compile aot_eager --schedule InterleavedZeroBubble", steps=2),
 ]
 IN_BF16 = [
     run("bf16 ddp", "ddp", 2, "--bf16"),
@@ -106,7 +106,7 @@ SERVED = [run("served", "parameter_server", 3, "--smooth 2")]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
     one = [run("one", "ddp", 1), run("one long", "ddp", 1, steps=10)]
-    runs = [*one, *WHOLE, *IN_BF16, *SAVED, *RESUMED, *REFUSED, *LATE, *SERVED]
+    runs = [*one, *WHOLE, *BY_THREE, *COMPILED, *IN_BF16, *SAVED, *RESUMED, *REFUSED, *LATE, *SERVED]
     return train(tmp_path_factory.mktemp("trained"), runs, source, timeout=1500)
 
 
@@ -122,6 +122,19 @@ def test_the_loss_curve_is_that_of_one_process(trained: Trained, name: str) -> N
     assert many["norms"] == pytest.approx(one["norms"], rel=100 * TOLERANCE)
     assert many["before"] == pytest.approx(one["before"], rel=TOLERANCE)
     assert many["after"] == pytest.approx(one["after"], rel=TOLERANCE)
+
+
+def test_a_degree_that_is_no_power_of_two_changes_nothing(trained: Trained) -> None:
+    one, three = trained.left("ddp of three"), trained.left("tensor of three")
+    assert three["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
+    assert three["norms"] == pytest.approx(one["norms"], rel=100 * TOLERANCE)
+
+
+@pytest.mark.parametrize("name", names(COMPILED))
+def test_compiled_layers_train_the_same(trained: Trained, name: str) -> None:
+    one, compiled = trained.left("one"), trained.left(name)
+    assert compiled["losses"] == pytest.approx(one["losses"][:2], rel=TOLERANCE)
+    assert compiled["norms"] == pytest.approx(one["norms"][:2], rel=100 * TOLERANCE)
 
 
 @pytest.mark.parametrize("name", names(IN_BF16))
