@@ -92,8 +92,14 @@ def access_of(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Acc
     return Access(environ, embedded=False)
 
 
-def version_of(cluster: Cluster | None, environ: Mapping[str, str]) -> Version | None:
-    """The release of a cluster's Slurm: as its file says, else of the Slurm here, asked once; None: not known."""
+def version_of(cluster: Cluster | None, environ: Mapping[str, str], *, here: bool = False) -> Version | None:
+    """The release of a cluster's Slurm: as its file says, else of the Slurm here, asked once; None: not known.
+
+    Args:
+        cluster: The cluster; None: whatever is here.
+        environ: The environment in which its commands are found.
+        here: Its sbatch is about to be asked, so whether there is a Slurm at all need not be.
+    """
     from hpc_kit.slurm.versions import parse_version
 
     if cluster is not None and cluster.slurm_version is not None:
@@ -106,7 +112,7 @@ def version_of(cluster: Cluster | None, environ: Mapping[str, str]) -> Version |
     from hpc_kit.slurm.presence import find_slurm
 
     try:
-        return detect_version(environ) if find_slurm(environ) else None
+        return detect_version(environ) if here or find_slurm(environ) else None
     except SlurmUnavailable:
         return None
 

@@ -163,7 +163,7 @@ def send(
         return done
     git = Git(root, resolved.cluster.runs)
     try:
-        version = str(version_of(resolved.cluster, access.environ) or "") or None
+        version = str(version_of(resolved.cluster, access.environ, here=True) or "") or None
         record = draft(resolved, root, command_line, environ, version=version, recipient=recipient)
         staging = Staging(folder, text, record)
     except BaseException:

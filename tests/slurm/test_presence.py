@@ -9,6 +9,7 @@ import pytest
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import presence
 from hpc_kit.slurm.presence import find_slurm
+from hpc_kit.spec.cluster import Cluster
 from hpc_kit.submit.access import version_of
 from tests.slurm.test_commands import Slurm, program
 
@@ -76,3 +77,15 @@ def test_a_sinfo_that_does_not_answer_decides_nothing(tmp_path: Path, monkeypatc
         find_slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert "--cluster local" in str(error.value.remedy)
     assert version_of(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
+
+
+def test_the_release_is_asked_without_asking_first_whether_there_is_a_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    program(tmp_path, "sbatch")
+    program(tmp_path, "sinfo", f'echo "$@" >>{tmp_path}/asked; echo slurm 23.02.7')
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for _ in range(2):
+        assert str(version_of(Cluster(name="here"), environ, here=True)) == "23.02.7"
+    assert (tmp_path / "asked").read_text() == "--version\n"
