@@ -93,8 +93,17 @@ class Staging:
             raise RecordError(
                 f"job {job_id} is submitted, but its record could not be written",
                 found=reason(error) if isinstance(error, OSError) else error.found,
-                remedy=f"the job goes on; to end it: scancel {job_id}\nwhat there is of its record: {self.own}",
+                remedy=f"the job goes on; to end it: scancel {job_id}\n"
+                f"what there is of its record: {self._as_it_is(job_id)}",
             ) from error
+
+    def _as_it_is(self, job_id: str) -> Path:
+        """Make what was written before sbatch ran the job's record: it must not be taken for a lost answer later on."""
+        run = self.own.with_name(job_id)
+        try:
+            return _move(self.own, job_id, self._started, None) if self.own.exists() else run
+        except OSError:
+            return self.own if self.own.exists() else run
 
     def lose(self, git: GitState) -> None:
         """Keep it where it is, marked: whether Slurm has taken the job is not known."""
@@ -162,11 +171,12 @@ def forget(own: Path) -> None:
         return  # another submission was quicker
 
 
-def _move(own: Path, job_id: str, started: float, record: bytes) -> Path:
-    """Its files become those of a job."""
+def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
+    """Its files become those of a job; None: with the record as it is."""
     run = own.with_name(job_id)
     _set_aside(run, started)
-    write_whole(own / RECORD, record)
+    if record is not None:
+        write_whole(own / RECORD, record)
     try:
         own.rename(run)
     except OSError as error:

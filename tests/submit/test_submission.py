@@ -14,6 +14,7 @@ import pytest
 
 import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
+from hpc_kit.run_files import write_whole
 from hpc_kit.script.render import render
 from hpc_kit.spec import files
 from hpc_kit.spec.resolve import resolve
@@ -479,6 +480,22 @@ def test_a_record_that_fails_after_sbatch_says_that_the_job_is_there(slurm: Fake
     with pytest.raises(RecordError, match="job 12 is submitted") as error:
         submit("job", "fake")
     assert "scancel 12" in str(error.value.remedy)
+
+
+def test_a_disk_that_fills_up_after_sbatch_leaves_the_record_as_it_was_and_no_lost_answer(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = True) -> None:
+        if lasting:
+            raise OSError(28, "No space left on device")
+        write_whole(path, data, mode, lasting=False)
+
+    monkeypatch.setattr(staging, "write_whole", full)
+    with pytest.raises(RecordError, match="job 12 is submitted, but its record could not be written") as error:
+        submit("job", "fake")
+    assert f"what there is of its record: {project / 'runs/job/12'}" in str(error.value.remedy)
+    assert tree(project / "runs/job") == ["12", "12/record.json", "12/script.sbatch", "latest"]
+    assert record_of(project / "runs/job/12")["job_name"] == "job"
 
 
 def test_a_folder_that_the_job_makes_unseen_takes_the_record_in(
