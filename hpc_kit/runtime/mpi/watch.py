@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -182,6 +183,9 @@ def main() -> None:
         failure.claim(error, watch.rank)
         if os.getppid() == watch.pid:
             os.kill(watch.pid, signal.SIGKILL)
+        # Others may look a moment later, before they are ended: this rank has come. mpirun waits for the end of stderr.
+        os.close(2)
+        time.sleep(_TELLING)
 
 
 def _ends(seconds: float) -> bool:
