@@ -82,10 +82,9 @@ def check_splits(job: Job, where: Where, said: Stated, world_size: int) -> None:
     layout = job.layout
     asked: dict[str, int] = dict(layout.degrees(world_size).items())
     asked |= {"zero": layout.zero, "dp_shard": layout.dp_shard or 1}
-    split = {name: degree for name, degree in asked.items() if degree > (name != "zero")}
     for name, degree in asked.items() if said.options else ():
         option = said.options.get(name)
-        if _does(said.options, name, degree) or (option is None and name not in split):
+        if _does(said.options, name, degree):
             continue
         what, why = f"does not split by {name}", f"it has no --{name.replace('_', '-')}"
         if option:
@@ -93,20 +92,22 @@ def check_splits(job: Job, where: Where, said: Stated, world_size: int) -> None:
         programs = [
             each.name
             for each in sorted(said.path.parent.glob("*.py"))
-            if (options := options_of(each)) and all(_does(options, *one) for one in split.items())
+            if (options := options_of(each)) and all(_does(options, *one) for one in asked.items())
         ]
         place = f" in {where.of(f'layout.{name}')}" if where.job.says(f"layout.{name}") else ""
         raise SpecError(
             f"{said.file} {what}",
             found=f"{name} = {degree}{place}; {why}",
-            remedy="; or ".join([_remedy(name, said, world_size // max(1, degree)), *programs]),
+            remedy="; or ".join([_remedy(name, said, world_size // max(1, degree)), *programs[:3]]),
         )
 
 
 def _does(options: Mapping[str, Option], name: str, degree: int) -> bool:
     """Whether a program splits by that; replicas are what every program makes that does not say otherwise."""
     option = options.get(name)
-    return name == "dp" if option is None else degree in option.among or not option.among
+    if option is None:
+        return name == "dp" or degree <= (name != "zero")
+    return degree in option.among or not option.among
 
 
 def _remedy(name: str, said: Stated, ranks: int) -> str:

@@ -123,6 +123,7 @@ def test_what_the_command_says_holds_over_the_layout_in_script_and_checks() -> N
         ("zero1.py", {"layout": {"zero": 1, "dp_shard": 2}}, ("does not split by dp_shard", "leave dp_shard out")),
         ("hybrid.py", {"layout": {"zero": 3, "dp_shard": 2}}, ("does not split by dp_shard", "or fsdp.py")),
         ("hybrid.py", {"layout": {"zero": 2}}, ("takes zero 0 or 1 or 3 only", "zero = 2 in", "or fsdp.py")),
+        ("zero1.py --zero 0", {}, ("takes zero 1 only", "do     zero = 1; or context.py; or ddp.py; or ")),
         ("fsdp.py --zero 1", {}, ("takes zero 2 or 3 only", "zero = 1 in the command, --zero; 4 ranks, dp")),
         ("parameter_server.py --global-batch 64", {"ranks": 6}, ("dp 5 x micro_batches 1 = 5",)),
     ],
