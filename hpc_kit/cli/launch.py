@@ -68,6 +68,7 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     from hpc_kit.launch.session import Work
     from hpc_kit.launch.shape import exported, ranks_on
     from hpc_kit.script.over_ssh import agent_scripts
+    from hpc_kit.submit.staging import unwritable
 
     names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
     notes = (*resolved.notes, *session.laid(ranks, resolved.job.launch.backend))
@@ -86,11 +87,17 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
         ending = session.run(work, output.take)
     finally:
         output.close()
-    record.end(run, ending, began, names)
+    unkept = None
+    try:
+        record.end(run, ending, began, names)
+    except OSError as error:  # the same full disk that has ended it, most often
+        unkept = unwritable(run, error)
     with unread():
         if screen.missed:
             line("note", "not all of it was shown: nobody took it; the logs have it")
         _conclude(run, ending)
+    if unkept is not None:
+        raise unkept
     return ending.status
 
 

@@ -288,7 +288,7 @@ def main() -> None:
         Path(order["run"]).mkdir(mode=0o700, parents=True, exist_ok=True)
         watch = Watch(home, order)
     except OSError as error:  # there is no such folder, or its disk is full
-        home.send("refused", why=f"{error.filename}: {error.strerror}")
+        home.send("refused", why=f"{error.filename or tempfile.gettempdir()}: {error.strerror}")
         return
     watch.to_the_end()
 
