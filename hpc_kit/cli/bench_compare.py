@@ -55,7 +55,7 @@ def _text(found: Comparison, one: Document) -> list[str]:
 def _cells(each: Ratio, one: Document) -> list[str]:
     from hpc_kit.bench.quantity import plain, quantity
 
-    unit = one.columns[each.column].unit
-    error = "" if each.uncertainty is None else f" +- {plain(each.uncertainty, 2)}"
-    values = [quantity(each.first, unit), quantity(each.second, unit)]
-    return [each.column, *values, f"{each.ratio:.3f}{error}", each.verdict]
+    column = one.columns[each.column]
+    error = f" +- {plain(each.uncertainty, 2)}" if each.uncertainty else ""  # of what is counted there is none
+    values = [quantity(each.first, column.unit), quantity(each.second, column.unit)]
+    return [column.title or each.column.replace("_", " "), *values, f"{each.ratio:.3f}{error}", each.verdict]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,13 @@ def test_two_benches_or_no_common_row_cannot_be_compared() -> None:
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     names = [str(tmp_path / name) for name in ("A.json", "B.json")]
     for name, factor in zip(names, (1.0, 2.0), strict=True):
-        Path(name).write_bytes(encode(document([row(4096, scaled(factor))])))
+        measured = row(4096, scaled(factor))
+        counted = structs.replace(measured, values=measured.values | {"total": 1024})
+        Path(name).write_bytes(encode(document([counted])))
     text = CliRunner().invoke(command, ["compare", *names]).output
-    assert "2.000 +- 0.024" in text
-    assert "worse" in text
+    lines = [re.sub(" +", " ", line) for line in text.splitlines()]
+    assert "| gloo | 4 KiB | time | 1 s | 2 s | 2.000 +- 0.024 | worse |" in lines
+    assert "| gloo | 4 KiB | total | 1 KiB | 1 KiB | 1.000 | same |" in lines
     told = json.loads(CliRunner().invoke(command, ["compare", *names, "--json"]).output)
     assert told["ratios"][0]["ratio"] == 2.0
     assert told["ratios"][0]["labels"] == {"backend": "gloo", "bytes": 4096}
