@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,7 +55,8 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = T
                 os.fsync(descriptor)
         draft.replace(path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # a file system that has become read-only says so here again
+            draft.unlink()
         raise
 
 
@@ -104,5 +106,6 @@ def claim_first_failure(run: Path, rank: int, host: str, exit_code: int) -> bool
     except OSError:
         return False
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # whatever the file system says: what the rank itself has failed of is told
+            draft.unlink()
     return True

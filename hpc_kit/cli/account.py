@@ -210,5 +210,9 @@ def program() -> str:
 
 def shown(path: Path) -> str:
     """A path as it is shortest from here."""
-    absolute = Path.cwd() / path
-    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)
+    try:
+        here = Path.cwd()
+    except OSError:  # it is gone
+        return str(path)
+    absolute = here / path
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)

@@ -90,8 +90,21 @@ def _served(world: World, listener: socket.socket, timeout: float) -> Opened:
         multi_tenant=True,
         master_listen_fd=listener.detach(),
     )
-    host = "127.0.0.1" if world.world_size == 1 else world.master_addr or socket.gethostname()
-    return Opened(store, host, port)
+    if world.world_size == 1:
+        return Opened(store, "127.0.0.1", _free_port() or port)
+    return Opened(store, world.master_addr or socket.gethostname(), port)
+
+
+def _free_port() -> int | None:
+    """A port for the processes that a program alone in its world starts itself, where it asks for MASTER_PORT first.
+
+    They open a store there; ours would be in their way, which only this process can share.
+    """
+    listener = addresses.listen(0, everywhere=False)
+    if listener is None:
+        return None
+    with listener:
+        return int(listener.getsockname()[1])
 
 
 def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Opened:

@@ -147,8 +147,8 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
         state=state,
         raw_state=row["state"],
         reason=None if row["reason"] in _NOTHING else row["reason"],
-        exit_code=int(exit_code) if ended else None,
-        signal=int(signal) if ended else None,
+        exit_code=_number(exit_code) if ended else None,
+        signal=_number(signal) if ended else None,
         nodelist="" if row["nodelist"] in _NOTHING else row["nodelist"],
         submit=_instant(row["submit"]),
         start=_instant(row["start"]),
@@ -158,12 +158,17 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
         user=row["user"],
         partition=row["partition"],
         raw_id=row["raw_id"].partition(".")[0],
-        priority=int(priority) if priority.isdigit() else None,
+        priority=_number(priority),
     )
     yield status
     # Of ten thousand waiting tasks, all but the number is read once.
     for job_id in others:
         yield status._replace(job_id=job_id)
+
+
+def _number(text: str) -> int | None:
+    """A row that was cut short in the accounting tells what it still can."""
+    return int(text) if text.isdecimal() else None
 
 
 def _full_id(number: str, ids: str) -> str:

@@ -28,7 +28,19 @@ KILLED_LINES = 5
 AFTER_OTHERS = 3
 TAIL_BYTES = 1 << 18
 
-ENDED_FROM_OUTSIDE = frozenset({State.CANCELLED, State.TIMEOUT, State.PREEMPTED, State.DEADLINE, State.NODE_FAIL})
+ENDED_FROM_OUTSIDE = frozenset(
+    {
+        State.CANCELLED,
+        State.TIMEOUT,
+        State.PREEMPTED,
+        State.DEADLINE,
+        State.NODE_FAIL,
+        State.BOOT_FAIL,
+        State.LAUNCH_FAILED,
+        State.RECONFIG_FAIL,
+        State.REVOKED,
+    },
+)
 
 _TASK = re.compile(
     r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>[\d,-]+): "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ SBATCH_SECONDS = 300.0
 """Sbatch itself tries for minutes to reach a busy controller."""
 
 INTERRUPTED_SECONDS = 10.0
+_KILLED_SECONDS = 2.0
 
 _IDS = (
     re.compile(r"^Submitted batch job (\d+)", re.MULTILINE),
@@ -80,7 +83,8 @@ def hand_over(
     except BaseException:
         _kill(process)
         raise
-    answer = Completed(("sbatch", str(script)), process.returncode, out, err)
+    code = process.poll()
+    answer = Completed(("sbatch", str(script)), -signal.SIGKILL if code is None else code, out, err)
     job_id = _id_of(answer)
     if job_id is None:
         job_id = _without_id(answer, resolved, script, access)
@@ -134,9 +138,19 @@ def _finish(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:
-    process.kill()
-    out, err = process.communicate()
+    """End it with all that it has started: a site's wrapper leaves the real sbatch behind, which holds the pipes."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        out, err = process.communicate(timeout=_KILLED_SECONDS)
+    except subprocess.TimeoutExpired as error:  # what has left the session goes on holding them
+        return _text(error.stdout), _text(error.stderr)
     return out, err
+
+
+def _text(read: bytes | str | None) -> str:
+    """What had come until a time-out, which is not decoded yet."""
+    return read.decode(errors="replace") if isinstance(read, bytes) else read or ""
 
 
 def _id_of(answer: Completed) -> str | None:

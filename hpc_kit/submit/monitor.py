@@ -111,7 +111,8 @@ class _Watched:
     def changes(self, status: JobStatus | None, now: float) -> Iterator[StateChanged | Waiting]:
         """What a status brings that was not known."""
         state = end_state(self.run, status) if status is None else status.state
-        self.unknown = self.unknown + 1 if state is State.UNKNOWN else 0
+        # A word that only a newer Slurm has is a state, too: the job is there.
+        self.unknown = self.unknown + 1 if state is State.UNKNOWN and status is None else 0
         if state not in PASSING and state is not self.state:
             yield StateChanged(self.run.job_id, self.state, state, now - self.since, explain_state(state))
             self.state, self.since, self.reason = state, now, None

@@ -173,7 +173,7 @@ def send(
     try:
         asked = access._replace(environ=environ)
         job_id, interrupted = handover.hand_over(resolved, staging.script, asked, root, meanwhile)
-    except handover.AnswerLost:
+    except (handover.AnswerLost, KeyboardInterrupt):
         # The job may be there: its record stays where it is until that is known.
         staging.lose(_code(git)[0])
         raise

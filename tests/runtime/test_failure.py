@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -111,6 +113,17 @@ def test_what_a_victim_raises_afterwards_is_a_victims_too() -> None:
     GLOO.__context__ = later
     assert failure.is_victim(later), "a circle ends"
     GLOO.__context__ = None
+
+
+def test_a_file_system_that_takes_nothing_any_more_is_no_error_of_the_ranks(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_text", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    assert not claim_first_failure(run, 2, "n4", 9)
 
 
 def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:

@@ -50,6 +50,27 @@ PLAIN = """
 """
 
 
+SPAWNING = """
+    import os
+    from torch import distributed as dist, multiprocessing, ones
+
+    def work(rank, size):
+        os.environ.setdefault("MASTER_ADDR", "localhost")
+        os.environ.setdefault("MASTER_PORT", "29500")
+        dist.init_process_group("gloo", rank=rank, world_size=size)
+        numbers = ones(1)
+        dist.all_reduce(numbers)
+        print(f"{rank} of {size}: {numbers.item()}\\n", end="", flush=True)
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        multiprocessing.spawn(work, args=(2,), nprocs=2)
+        dist.init_process_group("gloo")
+        print(f"alone: {dist.get_world_size()}\\n", end="", flush=True)
+        dist.destroy_process_group()
+"""
+
+
 @dataclass
 class Task:
     """A task of a step."""
@@ -187,6 +208,15 @@ def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["0 2.0 0\n", "1 2.0 0\n"]
     assert [task.err for task in launch.tasks] == ["", ""]
+
+
+def test_a_program_alone_in_its_world_may_start_processes_of_its_own(launch: Launch) -> None:
+    """As the tutorials do; also where they take the MASTER_PORT that they find."""
+    program = launch.program(SPAWNING)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "MASTER_"))}
+    launch.start([environ], "-m", "hpc_kit.runtime", program)
+    assert launch.wait() == [0]
+    assert sorted(launch.tasks[0].out.splitlines()) == ["0 of 2: 2.0", "1 of 2: 2.0", "alone: 1"]
 
 
 def test_torchrun_starts_ranks_with_logs_of_their_own_and_ends_without_noise(launch: Launch) -> None:

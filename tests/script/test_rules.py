@@ -140,7 +140,10 @@ BAD = [
     Bad("KIT301", FOUR + "export MASTER_ADDR=localhost\nsrun python t.py\n", 3, E, "localhost is another machine"),
     Bad("KIT301", ONE_A_NODE + "srun torchrun --master_addr 127.0.0.1 t.py\n", 3, E, "127.0.0.1 is another machine"),
     Bad("KIT301", ONE_A_NODE + "srun torchrun --rdzv-endpoint=localhost:29400 t.py\n", 3, E, "localhost"),
+    Bad("KIT301", FOUR + "srun python t.py --dist-url tcp://localhost:29500\n", 3, E, "localhost"),
     Bad("KIT302", HEAD + "export MASTER_PORT=29500\n", 2, W, "port 29500 is fixed"),
+    Bad("KIT302", HEAD + "srun python t.py --init_method=tcp://$HOST:3456 --size 4\n", 2, W, "port 3456 is fixed"),
+    Bad("KIT302", HEAD + "srun python t.py --dist-url 'tcp://[fd00::1]:3456'\n", 2, W, "port 3456 is fixed"),
     Bad("KIT302", HEAD + "MASTER_PORT=${MASTER_PORT:-12345}\n", 2, W, "port 12345 is fixed"),
     Bad("KIT302", HEAD + "srun accelerate launch --main_process_port 29500 t.py\n", 2, W, "29500"),
     Bad("KIT302", HEAD + "srun torchrun --rdzv_endpoint $HOST:29500 t.py\n", 2, W, "29500"),
@@ -261,6 +264,7 @@ GOOD = [
         HEAD + "export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))\nsrun torchrun --rdzv-endpoint=$H:0 t.py\n",
     ),
     ("KIT302", HEAD + "#SBATCH --exclusive\nexport MASTER_PORT=29500\n"),
+    ("KIT302", HEAD + "srun python t.py --dist-url tcp://$HOST:$((10000 + SLURM_JOB_ID % 20000)) http://h:80/x\n"),
     (
         "KIT302",
         HEAD + "PORT=8080\nsrun python t.py --port 29500\nsrun torchrun --standalone --master-port=29500 t.py\n",

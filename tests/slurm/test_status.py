@@ -160,6 +160,12 @@ def test_indices_that_slurm_cut_short_stay_one_row() -> None:
     assert [each.job_id for each in parse_sacct(cut)] == ["278_[1,3,5,7,9,11,13,...]"]
 
 
+def test_a_row_that_was_cut_short_tells_what_it_still_can() -> None:
+    line = next(line for line in recorded("sacct").splitlines() if "|COMPLETED|" in line and "|0:0|" in line)
+    (status,) = parse_sacct(line.replace("|0:0|", "|x:|"))
+    assert (status.state, status.exit_code, status.signal) == (State.COMPLETED, None, None)
+
+
 @pytest.mark.parametrize(
     "text", ["", "\n", "slurm_load_jobs error: Invalid job id specified\n", "no jobs in the system"]
 )

@@ -114,6 +114,11 @@ def test_an_exception_got_over_long_ago_did_not_kill_a_killed_rank(run: Run) -> 
     assert "ValueError" not in failure.text
 
 
+@pytest.mark.parametrize("state", [State.BOOT_FAIL, State.LAUNCH_FAILED, State.RECONFIG_FAIL, State.REVOKED])
+def test_of_a_job_that_slurm_itself_ended_before_it_began_nothing_is_blamed(run: Run, state: State) -> None:
+    assert find_failure(run, status(state, 0, 0)) is None
+
+
 @pytest.mark.parametrize("state", [State.CANCELLED, State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL])
 def test_a_rank_that_slurm_itself_killed_did_not_fail(run: Run, state: State) -> None:
     fill(run, mark="3 n2 143 100.0", batch="srun: error: n2: task 3: Terminated\n", r3="step 1\n")

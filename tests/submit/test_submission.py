@@ -632,6 +632,25 @@ def test_a_second_ctrl_c_does_not_wait_for_an_sbatch_that_hangs(
         submit("job", "fake")
 
 
+def test_ctrl_c_while_it_is_given_up_keeps_what_finds_the_job_later(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.says("sbatch.hook", "exec sleep 60")
+    monkeypatch.setattr(handover, "SBATCH_SECONDS", 0.2)
+    killed = handover._kill
+
+    def twice(process: subprocess.Popen[str]) -> tuple[str, str]:
+        killed(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(handover, "_kill", twice)
+    with pytest.raises(KeyboardInterrupt):
+        submit("job", "fake")
+    (own,) = (project / "runs" / "job").glob(f"{staging.STAGING}*")
+    assert staging.is_lost(own)
+    assert (own / "record.json").exists()
+
+
 def test_an_sbatch_that_cannot_be_started_leaves_nothing(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -642,8 +661,12 @@ def test_an_sbatch_that_cannot_be_started_leaves_nothing(
     assert not (project / "runs").exists()
 
 
-def test_an_sbatch_that_hangs_is_given_up(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm.says("sbatch.hook", "exec sleep 60")
+@pytest.mark.parametrize("hook", ["exec sleep 60", "sleep 60; true"])
+def test_an_sbatch_that_hangs_is_given_up_with_all_that_it_has_started(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    slurm.says("sbatch.hook", hook)
+    monkeypatch.setattr(handover, "_KILLED_SECONDS", 30)
     monkeypatch.setattr(handover, "SBATCH_SECONDS", 0.2)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")

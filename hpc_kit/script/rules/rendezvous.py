@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.script.reader import Script
+from hpc_kit.script.reader import Launch, Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.values import Text
 
@@ -14,6 +14,8 @@ EPHEMERAL = (32768, 60999)
 
 _LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)\Z")
 _ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
+_URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|[^\s:/\[\]]+):\d+)(?=/|\?|\Z)")
+"""The init_method of init_process_group, as programs take it: --dist-url tcp://HOST:PORT."""
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
@@ -37,6 +39,7 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
         option = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent else None
         if option is not None and option.known and "standalone" not in (launch.agent.options if launch.agent else ()):
             places.append(option)
+        places += [url for url in _urls(launch) if url.known]
     for text in places:
         host = re.sub(r"(?<=[^:]):\d+\Z", "", text.text)
         if _LOOPBACK.match(host):
@@ -85,11 +88,19 @@ def _ports(script: Script) -> Iterator[tuple[Text, int]]:
     for launch in script.launches:
         if launch.agent is not None and "standalone" not in launch.agent.options:
             texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
+        if launch.trains:
+            texts += _urls(launch)
     for text in texts:
         port = text.text.rpartition(":")[2]
         # Port 0 asks the system for a free one.
         if port.isdigit() and 0 < int(port) < 65536:
             yield text.part(len(text.text) - len(port), len(text.text)), int(port)
+
+
+def _urls(launch: Launch) -> list[Text]:
+    """HOST:PORT of each tcp:// that the program is given."""
+    found = ((word, _URL.search(word.text)) for word in launch.program.words)
+    return [word.part(match.start(1), match.end(1)) for word, match in found if match]
 
 
 @rule("KIT311", "warning")
