@@ -41,14 +41,14 @@ quiet=(-o BatchMode=yes -o ConnectTimeout=15 -o LogLevel=ERROR)
 # What a host prints behind a mark of ours; its profile may greet whoever comes.
 # shellcheck disable=SC2029  # it is for there as it stands
 ask() { ssh "${quiet[@]}" "$@" | sed -n 's/^answer //p'; }
-# The address by which a host is reached: ssh says CLIENT PORT SERVER PORT.
+# The address by which a host is reached, and its name: ssh says CLIENT PORT SERVER PORT.
 # shellcheck disable=SC2016  # expanded there
-where='echo; echo "answer $SSH_CONNECTION"'
-read -r _ _ master _ < <(ask "${hosts[0]}" "$where")
+where='echo; echo "answer $SSH_CONNECTION $(uname -n)"'
+read -r _ _ master _ name < <(ask "${hosts[0]}" "$where")
 case $master in 127.* | ::1)
   # From the first host itself it is no address for the others, unless all of them are on this machine.
   read -r _ _ last _ < <(ask "${hosts[-1]}" "$where")
-  case $last in 127.* | ::1) ;; *) master=${hosts[0]#*@} ;; esac ;;
+  case $last in 127.* | ::1) ;; *) master=$name ;; esac ;;
 esac
 for node in "${!hosts[@]}"; do
   host=${hosts[node]} file=$run/agent-$node.sh
