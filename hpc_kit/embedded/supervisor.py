@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import time
 from typing import TYPE_CHECKING, NoReturn
 
@@ -48,10 +49,23 @@ class Supervisor:
             return
         if self.job.batch and not self._ending:
             self._launch()
-        while not self._look():
+        while not self._is_done():
             self.state.close()
+
+    def _is_done(self) -> bool:
+        """One look, and the sleep behind it; True when the job's end is booked."""
+        try:
+            if self._look():
+                self._book_end()
+                return True
             self._sleeper.sleep(self._how_long())
-        self._book_end()
+        except (
+            OSError,
+            sqlite3.Error,
+        ) as error:  # a full disk must not end a job that runs: the next look may fare better
+            log(f"error: JobId={self.job.label}: {error}")
+            time.sleep(_LOOK_SECONDS)
+        return False
 
     def _register(self) -> bool:
         """Enter as the job's supervisor; False if this start of the job is no longer wanted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -11,8 +12,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
+
 from hpc_kit.embedded import processes
 from hpc_kit.embedded.recover import book_lost
+from hpc_kit.embedded.supervisor import Supervisor
 from tests.conftest import ROOT
 from tests.embedded.conftest import Slurm, wait_for
 
@@ -39,6 +43,32 @@ def kill_everything(slurm: Slurm) -> None:
         return pids
 
     wait_for(lambda: not left())
+
+
+def test_a_disk_that_is_full_for_a_while_ends_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = slurm.submit("true")
+    slurm.until(job, "COMPLETED")
+    supervised = Supervisor(slurm.state(), slurm.job(job))
+    looks = [sqlite3.OperationalError("disk I/O error"), OSError(errno.ENOSPC, "No space left"), False, True]
+
+    def look() -> bool:
+        found = looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    booked = [sqlite3.OperationalError("database or disk is full"), None]
+
+    def book() -> None:
+        looks.append(True)
+        if error := booked.pop(0):
+            raise error
+
+    monkeypatch.setattr(supervised, "_look", look)
+    monkeypatch.setattr(supervised, "_book_end", book)
+    monkeypatch.setattr(supervised, "_how_long", lambda: 0.0)
+    monkeypatch.setattr("hpc_kit.embedded.supervisor._LOOK_SECONDS", 0.01)
+    assert [supervised._is_done() for _ in range(5)] == [False, False, False, False, True]
 
 
 def test_jobs_run_on_without_their_controller(slurm: Slurm) -> None:
