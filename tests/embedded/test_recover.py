@@ -49,7 +49,12 @@ def test_a_disk_that_is_full_for_a_while_ends_no_job(slurm: Slurm, monkeypatch: 
     job = slurm.submit("true")
     slurm.until(job, "COMPLETED")
     supervised = Supervisor(slurm.state(), slurm.job(job))
-    looks = [sqlite3.OperationalError("disk I/O error"), OSError(errno.ENOSPC, "No space left"), False, True]
+    looks: list[Exception | bool] = [
+        sqlite3.OperationalError("disk I/O error"),
+        OSError(errno.ENOSPC, "full"),
+        False,
+        True,
+    ]
 
     def look() -> bool:
         found = looks.pop(0)
@@ -57,7 +62,7 @@ def test_a_disk_that_is_full_for_a_while_ends_no_job(slurm: Slurm, monkeypatch: 
             raise found
         return found
 
-    booked = [sqlite3.OperationalError("database or disk is full"), None]
+    booked: list[Exception | None] = [sqlite3.OperationalError("database or disk is full"), None]
 
     def book() -> None:
         looks.append(True)
