@@ -10,7 +10,10 @@ from hpc_kit.slurm.presence import configuration
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_NAME = re.compile(rb"^\s*ClusterName\s*=\s*([^\s#]+)", re.IGNORECASE | re.MULTILINE)
+_NAME = re.compile(
+    rb'^[ \t]*ClusterName[ \t]*=[ \t]*(?:("?)([\w.-]+)\1(?=[\s#]|\Z))?',  # not what goes on in the next line
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def asked(environ: Mapping[str, str]) -> str | None:
@@ -31,6 +34,17 @@ def chosen(environ: Mapping[str, str], option: str | None = None) -> str | None:
     return _folded(option) or _folded(environ.get("SLURM_CLUSTERS") or environ.get("SBATCH_CLUSTERS")) or asked(environ)
 
 
+def reaches(asked: str, taken: str) -> bool:
+    """Whether who asks the clusters `asked` asks all of `taken`; both are lists as --clusters takes them."""
+    names = asked.split(",")
+    return "all" in names or set(taken.split(",")) <= set(names)
+
+
+def is_one(name: str | None) -> bool:
+    """Whether it is the name of one cluster: neither unknown nor a list."""
+    return name is not None and name != "all" and "," not in name
+
+
 def _folded(name: str | None) -> str | None:
     """Slurm keeps the names of clusters in small letters."""
     return name.lower() if name else None
@@ -45,4 +59,4 @@ def _configured(environ: Mapping[str, str]) -> str | None:
             found = _NAME.search(file.read())
     except OSError:
         return None
-    return found[1].decode(errors="replace").lower() if found else None
+    return found[2].decode().lower() if found and found[2] else None

@@ -12,6 +12,8 @@ _INHERITED_NAMES = frozenset({
     "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 })  # fmt: skip
+_USERS_OWN = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
+"""Which Slurm is meant; of these, Slurm itself sets nothing of a job's: its cluster is SLURM_CLUSTER_NAME."""
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -24,5 +26,5 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name == "SLURM_CONF" or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES)
+        if name in _USERS_OWN or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES)
     }

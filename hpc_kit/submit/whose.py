@@ -32,7 +32,7 @@ def recipient(option: str | None, environ: Mapping[str, str], access: Access) ->
     if access.embedded:
         return None
     taken, asked = cluster_name.chosen(environ, option), cluster_name.asked(access.environ)
-    if taken and asked and taken != asked:
+    if taken and asked and not cluster_name.reaches(asked, taken):
         variables = {name: access.environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")}
         told = {"--clusters": option, **variables}
         raise SpecError(
@@ -44,9 +44,10 @@ def recipient(option: str | None, environ: Mapping[str, str], access: Access) ->
 
 
 def same_cluster(known: Known, access: Access) -> bool | None:
-    """Whether Slurm's own name for a run's cluster is that of the one that is asked; None: not known of both."""
+    """Whether Slurm's own name for a run's cluster is that of the one that is asked; None: not known, or several."""
     asked = None if access.embedded or known.slurm != "system" else cluster_name.asked(access.environ)
-    return None if asked is None or known.slurm_cluster is None else asked == known.slurm_cluster
+    both = cluster_name.is_one(asked) and cluster_name.is_one(known.slurm_cluster)
+    return asked == known.slurm_cluster if both else None
 
 
 def is_of(run: Run, cluster: str | None, access: Access) -> bool:

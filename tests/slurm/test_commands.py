@@ -207,6 +207,9 @@ def test_variables_that_reshape_the_answer_are_kept_from_the_commands() -> None:
 INSIDE = {
     "SLURM_JOB_ID": "7",
     "SLURM_CONF": "/etc/slurm/slurm.conf",
+    "SLURM_CLUSTERS": "beta",
+    "SBATCH_CLUSTERS": "beta",
+    "SLURM_CLUSTER_NAME": "alpha",
     "SBATCH_ACCOUNT": "a",
     "SLURM_PROCID": "3",
     "SRUN_CPUS_PER_TASK": "4",
@@ -224,7 +227,8 @@ INSIDE = {
 
 
 def test_a_job_that_submits_a_job_passes_on_nothing_of_its_own() -> None:
-    kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "PATH": "/bin", "OMP_NUM_THREADS": "4", "RANKING": "no rank"}
+    kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "beta", "SBATCH_CLUSTERS": "beta"}
+    kept |= {"PATH": "/bin", "OMP_NUM_THREADS": "4", "RANKING": "no rank"}
     assert clean_environ(INSIDE) == kept
     old_name = {"SLURM_JOBID": "7"} | {name: value for name, value in INSIDE.items() if name != "SLURM_JOB_ID"}
     assert clean_environ(old_name) == kept

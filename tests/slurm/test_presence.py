@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm import presence
+from hpc_kit.slurm import cluster_name, presence
 from hpc_kit.slurm.presence import find_slurm
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.submit.access import version_of
@@ -89,3 +89,20 @@ def test_the_release_is_asked_without_asking_first_whether_there_is_a_slurm(
     for _ in range(2):
         assert str(version_of(Cluster(name="here"), environ, here=True)) == "23.02.7"
     assert (tmp_path / "asked").read_text() == "--version\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (" clustername = Alpha # ours", "alpha"),
+        ('ClusterName="alpha"', "alpha"),
+        ("ClusterName=alpha SlurmctldHost=c", "alpha"),
+        ("ClusterName=al\\\npha", None),
+        ('ClusterName="alpha', None),
+        ("ClusterName=\nother", None),
+        ("#ClusterName=alpha", None),
+    ],
+)
+def test_the_clusters_name_is_read_from_its_configuration(line: str, name: str | None, tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"# ours\n{line}\nSlurmUser=slurm\n")
+    assert cluster_name.asked({"SLURM_CONF": str(tmp_path / "slurm.conf")}) == name

@@ -188,6 +188,9 @@ def test_two_slurms_are_told_apart_by_their_own_names(
     both = access._replace(environ={**access.environ, "SLURM_CLUSTERS": "alpha"})
     cancel(["12"], runs, both, cluster="another name of it")
     assert slurm.told("scancel.calls") == "12\n"
+    for several in ("beta,alpha", "all"):
+        cancel(["12"], runs, both._replace(environ={**both.environ, "SLURM_CLUSTERS": several}), cluster="fake")
+    assert slurm.told("scancel.calls") == "12\n" * 3
 
 
 def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, runs: Path) -> None:

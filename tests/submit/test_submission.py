@@ -221,6 +221,10 @@ def test_a_project_without_a_commit_is_no_error(slurm: FakeSlurm, project: Path)
         ({"SBATCH_CLUSTERS": "there"}, None, None),
         ({"SLURM_CLUSTERS": "there"}, "here", None),
         ({}, "there", None),
+        ({"SLURM_CLUSTERS": "here,there"}, "There", "there"),
+        ({"SLURM_CLUSTERS": "all"}, "there", "there"),
+        ({"SLURM_CLUSTERS": "there,here"}, "here,there", "here,there"),
+        ({"SLURM_CLUSTERS": "there", "SLURM_JOB_ID": "7"}, None, "there"),
     ],
 )
 def test_a_job_goes_to_the_cluster_that_is_asked_for_it_afterwards(
