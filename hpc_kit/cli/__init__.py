@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from hpc_kit.cli.lazy import LazyGroup
+from hpc_kit.cli.lazy import LazyGroup, ReaderGoneError
 from hpc_kit.errors import HpcKitError
 
 COMMANDS = {
@@ -69,7 +69,7 @@ def main() -> NoReturn:
         if str(interrupt):
             click.echo(f"hpc-kit: {interrupt}", err=True)
         sys.exit(130)
-    except BrokenPipeError:
+    except ReaderGoneError:
         # The reader (head, less) has what it wanted; Python must not complain about it while it ends.
         sys.stdout = None
         sys.exit(0)

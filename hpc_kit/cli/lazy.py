@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+class ReaderGoneError(Exception):
+    """Nobody reads the output any more; click itself would end with 1."""
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands by name.
 
@@ -24,6 +28,17 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, modules: Mapping[str, str], lines: Mapping[str, str], **named: Any) -> None:
         super().__init__(*args, **named)
         self.modules, self.lines = modules, lines
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does.
+
+        Raises:
+            ReaderGoneError: As its name says.
+        """
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderGoneError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Names in the order of the help."""

@@ -90,7 +90,7 @@ def _nearest(name: str, *, exact: bool) -> tuple[str, float]:
     if found := _row(key, exact=exact):
         return found, 0.0
     parts = key.split("-")
-    size = parts.pop() if re.fullmatch(r"[1-9]\d{0,3}g", parts[-1]) else ""
+    size = f"{parts.pop().removesuffix('g')}g" if re.fullmatch(r"[1-9]\d{0,3}g?", parts[-1]) else ""
     while parts and "mig" not in parts:
         known = "-".join(parts)
         same = [row for row in _file() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]

@@ -102,12 +102,16 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
     shape.check_rank_files(job, where)
-    program = stated(job.command, root / (job.resources.chdir or ""))
+    commands = [each.command or job.command for each in job.component]
+    # Of several programs none speaks for the job.
+    program = stated(
+        job.command if not commands else commands[0] if len(set(commands)) == 1 else (),
+        root / (job.resources.chdir or ""),
+    )
     job, where = taken.as_taken(job, where, program, world_size)
     shape.check_layout(job, nodes, ntasks, world_size, where)
     taken.check_splits(job, where, program, world_size)
     job = shape.in_order(job, nodes)
-    commands = [each.command or job.command for each in job.component]
     counts = {fit.job.resources.ntasks_per_node for fit in fits}
     each_node = counts.pop() if len(counts) == 1 else None
     per_node = world_size // nodes if job.launch.starts_agents else each_node

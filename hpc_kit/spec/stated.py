@@ -11,7 +11,9 @@ So what a job leaves to its program is known before the queue, without torch.
 from __future__ import annotations
 
 import ast
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -53,36 +55,52 @@ def stated(command: Sequence[str], folder: Path) -> Stated:
 
 
 def options_of(file: Path) -> dict[str, Option]:
-    """The options of a program by field; empty where it has none of this kind, or is not there."""
+    """The options of a program by field; empty where it has none of this kind, is not there, or some cannot be read."""
     if (module := _module(file)) is not None:
         for node in ast.walk(module):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=kind), attr="parse")):
-                    return _fields(kind, file, frozenset())
+                    with suppress(_UnreadableError):
+                        return _fields(kind, file, frozenset())
     return {}
 
 
+class _UnreadableError(Exception):
+    """A class, or one of its fields, is written in another way: what it has besides is not known."""
+
+
 def _fields(kind: str, file: Path, seen: frozenset[tuple[str, Path]]) -> dict[str, Option]:
-    """The options in a class and in those below it; one that is imported is looked for beside the file."""
+    """The options in a class and in those below it; one that is imported is looked for beside the file.
+
+    Raises:
+        _UnreadableError: The class is not there, or some of it is written in another way.
+    """
     module = _module(file)
-    found: dict[str, Option] = {}
     if module is None or (kind, file) in seen:
-        return found
+        raise _UnreadableError
     seen |= {(kind, file)}
     for node in module.body:
         match node:
-            case ast.ImportFrom(module=str(other), names=names) if kind in {each.name for each in names}:
-                return _fields(kind, file.with_name(f"{other}.py"), seen)
+            case ast.ImportFrom(module=str(other), names=names):
+                for each in names:
+                    if kind == (each.asname or each.name):
+                        return _fields(each.name, file.with_name(f"{other}.py"), seen)
             case ast.ClassDef(name=name, bases=bases, body=body) if name == kind:
-                for base in bases:
-                    found |= _fields(base.id, file, seen) if isinstance(base, ast.Name) else {}
-                found |= dict(_option(line) for line in body if isinstance(line, ast.AnnAssign))
-    found.pop("", None)
-    return found
+                below = [_fields(base, file, seen) for base in _names(bases)]
+                fields = (line for line in body if isinstance(line, ast.AnnAssign) and isinstance(line.value, ast.Call))
+                return dict(ChainMap(dict(map(_option, fields)), *below))
+    raise _UnreadableError
+
+
+def _names(bases: Sequence[ast.expr]) -> Iterator[str]:
+    for base in bases:
+        if not isinstance(base, ast.Name):
+            raise _UnreadableError
+        yield base.id
 
 
 def _option(line: ast.AnnAssign) -> tuple[str, Option]:
-    """Name and option of a field; no name where it is none."""
+    """Name and option of a field."""
     match line:
         case ast.AnnAssign(
             target=ast.Name(id=name),
@@ -92,7 +110,7 @@ def _option(line: ast.AnnAssign) -> tuple[str, Option]:
                 case ast.Call(func=ast.Name(id="among"), args=numbers):
                     return name, Option(default, tuple(_numbers(numbers)))
             return name, Option(default)
-    return "", Option(None)
+    raise _UnreadableError
 
 
 def _numbers(words: Sequence[ast.expr]) -> Iterator[int]:

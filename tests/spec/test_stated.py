@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import files
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.spec.job import Job
+from hpc_kit.spec.job import Component, Job
 from hpc_kit.spec.layout import Layout, Model
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
@@ -66,6 +67,47 @@ def test_a_program_that_says_nothing_is_left_alone(source: str, tmp_path: Path) 
     assert not stated(("python", "mine.py", "--tp", "4"), tmp_path).options
     assert not stated(("python", "nowhere.py"), tmp_path).options
     assert not stated(("bash", "mine.sh"), tmp_path).options
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import base\nfrom options import option\nclass Mine(base.Base):\n    pass\nMine.parse(0)\n",
+        "from options import option\nclass Mine(Base):\n    pass\nMine.parse(0)\n",
+        "from options import option\nclass Mine:\n    pp: int = option(STAGES, count, 'x')\nMine.parse(0)\n",
+        "from options import option\nclass Mine:\n    pp: int = option(default=1, read=count)\nMine.parse(0)\n",
+        "from options import option\nfrom lib.base import Mine\nMine.parse(0)\n",
+    ],
+)
+def test_options_of_which_some_cannot_be_read_are_not_told(source: str, tmp_path: Path) -> None:
+    """Half of them would make the rest unknown degrees: a job that is right must not be refused."""
+    (tmp_path / "base.py").write_text("from options import option\nclass Base:\n    pp: int = option(1, int, 'x')\n")
+    (tmp_path / "mine.py").write_text(source)
+    assert options_of(tmp_path / "mine.py") == {}
+
+
+def test_a_class_under_another_name_is_found(tmp_path: Path) -> None:
+    (tmp_path / "base.py").write_text("from options import option\nclass Base:\n    pp: int = option(1, int, 'x')\n")
+    source = "from options import x\nfrom base import Base as Under\nclass Mine(Under):\n    pass\nMine.parse(0)\n"
+    (tmp_path / "mine.py").write_text(source)
+    assert options_of(tmp_path / "mine.py") == {"pp": Option(1)}
+
+
+def test_of_several_programs_none_speaks_for_the_job() -> None:
+    loaded = files.load("ddp_1node", CPUS, root=ROOT)
+    parts = tuple(Component(command=("python", f"{name}.py"), nodes=1, ntasks_per_node=2) for name in "ab")
+    job = structs.replace(loaded.job, layout=Layout(pp=2), component=parts)
+    assert resolve(structs.replace(loaded, job=job), root=ROOT).job.layout.pp == 2
+
+
+def test_a_batch_is_the_shipped_programs_own_and_no_other_programs() -> None:
+    assert fit("ddp.py", ranks=4).world_size == 4
+    with pytest.raises(SpecError, match="the global batch does not divide"):
+        fit("ddp.py", ranks=3)
+    loaded = files.load("ddp_1node", CPUS, root=ROOT)
+    resources = structs.replace(loaded.job.resources, ntasks_per_node=3)
+    mine = structs.replace(loaded.job, command=("python", "mine.py"), resources=resources)
+    assert resolve(structs.replace(loaded, job=mine), root=ROOT).world_size == 3
 
 
 def test_a_class_that_imports_itself_ends(tmp_path: Path) -> None:

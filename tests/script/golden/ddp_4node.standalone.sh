@@ -24,7 +24,6 @@ cd /project
 export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
-export HPC_KIT_LAYOUT=global_batch=64
 
 # Each worker runs in this shell, which notes who fails first. A signal is for the program: the shell waits for its end.
 # shellcheck disable=SC2016  # expanded in the worker, not here

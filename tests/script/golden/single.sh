@@ -18,7 +18,6 @@ cd /project
 export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
-export HPC_KIT_LAYOUT=global_batch=64
 
 exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=1 --nproc-per-node=1 \
   jobs/train/ddp.py --steps 60
