@@ -49,6 +49,8 @@ class Meeting:
     """The network interface that leads to the other nodes."""
     keys: int
     """How many keys the owner's store held when all had met."""
+    held: int | None = None
+    """A descriptor that keeps the port for a program that is alone in its world."""
 
     def part(self, name: str) -> Store:
         """A part of the store, for one purpose."""
@@ -56,6 +58,8 @@ class Meeting:
 
     def leave(self) -> None:
         """Say goodbye; rank 0, in whose process the store lives, waits for the others as long as they need it."""
+        if self.held is not None:
+            os.close(self.held)
         doors = self.part("doors")
         if self.is_owner:
             roster.wait_for(doors, roster.IN, self.world, patience=_LEAVING)
@@ -124,6 +128,7 @@ def meet(
         is_owner=is_owner,
         interface=route.interface(whole, address),
         keys=opened.store.num_keys() if is_owner else 0,
+        held=opened.held,
     )
     if not is_owner:
         roster.pass_door(doors, roster.IN)

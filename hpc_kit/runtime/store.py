@@ -32,6 +32,8 @@ class Opened(NamedTuple):
     """What ends when all have met."""
     ring: Callable[[str], None] | None = None
     """Tells a line to all who wait for the bell."""
+    held: int | None = None
+    """A descriptor that keeps the port from being given to others, where no store of ours is there."""
 
 
 def token(world: World, occasion: int = 0) -> str:
@@ -91,20 +93,21 @@ def _served(world: World, listener: socket.socket, timeout: float) -> Opened:
         master_listen_fd=listener.detach(),
     )
     if world.world_size == 1:
-        return Opened(store, "127.0.0.1", _free_port() or port)
+        held = _held_port()
+        return Opened(store, "127.0.0.1", held.getsockname()[1], held=held.detach())
     return Opened(store, world.master_addr or socket.gethostname(), port)
 
 
-def _free_port() -> int | None:
+def _held_port() -> socket.socket:
     """A port for the processes that a program alone in its world starts itself, where it asks for MASTER_PORT first.
 
-    They open a store there; ours would be in their way, which only this process can share.
+    They open a store there; ours would be in their way, which only this process can share. Bound, and not listened at,
+    it is given to nobody who asks for any port, and is free for whoever asks for this one (SO_REUSEADDR on both sides).
     """
-    listener = addresses.listen(0, everywhere=False)
-    if listener is None:
-        return None
-    with listener:
-        return int(listener.getsockname()[1])
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Opened:

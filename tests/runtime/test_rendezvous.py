@@ -453,3 +453,16 @@ def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeyp
     monkeypatch.setattr(route, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds
     meetings = met(meet(Step.of(1, 1, job=job).environs()))
     assert meetings[0].interface == "eth0"
+
+
+def test_worlds_of_one_have_ports_of_their_own_at_which_nothing_of_ours_listens() -> None:
+    meetings = [rendezvous.meet(resolve({}), environ={}) for _ in range(40)]
+    told = {meeting.port for meeting in meetings}
+    assert len(told) == 40
+    for _ in range(400):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            assert other.getsockname()[1] not in told
+    with socket.create_server(("", meetings[0].port)):
+        pass
+    for meeting in meetings:
+        meeting.leave()
