@@ -15,7 +15,7 @@ CLUSTER = click.option("--cluster", default="local", show_default=True, help="Cl
 
 _HELP = f"""The Slurm that comes along: sbatch, srun, salloc, squeue, sacct, sstat, scancel, scontrol, sinfo and sbcast.
 
-{page("embedded-slurm.md")} says what it can do. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/<host>/slurm.
+{page("embedded-slurm.md")} says what it can do. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/slurm.
 """
 
 

@@ -69,10 +69,11 @@ effect for the reason given, or is refused; nothing is passed over in silence.
 
 ## State and settings
 
-The queue is one SQLite file in `$HPC_KIT_SLURM_STATE` (default `$XDG_STATE_HOME/hpc_kit/<host>/slurm`), beside the
-commands (`bin/`), the controller's log (`controller.log`) and the settings: `slurm.json`, or the file that
-`$HPC_KIT_SLURM_CONF` names. Take the folder away and every process of it ends. It belongs to one machine: machines that
-share a home have a queue each, and a folder that the variable names is not to be used from two.
+The queue is one SQLite file in `$HPC_KIT_SLURM_STATE` (default `$XDG_STATE_HOME/hpc_kit/slurm`), beside the commands
+(`bin/`), the controller's log (`controller.log`) and the settings: `slurm.json`, or the file that
+`$HPC_KIT_SLURM_CONF` names. Take the folder away and every process of it ends. It belongs to one machine, and a folder
+that the variable names is not to be used from two: of machines that share a home, the first one has the folder above
+(`.host` beside it says which), each other one `hpc_kit/<host>/slurm`, with job ids that begin far above 1.
 """
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 STATE_VARIABLE = "HPC_KIT_SLURM_STATE"
 CONF_VARIABLE = "HPC_KIT_SLURM_CONF"
 CONF_NAME = "slurm.json"
+_HOST_NAME = ".host"  # no host can have this name
 VERSION = "22.05.8"
 """The Slurm whose behaviour this one has."""
 
@@ -84,14 +87,38 @@ class Settings(NamedTuple):
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Where the queue is kept: HPC_KIT_SLURM_STATE, or the user's own state directory, apart for each machine.
+    """Where the queue is kept: HPC_KIT_SLURM_STATE, or a folder in the user's own state directory, a machine's own.
 
-    Several may share a home: one could not tell whether another's processes live, and would requeue its jobs.
+    Several may share a home: one could not tell whether another's processes live, and would requeue its jobs. The first
+    has the folder itself, each other one a folder named after it.
     """
     if named := environ.get(STATE_VARIABLE):
         return Path(named)
     base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "~", ".local", "state")  # noqa: PTH118
-    return Path(base, "hpc_kit", os.uname().nodename, "slurm").expanduser()
+    folder, host = Path(base, "hpc_kit").expanduser(), os.uname().nodename
+    return folder / "slurm" if _first_host(folder, host) == host else folder / host / "slurm"
+
+
+def first_job_id(directory: Path) -> int:
+    """The number that a queue begins with: of machines that share a home, and so projects, one far from the others'."""
+    host = os.uname().nodename
+    return 1 + (1 + zlib.crc32(os.fsencode(host)) % 600) * 100_000 if directory.parent.name == host else 1
+
+
+def _first_host(folder: Path, host: str) -> str:
+    """The machine that was the first in a state directory; whoever finds none is it."""
+    path, draft = folder / _HOST_NAME, folder / f"{_HOST_NAME}.{host}.{os.getpid()}"
+    with suppress(OSError):
+        return path.read_text()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.write_text(host)
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+        draft.unlink()
+        return path.read_text()
+    except OSError:
+        return host  # what cannot be written is told by whoever opens the queue
 
 
 def load(environ: Mapping[str, str]) -> Settings:

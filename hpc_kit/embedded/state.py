@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.database import NAME, connect, decode, encode, retry
 from hpc_kit.embedded.records import Job, Step
-from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, load, state_directory
+from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load, state_directory
 from hpc_kit.errors import AnswerNo, HpcKitError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class State:
 
     def next_job_id(self) -> int:
         """A number that no job had before."""
-        number = int(self.meta("next_job_id") or "1")
+        number = int(self.meta("next_job_id") or first_job_id(self.directory))
         self.set_meta("next_job_id", str(number + 1))
         return number
 

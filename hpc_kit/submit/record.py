@@ -138,6 +138,7 @@ class Known(Struct, frozen=True, kw_only=True):
     slurm: str = "system"
     slurm_version: str | None = None
     slurm_cluster: str | None = None
+    host: str = ""
     command_line: list[str] = []
     resolved: KnownResolved = KnownResolved()
     environment: KnownEnvironment = KnownEnvironment()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -50,12 +51,20 @@ def same_cluster(known: Known, access: Access) -> bool | None:
     return asked == known.slurm_cluster if both else None
 
 
+def _same_queue(known: Known, access: Access) -> bool | None:
+    """Whether a run's embedded Slurm is the embedded one that is asked; None: its record does not tell."""
+    own = known.environment.slurm_state
+    if not access.embedded or known.slurm != "embedded" or own is None:
+        return None
+    return own == access.environ.get("HPC_KIT_SLURM_STATE")
+
+
 def is_of(run: Run, cluster: str | None, access: Access) -> bool:
     """Whether a run may be of this Slurm.
 
-    Slurm's own name for its cluster decides, where both are known. Else two cluster files of a real Slurm mean the one
-    on PATH, unless the run names another configuration or another cluster of it; two of the embedded one are the same
-    where their state directory is.
+    Slurm's own name for its cluster decides, where both are known, and for the embedded one its state directory. Else
+    two cluster files of a real Slurm mean the one on PATH, unless the run names another configuration or another
+    cluster of it.
 
     Args:
         run: The run.
@@ -65,15 +74,17 @@ def is_of(run: Run, cluster: str | None, access: Access) -> bool:
     known = run.known
     if cluster is None or known is None:
         return True
-    same = same_cluster(known, access)
+    same = _same_queue(known, access) if access.embedded else same_cluster(known, access)
     if same is not None or known.cluster in {"", cluster}:
         return same is not False
     if known.slurm != ("embedded" if access.embedded else "system"):
         return False
-    own = known.environment
     if access.embedded:
-        return own.slurm_state is not None and own.slurm_state == access.environ.get("HPC_KIT_SLURM_STATE")
-    return own.slurm_conf == access.environ.get("SLURM_CONF") and known.resolved.job.resources.clusters is None
+        return False
+    return (
+        known.environment.slurm_conf == access.environ.get("SLURM_CONF")
+        and known.resolved.job.resources.clusters is None
+    )
 
 
 def typed_name(known: Known) -> str:
@@ -92,11 +103,15 @@ def there(known: Known, access: Access, command: str) -> str:
     """What is typed to mean a run's cluster, `hpc-kit cancel 12` and the like, or where."""
     if same_cluster(known, access) is False:
         return f"{command}, on a login node of {known.slurm_cluster} or with SLURM_CLUSTERS={known.slurm_cluster}"
+    if _same_queue(known, access) is False and known.host not in {"", os.uname().nodename}:
+        return f"{command} --cluster {quote(typed_name(known))}, on {known.host}"
     return f"{command} --cluster {quote(typed_name(known))}"
 
 
 def own_name(known: Known, access: Access) -> str:
     """The name of a run's cluster that tells it from the one that is asked."""
+    if _same_queue(known, access) is False and known.host not in {"", os.uname().nodename}:
+        return f"{known.cluster} on {known.host}"
     return known.slurm_cluster or known.cluster if same_cluster(known, access) is False else known.cluster
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from hpc_kit.embedded import Settings
+from hpc_kit.embedded.state import State
 from hpc_kit.errors import AnswerNo
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.submit.access import embedded_environ
 
-HOST = os.uname().nodename
 LOCAL = Cluster(name="local", slurm="embedded")
 
 
@@ -24,8 +24,8 @@ def state(cluster: Cluster, **environ: str) -> str:
 def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
     other = Cluster(name="my laptop/2", slurm="embedded", node=Node(cpus=2))
-    assert state(LOCAL, **home) == f"{tmp_path}/hpc_kit/{HOST}/slurm"
-    assert state(other, **home) == f"{tmp_path}/hpc_kit/{HOST}/slurm-my_laptop_2"
+    assert state(LOCAL, **home) == f"{tmp_path}/hpc_kit/slurm"
+    assert state(other, **home) == f"{tmp_path}/hpc_kit/slurm-my_laptop_2"
     assert state(other, HPC_KIT_SLURM_STATE=str(tmp_path / "named")) == str(tmp_path / "named")
 
 
@@ -33,7 +33,19 @@ def test_machines_that_share_a_home_have_a_queue_each(tmp_path: Path, monkeypatc
     home = {"XDG_STATE_HOME": str(tmp_path)}
     mine = state(LOCAL, **home)
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="login2"))
-    assert (mine, state(LOCAL, **home)) == (f"{tmp_path}/hpc_kit/{HOST}/slurm", f"{tmp_path}/hpc_kit/login2/slurm")
+    other = state(LOCAL, **home)
+    assert (mine, other) == (f"{tmp_path}/hpc_kit/slurm", f"{tmp_path}/hpc_kit/login2/slurm")
+    first = [State(Path(each), Settings()) for each in (mine, other)]
+    assert [each.next_job_id() for each in first] == [1, 37_100_001]
+    assert first[1].next_job_id() == 37_100_002
+    for each in first:
+        each.close()
+
+
+def test_a_queue_of_an_earlier_release_stays_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "hpc_kit/slurm").mkdir(parents=True)
+    home = {"XDG_STATE_HOME": str(tmp_path)}
+    assert [state(LOCAL, **home), state(LOCAL, **home)] == [f"{tmp_path}/hpc_kit/slurm"] * 2
 
 
 def test_settings_do_not_change_under_jobs_that_are_not_over(tmp_path: Path) -> None:
@@ -43,8 +55,8 @@ def test_settings_do_not_change_under_jobs_that_are_not_over(tmp_path: Path) -> 
     subprocess.run(["sbatch", "--hold", "--wrap=true"], env=environ, cwd=tmp_path, check=True, capture_output=True)
     with pytest.raises(AnswerNo, match="has other settings, and jobs that are not over") as error:
         embedded_environ(changed, home)
-    assert f"end them: {tmp_path}/hpc_kit/{HOST}/slurm/bin/scancel --me" in str(error.value)
+    assert f"end them: {tmp_path}/hpc_kit/slurm/bin/scancel --me" in str(error.value)
     assert embedded_environ(LOCAL, home) == environ
-    subprocess.run([f"{tmp_path}/hpc_kit/{HOST}/slurm/bin/scancel", "--me"], check=True)
+    subprocess.run([f"{tmp_path}/hpc_kit/slurm/bin/scancel", "--me"], check=True)
     embedded_environ(changed, home)
-    assert '"cpus": 2' in (tmp_path / "hpc_kit" / HOST / "slurm/slurm.json").read_text()
+    assert '"cpus": 2' in (tmp_path / "hpc_kit/slurm/slurm.json").read_text()

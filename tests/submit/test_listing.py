@@ -203,6 +203,12 @@ def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, r
     assert [
         is_of(run, "local", Access({"HPC_KIT_SLURM_STATE": state}, embedded=True)) for state in ("/state", "/other")
     ] == [True, False]
+    path.write_text(json.dumps(known | {"cluster": "local", "host": "login2"}))
+    access = Access({**slurm.environ(os.environ), "HPC_KIT_SLURM_STATE": "/other"}, embedded=True)
+    with pytest.raises(UnknownJob, match="job 12 is one of cluster local on login2, and local was to be") as error:
+        cancel(["12"], runs, access, cluster="local")
+    assert ", on login2; who has that id here: squeue --job=12" in str(error.value.remedy)
+    assert not (slurm.folder / "scancel.calls").exists()
 
 
 @pytest.mark.parametrize(
