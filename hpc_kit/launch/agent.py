@@ -166,14 +166,12 @@ class Tree:
 
     def kill(self) -> None:
         """End all that is left, until nothing is."""
-        below = _below(os.getpid())
-        while below:
+        for below in iter(lambda: _below(os.getpid()), []):
             for pid in below:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
             self.code()
-            below = _below(os.getpid())
 
 
 def _below(root: int) -> List[int]:
@@ -185,12 +183,10 @@ def _below(root: int) -> List[int]:
             state, parent, *_ = file.read_text(errors="replace").rpartition(")")[2].split()
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(file.parent.name))
-    found, waiting = [], [root]
-    while waiting:
-        more = children.get(waiting.pop(), [])
-        found += more
-        waiting += more
-    return found
+    found = [root]
+    for pid in found:  # it grows meanwhile
+        found += children.get(pid, [])
+    return found[1:]
 
 
 class Watch:
@@ -202,7 +198,11 @@ class Watch:
         self.grace = float(order["grace"])
         self.streams = Streams(home, order["first"], order["ranks"])
         environ = {**os.environ, **order["environ"], "HPC_KIT_LOGS": str(self.streams.folder)}
-        self.tree = Tree(order["script"], environ)
+        try:
+            self.tree = Tree(order["script"], environ)
+        except OSError:
+            self.streams.close()
+            raise
         if self.tree.process.stdout is not None:
             self.streams.add(self.tree.process.stdout.fileno())
         self._deadline: Optional[float] = None
@@ -287,8 +287,9 @@ def main() -> None:
         os.chdir(order["folder"])
         Path(order["run"]).mkdir(mode=0o700, parents=True, exist_ok=True)
         watch = Watch(home, order)
-    except OSError as error:  # there is no such folder, or its disk is full
-        home.send("refused", why=f"{error.filename or tempfile.gettempdir()}: {error.strerror}")
+    except OSError as error:  # there is no such folder, its disk is full, or no process can be started
+        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        home.send("refused", why=why, file=bool(error.filename))
         return
     watch.to_the_end()
 

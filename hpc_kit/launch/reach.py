@@ -86,6 +86,12 @@ def error_of(name: str, frame: Frame) -> LaunchError:
     given = frame.values.get("error")
     if isinstance(given, LaunchError):
         return given
+    if frame.kind == "refused" and not frame.values["file"]:
+        return LaunchError(
+            f"nothing can be started on {name}",
+            found=frame.values["why"],
+            remedy=f"ssh {name} 'ulimit -u; df ${{TMPDIR:-/tmp}}'   (the most processes of a user; a full disk)",
+        )
     if frame.kind == "refused":
         return LaunchError(
             f"the project cannot be used on {name}",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from queue import Queue, SimpleQueue
 
@@ -15,8 +19,8 @@ from hpc_kit.launch import agent, record
 from hpc_kit.launch.host import Frame, HostLink
 from hpc_kit.launch.hosts import Address, Host, read_hosts
 from hpc_kit.launch.output import Output
+from hpc_kit.launch.reach import error_of, master
 from hpc_kit.launch.reach import laid as told_of
-from hpc_kit.launch.reach import master
 from hpc_kit.launch.session import _signals
 from hpc_kit.launch.shape import exported, on_hosts
 from hpc_kit.runtime import resolve
@@ -277,3 +281,31 @@ def test_all_hosts_find_the_first_one(addresses: tuple[str, ...], where: str) ->
         node: Frame(node, "hello", {"host": f"n{node + 1}", "address": each}) for node, each in enumerate(addresses)
     }
     assert master(hello) == where
+
+
+NO_PROCESS = (
+    "def Popen(*a, **k): raise BlockingIOError(11, 'Resource temporarily unavailable')\nsubprocess.Popen = Popen"
+)
+NO_FOLDER = "def none(**k): raise FileNotFoundError(2, 'No usable')\ntempfile.mkdtemp = tempfile.gettempdir = none"
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [(NO_PROCESS, "[Errno 11] Resource temporarily unavailable"), (NO_FOLDER, "[Errno 2] No usable")],
+    ids=["no process", "no folder"],
+)
+def test_a_host_that_can_start_nothing_says_so_and_keeps_nothing(broken: str, why: str, tmp_path: Path) -> None:
+    order = {"kind": "start", "run": str(tmp_path / "run"), "folder": str(tmp_path), "grace": 1, "first": 0, "ranks": 2}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import subprocess, tempfile\n{broken}\n{Path(agent.__file__).read_text()}"],
+        input=json.dumps(order | {"environ": {}, "script": "true"}) + "\n",
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    refused = json.loads(done.stdout.splitlines()[-1])
+    assert refused == {"kind": "refused", "why": why, "file": False}
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    told = error_of("n1", Frame(0, refused.pop("kind"), refused))
+    assert (told.what, told.found) == ("nothing can be started on n1", why)
