@@ -71,7 +71,7 @@ def connect(
             host,
             user,
             port,
-            config=Config(ssh_config=ssh_config()),
+            config=Config(ssh_config=ssh_config(host)),
             gateway=False,  # fabric's own trusts whoever answers
             connect_timeout=ceil(patience),  # in whole seconds; not named here, it is what ~/.ssh/config says
             connect_kwargs=dict.fromkeys(steps, patience),
