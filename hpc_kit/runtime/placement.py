@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 _NODES = Path("/sys/devices/system/node")
+_NCCL = Path("/etc/nccl.conf")
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"), Path("/sys/module/xe/version"))
 
 
@@ -46,7 +47,7 @@ class Placement:
     driver: str | None
     """Version of the GPU's driver."""
     nccl: str | None = None
-    """The interface that NCCL takes by itself; None where a variable tells it one, and where there is no NCCL."""
+    """The interface that NCCL takes by itself; None where it is told one, and where there is no NCCL."""
 
     def to_json(self) -> str:
         """For the store."""
@@ -76,8 +77,19 @@ def of_this_process(rank: int, local_rank: int, host: str, device: torch.device,
         python=platform.python_version(),
         torch=torch.__version__,
         driver=None if device.type == "cpu" else driver(),
-        nccl=None if device.type != "cuda" or os.environ.get("NCCL_SOCKET_IFNAME") else addresses.of_nccl(),
+        nccl=None if device.type != "cuda" or _is_told_to_nccl(os.environ) else addresses.of_nccl(),
     )
+
+
+def _is_told_to_nccl(environ: Mapping[str, str]) -> bool:
+    """Whether a variable names NCCL its interface, or one of the files that NCCL reads."""
+    own = Path(environ.get("NCCL_CONF_FILE") or "~/.nccl.conf")
+    found = bool(environ.get("NCCL_SOCKET_IFNAME"))
+    for file in (own, _NCCL):
+        with suppress(OSError, RuntimeError):  # RuntimeError: this user has no home
+            lines = file.expanduser().read_text(errors="replace").splitlines()
+            found = found or any(line.startswith("NCCL_SOCKET_IFNAME=") for line in lines)
+    return found
 
 
 def uuid(device: torch.device, environ: Mapping[str, str]) -> str | None:

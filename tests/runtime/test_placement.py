@@ -160,11 +160,20 @@ def test_nccls_order_of_interfaces(
     assert addresses.of_nccl() == taken
 
 
-def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(placement, "uuid", lambda *_: "GPU-1")
+    monkeypatch.setattr(placement, "_NCCL", tmp_path / "nccl.conf")
+    monkeypatch.setenv("HOME", str(tmp_path))
     device = torch.device("cuda", 0)
-    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    for name in ("NCCL_SOCKET_IFNAME", "NCCL_CONF_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "nccl.conf").write_text("#NCCL_SOCKET_IFNAME=ib0\nNCCL_DEBUG=WARN\n")
     assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl == addresses.of_nccl() is not None
+    for file in (tmp_path / "nccl.conf", tmp_path / ".nccl.conf", tmp_path / "own"):
+        monkeypatch.setenv("NCCL_CONF_FILE", str(file) if file.name == "own" else "")
+        file.write_text("NCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==eth0\n")
+        assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl is None
+        file.unlink()
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
     assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl is None
 

@@ -20,7 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError
-from hpc_kit.runtime import addresses, failure, ports, sameness, store
+from hpc_kit.runtime import addresses, ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,8 @@ _PROGRAM = f"import sys; sys.path[:1] = []; sys.path.append({str(_ROOT)!r}); fro
 _TELLING = 3.0
 """Seconds of the time-out that are kept for asking the other hosts."""
 _ANSWER = 1.0
+_COUNTED = 0.2
+"""Seconds for which a host's ranks are not counted anew: all ranks of all hosts ask at the same moment."""
 _FIRST = 2.0
 """Seconds for the first rank to tell all of it, before the others say a line each."""
 _MOST_PORTS = 3
@@ -77,7 +79,8 @@ class Watch:
         if listener is not None:
             held.enter_context(listener)
             held.callback(listener.shutdown, socket.SHUT_RDWR)  # wakes the thread
-            Thread(target=self._answer, args=(listener,), daemon=True).start()
+            with suppress(RuntimeError):  # no thread more for this user: the other hosts are told nothing
+                Thread(target=self._answer, args=(listener,), daemon=True).start()
 
     def told(self) -> tuple[RendezvousError, bool]:
         """Who did not come, and whether this rank is the first of those that came."""
@@ -104,13 +107,17 @@ class Watch:
         return [rank for rank in range(self.size) if _is_bound(self._name(str(rank)))]
 
     def _answer(self, listener: socket.socket) -> None:
+        answer, until = b"", 0.0
         while True:
             try:
                 call, _ = listener.accept()
             except OSError:
                 return
             with suppress(OSError), call:
-                call.sendall(f"{self.token}\n{json.dumps([self.local_size, self._ranks_here()])}\n".encode())
+                if time.monotonic() >= until:
+                    answer = f"{self.token}\n{json.dumps([self.local_size, self._ranks_here()])}\n".encode()
+                    until = time.monotonic() + _COUNTED
+                call.sendall(answer)
 
     def _elsewhere(self) -> dict[str, tuple[int | None, list[int]]]:
         from concurrent.futures import ThreadPoolExecutor
@@ -139,6 +146,8 @@ class Watch:
 def timed(world: World, timeout: float) -> Iterator[None]:
     """Inside, this rank waits for the others `timeout` seconds at most; then it ends, with a word on who did not come.
 
+    Where no process can be started beside it, it waits without a clock.
+
     Args:
         world: Who this process is, by its variables.
         timeout: In seconds.
@@ -147,6 +156,8 @@ def timed(world: World, timeout: float) -> Iterator[None]:
         yield
         return
     import subprocess
+
+    from hpc_kit.runtime import store
 
     watch = Watch(
         token=store.token(world),
@@ -159,13 +170,13 @@ def timed(world: World, timeout: float) -> Iterator[None]:
         timeout=timeout,
         pid=os.getpid(),
     )
-    # Without site: it starts in a hundredth of a second.
+    # Without site, and with no import that it may not need: the rank does not wait for it, but shares its core.
     command = [sys.executable, "-S", "-c", _PROGRAM, json.dumps(astuple(watch))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+    with ExitStack() as held:
+        with suppress(OSError):
+            process = held.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL))
+            held.callback(process.kill)
+        yield
 
 
 def main() -> None:
@@ -176,16 +187,29 @@ def main() -> None:
     with watch.present():
         if _ends(max(watch.timeout - _TELLING, 0.8 * watch.timeout)):
             return
-        error, is_first = watch.told()
-        if not is_first and _ends(_FIRST):
+        goes_on = False
+        try:
+            goes_on = _tell(watch)
+        finally:  # whatever went wrong with telling it
+            if not goes_on and os.getppid() == watch.pid:
+                os.kill(watch.pid, signal.SIGKILL)
+        if goes_on:
             return
-        os.write(2, f"hpc-kit: {error}\n".encode())
-        failure.claim(error, watch.rank)
-        if os.getppid() == watch.pid:
-            os.kill(watch.pid, signal.SIGKILL)
         # Others may look a moment later, before they are ended: this rank has come. mpirun waits for the end of stderr.
         os.close(2)
         time.sleep(_TELLING)
+
+
+def _tell(watch: Watch) -> bool:
+    """Tell who did not come, on stderr and in the run's folder; whether the rank has gone on meanwhile."""
+    from hpc_kit.runtime import failure
+
+    error, is_first = watch.told()
+    if not is_first and _ends(_FIRST):
+        return True
+    os.write(2, f"hpc-kit: {error}\n".encode())
+    failure.claim(error, watch.rank)
+    return False
 
 
 def _ends(seconds: float) -> bool:
@@ -206,6 +230,8 @@ def _line(host: str, size: int | None, ranks: list[int]) -> str:
 
 
 def _numbers(ranks: list[int]) -> str:
+    from hpc_kit.runtime import sameness
+
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {sameness.listed(ranks, _MOST_NAMED)}"
 
 

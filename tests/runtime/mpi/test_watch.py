@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import sys
+import threading
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc_kit.runtime import addresses
+from hpc_kit.runtime import addresses, resolve
 from hpc_kit.runtime.mpi import watch
 from tests.runtime.mpi import launch
 
@@ -114,3 +119,67 @@ def test_another_host_is_answered() -> None:
         assert here._asked("localhost") == (2, [2])
         assert seen(ports=[port])._asked("localhost") == (None, [])  # another launch
     assert here._asked("localhost") == (None, [])
+
+
+def test_a_host_counts_its_ranks_once_for_all_that_ask_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def ranks_here(self: watch.Watch) -> list[int]:
+        counted.append(self.rank)
+        return [self.rank]
+
+    monkeypatch.setattr(watch.Watch, "_ranks_here", ranks_here)
+    monkeypatch.setattr(watch, "_COUNTED", 600.0)
+    there = seen(ports=[addresses.free_port(everywhere=True)], rank=2)
+    with there.present():
+        assert [there._asked("localhost") for _ in range(3)] == [(2, [2])] * 3
+    assert counted == [2]
+
+
+def test_a_host_without_a_free_thread_answers_nobody_and_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    mine = seen(ports=[addresses.free_port(everywhere=True)])
+    with mine.present():
+        assert mine._ranks_here() == [0]
+
+
+@pytest.mark.parametrize("python", ["", "/no/such/python"])
+def test_a_rank_that_can_start_no_clock_waits_without_one(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    went = 0
+    with watch.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0):
+        went += 1
+    assert went == 1
+    with (
+        pytest.raises(OSError, match="of the body"),
+        watch.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0),
+    ):
+        raise OSError("of the body")
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_rank_is_ended_at_the_time_out_even_where_that_cannot_be_told(
+    goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[tuple[int, int]] = []
+
+    def told(_self: watch.Watch) -> object:
+        if goes_on:
+            return None, False
+        raise OSError("a broken pipe")
+
+    mine = seen(pid=os.getppid())
+    monkeypatch.setattr(sys, "argv", ["-c", json.dumps(astuple(mine))])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(os, "kill", lambda *killed: ended.append(killed))
+    monkeypatch.setattr(watch, "_ends", lambda seconds: seconds == watch._FIRST)
+    monkeypatch.setattr(watch.Watch, "told", told)
+    if goes_on:
+        watch.main()
+    else:
+        with pytest.raises(OSError, match="a broken pipe"):
+            watch.main()
+    assert ended == ([] if goes_on else [(mine.pid, signal.SIGKILL)])
