@@ -245,7 +245,7 @@ def test_a_gpu_by_the_name_that_its_driver_gives(name: str, row: str) -> None:
         ("b200-192g", "b200", 190.1, "as b200 with 190.1 GiB"),
         ("gb200-186g", "gb200", 184.1, "as gb200 with 184.1 GiB"),
         ("GB200 NVL72", "gb200", 184.0, "as gb200"),
-        ("A100-40", "a100-40g", 39.6, "as a100-40g"),
+        ("A100-40", "a100-40g", 39.4, "as a100-40g"),
         ("h100-94g", "h100-nvl-94g", 93.0, "as h100-nvl-94g"),
         ("h100-pcie-96g", "h100-pcie-80g", 95.0, "as h100-pcie-80g with 95.0 GiB"),
         ("h100-sxm5-liquid", "h100-80g", 79.6, "as h100-80g"),
