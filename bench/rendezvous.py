@@ -1,11 +1,13 @@
 """How long ranks need to meet: ours beside torch's plain env:// and torchrun's static and c10d rendezvous.
 
-    python bench/rendezvous.py --ranks 2,8,32,128,512 --repeat 3 --json
+    python bench/rendezvous.py --ranks 2,8,32,128,512 --spread 1 --repeat 5 --json
 
 Light ranks: forked from one process that has imported torch, so that the time is the meeting's and not the import's.
-Time is from the moment at which the last rank may go to that at which the last has its process group: gloo's up to
-`--gloo` ranks; above, where one machine has not the sockets for a full mesh, a barrier in the group's store. The ways
-take turns within one run, so that a busy machine is busy for all of them; `ratio` is to plain env://.
+They come within `--spread` seconds, each at a moment of its own that is the same for all ways; 0: all at once. Time is
+from the moment at which the last comes to that at which the last has its process group: gloo's up to `--gloo` ranks;
+above, where its mesh of sockets takes minutes, a barrier in the group's store. The ways take turns within one run, so
+that a busy machine is busy for all of them. `ratio` is that of the means to plain env://'s: its times are of two kinds
+(it is turned away, and pauses, or it is not), and which of them is the median is chance.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import socket
 import statistics
 import sys
@@ -32,7 +35,7 @@ from hpc_kit.runtime import rendezvous, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TIMEOUT = timedelta(seconds=120)
+TIMEOUT = timedelta(seconds=300)
 
 Met = tuple[object, Store]
 """What must live on, and the store."""
@@ -89,12 +92,15 @@ def elastic(backend: str) -> Callable[[dict[str, str]], Met]:
 WAYS = {"env": env, "hpc_kit": ours, "static": elastic("static"), "c10d": elastic("c10d")}
 
 
-def one(way: str, rank: int, ranks: int, job: int, port: int, gloo: int, start: Barrier, ends: object) -> None:
-    """A rank: wait for all, meet, make the group."""
+def one(
+    way: str, rank: int, ranks: int, job: int, port: int, gloo: int, late: float, start: Barrier, ends: object
+) -> None:
+    """A rank: wait for all, come `late` seconds after, meet, make the group."""
     torch.set_num_threads(1)
     told = environ(rank, ranks, job, port)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     start.wait(300)
+    time.sleep(late)
     began = time.monotonic()
     keep, store = WAYS[way](told)
     if ranks <= gloo:
@@ -103,7 +109,7 @@ def one(way: str, rank: int, ranks: int, job: int, port: int, gloo: int, start: 
         ready(store, way, ranks)
     done = time.monotonic()
     ends.put((began, done))  # type: ignore[attr-defined]
-    start.wait(300)
+    start.wait(600)
     del keep  # not earlier: it may hold the server of the store
     os._exit(0)
 
@@ -115,14 +121,15 @@ def ready(store: Store, way: str, ranks: int) -> None:
     store.wait([f"{way}/all"], TIMEOUT)
 
 
-def measured(way: str, ranks: int, gloo: int, attempt: int) -> float:
-    """Seconds from the last rank's start to the last group."""
+def measured(way: str, ranks: int, gloo: int, spread: float, attempt: int) -> float:
+    """Seconds from the last rank's coming to the last group."""
+    chance = random.Random(attempt)  # noqa: S311 (no secret)
     fork = multiprocessing.get_context("fork")
     start, ends = fork.Barrier(ranks), fork.SimpleQueue()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     job = os.getpid() * 1000 + attempt
-    arguments = [(way, rank, ranks, job, port, gloo, start, ends) for rank in range(ranks)]
+    arguments = [(way, rank, ranks, job, port, gloo, chance.uniform(0, spread), start, ends) for rank in range(ranks)]
     processes = [fork.Process(target=one, args=each) for each in arguments]
     for process in processes:
         process.start()
@@ -132,12 +139,21 @@ def measured(way: str, ranks: int, gloo: int, attempt: int) -> float:
     return max(end for _, end in times) - max(begin for begin, _ in times)
 
 
+def summary(way: str, ranks: int, values: list[float], plain: float | None) -> dict[str, object]:
+    """What is printed of one way: seconds, and the ratio of its mean to that of plain env://."""
+    mean = statistics.mean(values)
+    seconds = {"mean": mean, "median": statistics.median(values), "least": min(values), "most": max(values)}
+    rounded = {name: round(value, 4) for name, value in seconds.items()}
+    return {"ranks": ranks, "way": way, **rounded, "ratio": round(mean / plain, 3) if plain else None}
+
+
 def main() -> None:
-    """Run the ways in turn and print the medians."""
+    """Run the ways in turn and print the means."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="2,8,32,128,512", help="sizes, with commas")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--gloo", type=int, default=64, help="most ranks that make a gloo group")
+    parser.add_argument("--spread", type=float, default=0.0, help="seconds within which the ranks come")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -147,22 +163,12 @@ def main() -> None:
         times: dict[str, list[float]] = {way: [] for way in ways}
         for attempt in range(options.repeat):
             for way in ways:
-                times[way].append(measured(way, ranks, options.gloo, attempt))
-        medians = {way: statistics.median(values) for way, values in times.items()}
-        plain = medians.get("env")
-        for way, median in medians.items():
-            ratio = round(median / plain, 3) if plain else None
-            results.append(
-                {
-                    "ranks": ranks,
-                    "way": way,
-                    "seconds": round(median, 4),
-                    "best": round(min(times[way]), 4),
-                    "ratio": ratio,
-                }
-            )
+                times[way].append(measured(way, ranks, options.gloo, options.spread, attempt))
+        plain = statistics.mean(times["env"]) if "env" in times else None
+        for way, values in times.items():
+            results.append(summary(way, ranks, values, plain))
             if not options.json:
-                sys.stdout.write(f"{ranks:>4} ranks  {way:<8} {median:8.3f} s  x {ratio}\n")
+                sys.stdout.write("{ranks:>4} ranks  {way:<8} {mean:8.3f} s  x {ratio}\n".format_map(results[-1]))
                 sys.stdout.flush()
     if options.json:
         sys.stdout.write(json.dumps({"results": results}, indent=2) + "\n")
