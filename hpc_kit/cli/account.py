@@ -33,7 +33,6 @@ def follow(
     access: Access,
     *,
     ranks: Sequence[int] | None = (0,),
-    lines: int | None = None,
     as_json: bool = False,
     others: Sequence[str] = (),
 ) -> int:
@@ -50,7 +49,7 @@ def follow(
     try:
         from hpc_kit.submit import monitor
 
-        for event in monitor.follow(elements or [run], access, ranks=ranks, lines=lines):
+        for event in monitor.follow(elements or [run], access, ranks=ranks):
             if isinstance(event, monitor.Ended):
                 outcomes.append(event.outcome)
             if as_json:

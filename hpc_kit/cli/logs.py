@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.access import Access
     from hpc_kit.submit.runs import Run
+
+JSON_BYTES = 16 << 20
+"""So much of each log stands in the document of --json."""
+
+_PIECE = 1 << 16
 
 
 @click.command("logs")
@@ -119,24 +126,30 @@ def _statuses(jobs: list[Run], access: Access | None) -> list[JobStatus | None]:
 
 
 def _print(log: Path) -> None:
+    """A log as it is, a piece at a time: it may be larger than the memory."""
+    last = ""
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        with log.open(encoding="utf-8", errors="replace", newline="") as file:
+            while text := file.read(_PIECE):
+                click.echo(text, nl=False)
+                last = text
     except OSError as error:
         raise UnknownJob(
             f"there is no {account.shown(log)}",
             found=error.strerror,
             remedy="the job may not have started yet: hpc-kit status; --batch shows what its script said",
         ) from error
-    click.echo(text, nl=not text.endswith("\n"))
+    if not last.endswith("\n"):
+        click.echo()
 
 
 def _print_all(run: Run) -> None:
     """Rank by rank: the ranks' own logs keep no common clock to sort by."""
+    from hpc_kit.submit.tail import Tail
+
     for rank in run.ranks():
-        log = run.rank_log(rank)
-        if log.is_file():
-            for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
-                click.echo(f"{rank:>4}: {text}")
+        for text in Tail(run.rank_log(rank)).read(end=True):
+            click.echo(f"{rank:>4}: {text}")
 
 
 def _print_end(run: Run, elements: list[Run], access: Access | None, place: Here) -> None:
@@ -173,8 +186,13 @@ def _entry(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, ob
 
 
 def _log_entry(log: Path) -> dict[str, object]:
-    try:
-        lines: list[str] | None = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = None
-    return {"path": str(log), "lines": lines}
+    """The lines of a log; of a huge one the last, for a document is held in memory as a whole."""
+    lines: list[str] | None = None
+    left_out = 0
+    with suppress(OSError), log.open("rb") as file:
+        left_out = max(0, file.seek(0, os.SEEK_END) - JSON_BYTES)
+        file.seek(left_out)
+        cut = file.readline() if left_out else b""
+        left_out += len(cut)
+        lines = file.read(JSON_BYTES).decode(errors="replace").splitlines()
+    return {"path": str(log), "lines": lines, "left_out": left_out}

@@ -82,9 +82,9 @@ Event = StateChanged | Waiting | RankLine | Unreachable | Ended
 class _Watched:
     """One job being followed."""
 
-    def __init__(self, run: Run, ranks: Sequence[int] | None, lines: int | None, now: float) -> None:
+    def __init__(self, run: Run, ranks: Sequence[int] | None, now: float) -> None:
         self.run = run
-        self.tails = {rank: Tail(run.rank_log(rank), lines) for rank in (run.ranks() if ranks is None else ranks)}
+        self.tails = {rank: Tail(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
         self.state: State | None = None
         self.reason: str | None = None
         self.since = now
@@ -132,7 +132,6 @@ def follow(
     access: Access,
     *,
     ranks: Sequence[int] | None = (0,),
-    lines: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Event]:
@@ -144,11 +143,10 @@ def follow(
         jobs: Their runs; of an array, its elements.
         access: The Slurm.
         ranks: Whose lines; None for all.
-        lines: How many of the lines already written come first; None for all.
         sleep: Waits that many seconds.
         clock: Seconds that never go back.
     """
-    watched = [_Watched(run, ranks, lines, clock()) for run in jobs]
+    watched = [_Watched(run, ranks, clock()) for run in jobs]
     # Each look at the files of many costs the file system something, after all.
     look = FILE_PAUSE * max(1.0, sum(len(job.tails) or 1 for job in watched) / 20)
     asked, reachable, stirred = float("-inf"), True, False

@@ -164,8 +164,35 @@ def test_logs_by_rank_by_name_and_as_json(slurm: FakeSlurm, call: Call, failed: 
     ]
     told = json.loads(call("logs", "12", "--all", "--json")[1])
     assert (told["state"], told["exit_status"], told["first_failure"]["rank"]) == ("FAILED", 1, 3)
-    assert told["ranks"]["1"] == {"path": str(failed.rank_log(1)), "lines": ["I am 1"]}
+    assert told["ranks"]["1"] == {"path": str(failed.rank_log(1)), "lines": ["I am 1"], "left_out": 0}
     assert told["batch"]["lines"] == ["srun said this"]
+
+
+def test_of_a_huge_log_the_document_holds_the_last_lines_and_says_so(
+    call: Call, failed: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed.rank_log(0).write_text("".join(f"step {number:03}\n" for number in range(100)))
+    monkeypatch.setattr("hpc_kit.cli.logs.JSON_BYTES", 30)
+    told = json.loads(call("logs", "12", "--json")[1])["ranks"]["0"]
+    assert (told["lines"], told["left_out"]) == (["step 097", "step 098", "step 099"], 97 * 9)
+
+
+@pytest.mark.parametrize("which", [["--rank", "2"], ["--all"]])
+def test_a_log_is_not_held_in_memory_to_be_printed(call: Call, failed: Run, which: list[str]) -> None:
+    size = 200 << 20
+    with failed.rank_log(2).open("wb") as log:
+        log.truncate(size)
+        log.seek(size)
+        log.write("\ngrö".encode())
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_DATA, (150 << 20,) * 2)"
+    words = [sys.executable, "-c", f"{limited}; runpy.run_module('hpc_kit', run_name='__main__')", "logs", "12", *which]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        seen, end = 0, b""
+        while data := process.stdout.read(1 << 20):
+            seen, end = seen + data.count(b"\0"), (end + data)[-2000:]
+    assert (process.returncode, seen) == (0, size), end
+    assert "grö\n".encode() in end
 
 
 def test_of_a_job_that_ended_before_any_rank_its_scripts_own_words_are_shown(call: Call, failed: Run) -> None:

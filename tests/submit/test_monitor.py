@@ -233,13 +233,6 @@ def test_ctrl_c_leaves_the_job_alone(slurm: FakeSlurm, run: Run, access: Access)
     assert not (slurm.folder / "scancel.calls").exists()
 
 
-def test_a_late_follower_may_ask_for_the_last_lines_only(slurm: FakeSlurm, run: Run, access: Access) -> None:
-    slurm.queue("12 COMPLETED")
-    write(run, "".join(f"step {number}\n" for number in range(100)))()
-    found = list(follow([run], access, lines=2))
-    assert told(found)[:2] == ["0: step 98", "0: step 99"]
-
-
 def test_a_runs_folder_is_found_by_id(run: Run, project: Path) -> None:
     runs = Runs(project / "runs")
     assert runs.find("12") == of_folder(project / "runs/job/12")
