@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.settings import FIRST_ID_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ def chosen(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, 
     Raises:
         Refused: The file of --export-file cannot be read.
     """
+    environ = {name: value for name, value in environ.items() if name != FIRST_ID_VARIABLE}
     export = options.get("export", "ALL")
     found = _from_file(options["export-file"]) if options.get("export-file") else {}
     if export.upper() == "ALL":

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 STATE_VARIABLE = "HPC_KIT_SLURM_STATE"
 CONF_VARIABLE = "HPC_KIT_SLURM_CONF"
+FIRST_ID_VARIABLE = "HPC_KIT_SLURM_FIRST_ID"
+"""No job that is submitted with it gets a lower id: those have their files where its own would lie."""
 CONF_NAME = "slurm.json"
 _HOST_NAME = ".host"  # no host can have this name
 VERSION = "22.05.8"

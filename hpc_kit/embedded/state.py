@@ -107,9 +107,9 @@ class State:
         """Enter a new job; its id comes from `next_job_id` in the same transaction."""
         self._insert("jobs", job._asdict())
 
-    def next_job_id(self) -> int:
+    def next_job_id(self, at_least: int = 0) -> int:
         """A number that no job had before."""
-        number = int(self.meta("next_job_id") or first_job_id(self.directory))
+        number = max(int(self.meta("next_job_id") or first_job_id(self.directory)), at_least)
         self.set_meta("next_job_id", str(number + 1))
         return number
 

@@ -12,6 +12,7 @@ from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.request import Request, encode, read_request
 from hpc_kit.embedded.request_gpus import INVALID
+from hpc_kit.embedded.settings import FIRST_ID_VARIABLE
 from hpc_kit.embedded.state import now
 from hpc_kit.embedded.support import NO_SUCH, SBATCH_SUPPORT, Support
 from hpc_kit.embedded.terms import read_terms
@@ -92,7 +93,8 @@ def _enter(state: State, job: Job, what: Submission, environ: Mapping[str, str])
     with state.transaction():
         if job.dependency and dependencies.unknown_task(state, job.dependency):
             raise Refused(denied="Job dependency problem")
-        job_id = state.next_job_id()
+        least = environ.get(FIRST_ID_VARIABLE, "")
+        job_id = state.next_job_id(int(least) if least.isdecimal() else 0)
         array = job_id if job.array_spec else None
         priority = _priority(what.options, job_id)
         job = job._replace(job_id=job_id, array_job_id=array, priority=priority)

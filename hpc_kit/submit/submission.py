@@ -171,7 +171,7 @@ def send(
         remove_folders(made)
         raise
     try:
-        asked = access._replace(environ=environ)
+        asked = access._replace(environ=whose.with_own_ids(folder, environ, access))
         job_id, interrupted = handover.hand_over(resolved, staging.script, asked, root, meanwhile)
     except (handover.AnswerLost, KeyboardInterrupt):
         # The job may be there: its record stays where it is until that is known.

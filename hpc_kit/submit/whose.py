@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import SpecError, UnknownJob
 from hpc_kit.run_files import RECORD
 from hpc_kit.slurm import cluster_name
+from hpc_kit.submit import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +58,31 @@ def _same_queue(known: Known, access: Access) -> bool | None:
     if not access.embedded or known.slurm != "embedded" or own is None:
         return None
     return own == access.environ.get("HPC_KIT_SLURM_STATE")
+
+
+def with_own_ids(folder: Path, environ: Mapping[str, str], access: Access) -> Mapping[str, str]:
+    """The environment for sbatch with which a job gets an id that no run of another queue has in this folder.
+
+    Every embedded queue counts from 1, and a job writes into the folder of its id whoever's files are there. So the
+    ids of other queues that are above this one's own are passed over.
+
+    Args:
+        folder: `runs/<job_name>`.
+        environ: The environment as it would be.
+        access: The Slurm.
+    """
+    if not access.embedded:
+        return environ
+    from hpc_kit.embedded.settings import FIRST_ID_VARIABLE
+
+    ids = sorted((int(name) for name in os.listdir(folder) if name.isdecimal()), reverse=True)
+    for job_id in ids:
+        known = record.read(folder / str(job_id))
+        if known is not None and _same_queue(known, access) is not False:
+            break
+        if known is not None:
+            return {**environ, FIRST_ID_VARIABLE: str(job_id + 1)}
+    return environ
 
 
 def is_of(run: Run, cluster: str | None, access: Access) -> bool:

@@ -171,3 +171,17 @@ def test_when_a_job_would_start_is_asked_without_submitting_it(kit: Kit) -> None
     start = json.loads(kit("submit", "--test-only", "--json", "-j", "2x1", "--", "true").stdout)
     assert (start["nodes"], start["cpus"], start["preempts"]) == ("127.0.0.[1-2]", 2, [])
     assert kit("submit", "--json", "-j", "2x1", "--", "true").returncode == 2
+
+
+def test_two_queues_in_one_project_do_not_share_a_runs_folder(
+    kit: Kit, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = kit("submit", "--wait", "-j", "1x1", "--", "bash", "-c", "echo one")
+    assert first.returncode == 0, first.stdout
+    monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "other"))
+    for number, text in ((2, "two"), (3, "three")):
+        done = kit("submit", "--wait", "-j", "1x1", "--", "bash", "-c", f"echo {text} ${{HPC_KIT_SLURM_FIRST_ID-}}")
+        assert f"record  runs/bash/{number}/record.json" in done.stdout
+    assert sorted(path.name for path in (project / "runs/bash").iterdir() if path.is_dir()) == ["1", "2", "3", "latest"]
+    logs = [(project / f"runs/bash/{number}/rank-0.log").read_text() for number in (1, 2, 3)]
+    assert [log.split() for log in logs] == [["one"], ["two"], ["three"]]
