@@ -15,6 +15,7 @@ from hpc_kit.slurm.commands import (
 )
 from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.runner import QUERY_SECONDS
+from hpc_kit.slurm.states import State
 from hpc_kit.slurm.status import JobStatus, parse_queue, parse_sacct, parse_scontrol_job, parse_squeue
 
 if TYPE_CHECKING:
@@ -105,6 +106,22 @@ def _complete(
         bases = _bases(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
         _merge(found, _wanted(parse_scontrol_job(_answer(runner, argv, environ)), missing))
+    if revoked := [job_id for job_id, each in found.items() if each.state is State.REVOKED]:
+        found.update(_elsewhere(runner, revoked, environ))
+
+
+def _elsewhere(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> dict[str, JobStatus]:
+    """Jobs that another cluster of the federation has taken, as that one has them.
+
+    Who stands in the queue of the federation as revoked still runs, on a cluster that does not answer just now.
+    """
+    queue, booked = (
+        parse(_answer(runner, [argv[0], "--federation", *argv[1:]], environ))
+        for parse, argv in ((parse_squeue, squeue_argv(ids)), (parse_sacct, sacct_argv(ids)))
+    )
+    going = {job_id: each._replace(state=State.UNKNOWN) for job_id, each in _wanted(queue, ids).items()}
+    there = _wanted([each for each in (*booked, *queue) if each.state is not State.REVOKED], ids)
+    return {**going, **there}
 
 
 def _portions(ids: list[str]) -> Iterator[list[str]]:

@@ -18,6 +18,7 @@ from hpc_kit.spec.degrees import machine_too_small
 from hpc_kit.spec.places import current_folder
 from hpc_kit.submit import handover, whose
 from hpc_kit.submit.access import Access, access_of, version_of
+from hpc_kit.submit.ends import obeyed_later
 from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
 from hpc_kit.submit.provenance import Git, GitState, kept_environment, kept_words, packages
 from hpc_kit.submit.record import Record, RecordLogs
@@ -115,6 +116,7 @@ class Submission(NamedTuple):
     """What was left out of the environment for it."""
 
 
+@obeyed_later()
 def send(
     resolved: Resolved,
     *,
@@ -147,6 +149,8 @@ def send(
         SubmitRefused: Sbatch took no job; nothing is left behind.
         RecordError: The record cannot be written; the error says whether the job is in the queue.
         SubmitInterrupted: Ctrl-C came from there on; the job is in the queue, with its record.
+
+    SIGTERM and SIGHUP end this process when that is done.
     """
     root = root.absolute()
     if text is None:

@@ -75,7 +75,7 @@ def with_own_ids(folder: Path, environ: Mapping[str, str], access: Access) -> Ma
         return environ
     from hpc_kit.embedded.settings import FIRST_ID_VARIABLE
 
-    ids = sorted((int(name) for name in os.listdir(folder) if name.isdecimal()), reverse=True)
+    ids = sorted((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), reverse=True)
     for job_id in ids:
         known = record.read(folder / str(job_id))
         if known is not None and _same_queue(known, access) is not False:

@@ -41,7 +41,7 @@ class Slurm:
     ) -> Completed:
         self.asked.append(list(argv))
         self.environs.append(environ or {})
-        answer = self.answers.get(argv[0])
+        answer = self.answers.get(argv[0] + "_federation" * ("--federation" in argv))
         if answer is None:
             raise SlurmUnavailable(f"cannot run {argv[0]}")
         if isinstance(answer, str):
@@ -135,6 +135,27 @@ def test_an_accounting_that_lags_behind_does_not_bring_a_job_back_to_life() -> N
     slurm = Slurm(squeue=recorded("squeue", "275"), sacct=late, scontrol=(1, NO_JOB))
     found = query(slurm, ["275"])
     assert (found["275"].state, found["275"].exit_code) == (State.FAILED, None)
+
+
+@pytest.mark.parametrize(
+    ("queue", "booked", "state"),
+    [
+        ("", "REVOKED", State.REVOKED),
+        ("REVOKED", "REVOKED", State.UNKNOWN),
+        ("RUNNING", "REVOKED", State.RUNNING),
+        ("", "COMPLETED", State.COMPLETED),
+        ("COMPLETED", "RUNNING", State.COMPLETED),
+    ],
+)
+def test_a_job_that_another_cluster_of_the_federation_has_taken_goes_on_there(
+    queue: str, booked: str, state: State
+) -> None:
+    row = recorded("sacct", "273")
+    revoked, there = row.replace("COMPLETED", "REVOKED"), row.replace("COMPLETED", booked)
+    told = squeue_row("273", queue) if queue else ""
+    slurm = Slurm(squeue="", sacct=revoked, squeue_federation=told, sacct_federation=revoked + there)
+    assert query(slurm, ["273"])["273"].state is state
+    assert ["--federation" in argv for argv in slurm.asked].count(True) == 2
 
 
 def test_a_job_that_nobody_knows_is_left_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from hpc_kit.spec import files
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.submit import handover, lost, provenance, staging, submission
 from hpc_kit.submit.access import Access
+from hpc_kit.submit.ends import obeyed_later
 from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
 from hpc_kit.submit.staging import STAGING
 from hpc_kit.submit.submission import submit
@@ -567,6 +569,30 @@ def test_ctrl_c_while_sbatch_works_loses_no_job(slurm: FakeSlurm, project: Path,
         submit("job", "fake")
     assert stopped.value.job_id == "12"
     assert (project / "runs/job/12/record.json").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_while_sbatch_works_loses_no_record(slurm: FakeSlurm, project: Path, number: int) -> None:
+    slurm.says("sbatch.hook", f"kill -{int(number)} $PPID; sleep 0.5\n")
+    (project / "train.py").touch()
+    words = [sys.executable, "-m", "hpc_kit", "submit", "job", "--cluster", "fake"]
+    words += ["--set", f"cluster.python={sys.executable}"]
+    done = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == -number, done.stderr
+    assert done.stdout.startswith("job     12 ")
+    assert record_of(project / "runs/job/12")["job_id"] == "12"
+    assert not list((project / "runs/job").glob(".submitting-*"))
+
+
+def test_a_signal_that_is_ignored_or_has_a_handler_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with obeyed_later():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is interrupt
+    finally:
+        signal.signal(signal.SIGHUP, before[0])
+        signal.signal(signal.SIGTERM, before[1])
 
 
 def interrupt(*_: object) -> None:
