@@ -141,6 +141,19 @@ def alps(rank: Rank) -> Environ:
     return {"ALPS_APP_PE": str(rank.rank), "ALPS_APP_ID": "99", "WORLD_SIZE": str(rank.size)}
 
 
+def horovodrun(rank: Rank) -> Environ:
+    """horovodrun over gloo: gloo_run.py; its cross rank counts the nodes that have a rank with this local rank."""
+    names = {"RANK": rank.rank, "SIZE": rank.size, "LOCAL_RANK": rank.local, "LOCAL_SIZE": rank.local_size}
+    return {f"HOROVOD_{name}": str(value) for name, value in names.items()} | {
+        "HOROVOD_HOSTNAME": f"n{rank.node}",
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "40001",
+        "HOROVOD_CONTROLLER": "gloo",
+    }
+
+
 PLACES, NODE, NODES = {"local_rank", "local_world_size"}, {"node_rank"}, {"nnodes"}
 
 TOLD: dict[Callable[[Rank], Environ], set[str]] = {
@@ -153,8 +166,9 @@ TOLD: dict[Callable[[Rank], Environ], set[str]] = {
     mvapich: PLACES | NODES,
     mpirun_rsh: NODES,
     hydra_over_a_port: PLACES,
-    fujitsu: set(),
+    fujitsu: {"local_rank"},
     alps: set(),
+    horovodrun: PLACES,
 }
 """What each tells besides rank and size, on any number of nodes."""
 
@@ -200,6 +214,32 @@ def test_jobs_of_lsf_meet_apart_although_jsrun_numbers_its_steps_alike() -> None
 def test_jobs_of_flux_meet_apart() -> None:
     rank = ranks_of(LAYOUTS["even"])[5]
     assert resolve(flux(rank)).key != resolve(flux(rank) | {"FLUX_JOB_ID": "f2YPThUt"}).key
+
+
+def test_jobs_of_flux_in_one_step_of_brokers_meet_apart() -> None:
+    """`srun -N2 -n2 flux start`: the brokers' step has the numbers that a job of a task a node has."""
+    rank = ranks_of(LAYOUTS["one a node"][:2])[1]
+    worlds = [resolve(Step.of(1, 1).environ(1) | flux(rank) | {"FLUX_JOB_ID": number}) for number in ("f2A", "f2B")]
+    assert [(world.launcher, world.rank, world.world_size) for world in worlds] == [("mpi", 1, 2)] * 2
+    assert worlds[0].key != worlds[1].key
+
+
+OF_OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+
+
+@pytest.mark.parametrize("beside", [{}, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}])
+def test_open_mpis_names_that_a_script_has_set_in_a_step_leave_the_step_its_nodes(beside: Environ) -> None:
+    """`srun bash -c 'export OMPI_COMM_WORLD_RANK=$SLURM_PROCID ...'`, for programs that read nothing else."""
+    world = resolve(Step.of(2, 2).environ(3) | OF_OPEN_MPI | beside)
+    assert (world.launcher, world.rank, world.node_rank, world.nnodes, world.master_addr) == ("slurm", 3, 1, 2, "n1")
+
+
+def test_where_mpirun_may_have_set_them_they_stay_its_own() -> None:
+    daemon = Step.of(1, 1).environ(1)
+    alone = {name: value.replace("3", "1").replace("4", "2") for name, value in OF_OPEN_MPI.items()}
+    assert resolve(daemon | alone | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"}).launcher == "mpi"
+    typed = Step.of(2, 2).environ(0) | {"SLURM_PTY_PORT": "4711"}
+    assert resolve(typed | OF_OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}).launcher == "mpi"
 
 
 def test_jsrun_leaves_out_the_node_of_the_batch_script() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.errors import ContradictoryEnvironment
+from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime import World, resolve
 from tests.runtime.launches import Environ, Step, captured_case
 
@@ -96,6 +96,9 @@ def test_a_pod_for_several_processes_is_refused_without_torchrun() -> None:
         ({"PET_NNODES": "1", "PET_NPROC_PER_NODE": "8"}, "8 processes a node (PET_NPROC_PER_NODE)"),
         ({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-1"}, "2 hosts (SM_HOSTS)"),
         ({"PBS_JOBID": "7.pbs", "PBS_NUM_NODES": "4"}, "4 nodes (PBS_NUM_NODES)"),
+        ({"NHOSTS": "4", "PE_HOSTFILE": "/spool/pe_hostfile"}, "4 hosts (NHOSTS)"),
+        ({"AWS_BATCH_JOB_NUM_NODES": "2", "AWS_BATCH_JOB_NODE_INDEX": "1"}, "2 nodes (AWS_BATCH_JOB_NUM_NODES)"),
+        ({"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}, "2 nodes (SKYPILOT_NUM_NODES)"),
         ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "batch3 1 h1 42 h2 42"}, "3 hosts (LSB_MCPU_HOSTS)"),
     ],
 )
@@ -113,6 +116,7 @@ def test_one_process_where_there_is_room_for_more_is_told_of_its_launcher(enviro
         {"PBS_NUM_NODES": "1"},
         {"PBS_NUM_NODES": "x"},
         {"LSB_MCPU_HOSTS": "n1 4"},
+        {"NHOSTS": "4"},
     ],
 )
 def test_one_process_in_a_job_for_one_is_told_nothing(environ: Environ) -> None:
@@ -131,6 +135,22 @@ def test_one_process_in_a_job_for_one_is_told_nothing(environ: Environ) -> None:
 def test_places_that_cannot_be_are_refused(environ: Environ) -> None:
     with pytest.raises(ContradictoryEnvironment, match="does not fit"):
         resolve(environ)
+
+
+LIGHTNING = {"NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "23456"}
+"""lightning_fabric/strategies/launchers/subprocess_script.py: no RANK."""
+
+
+def test_what_lightning_has_started_on_the_first_node_is_its_local_rank() -> None:
+    world = resolve(LIGHTNING)
+    assert told(world) == (1, 1, 2, None, 0, None)
+    assert world.sources["rank"] == "LOCAL_RANK, on the first node"
+
+
+@pytest.mark.parametrize("change", [{"NODE_RANK": "1"}, {"NODE_RANK": ""}, {"LOCAL_RANK": ""}, {"MASTER_PORT": ""}])
+def test_on_other_nodes_and_without_a_place_the_rank_stays_unknown(change: Environ) -> None:
+    with pytest.raises(IncompleteEnvironment, match="RANK is not set"):
+        resolve(LIGHTNING | change)
 
 
 def test_ranks_that_a_pod_has_started_itself_are_believed() -> None:

@@ -304,3 +304,9 @@ def test_nodes_of_a_het_step_have_the_order_of_its_components_without_counts_too
     for environ in captured_case("56_het_reversed@22.05"):
         whole, part = resolve(environ), resolve(environ | {"SLURM_STEP_TASKS_PER_NODE": ""})
         assert (part.node_rank, part.hosts) == (whole.node_rank, whole.hosts)
+
+
+@pytest.mark.parametrize("missing", [["SLURM_STEP_NUM_NODES"], ["SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"]])
+def test_the_lists_count_the_nodes_where_no_number_does(missing: list[str]) -> None:
+    environ = {name: value for name, value in Step.of(2, 1, 1).environ(0).items() if name not in missing}
+    assert resolve(environ).nnodes == 3

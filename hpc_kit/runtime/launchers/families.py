@@ -38,9 +38,9 @@ class Names(NamedTuple):
         of_prun = self.rank == "PMIX_RANK" and environ.get("PMIX_NAMESPACE", "").startswith("prte")
         if self.of_srun_too and environ.get("SLURM_JOB_ID") and not (of_prun or chosen):
             return False
-        # Several give PMI's rank: what stands beside it tells whose it is.
+        # Several give PMI's or PMIx's rank: what stands beside it tells whose it is.
         beside = (self.local_rank, self.local_size)
-        return not self.rank.startswith("PMI_") or beside == ("", "") or any(environ.get(name) for name in beside)
+        return not self.rank.startswith(("PMI_", "PMIX_")) or beside == ("", "") or any(environ.get(name) for name in beside)
 
 
 _PMI = ("PMI_RANK", "PMI_SIZE")
@@ -88,6 +88,8 @@ FAMILIES = {
     ),
     "Cray PMI": Names(*_PMI, "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", launch=("PALS_APID",), of_srun_too=True),
     "Hydra (MPICH, Intel MPI)": Names(*_PMI, *_HYDRA, host=_HYDRA_HOST, launch=("I_MPI_HYDRA_UUID",)),
+    # No MPI: gloo's ranks. Its cross rank counts the nodes that have such a local rank, and is no node's index.
+    "Horovod": _world("HOROVOD", launch=("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
     # What starts ranks without telling them their place on the node.
     "PMI": Names(*_PMI, of_srun_too=True),
     # mpiexec -pmi-port; PALS on machines whose MPI asks PMIx; PMIx itself, as Fujitsu's mpiexec gives it.
@@ -101,6 +103,7 @@ FAMILIES = {
         launch=("PALS_APID",),
         of_srun_too=True,
     ),
+    "Fujitsu": Names("PMIX_RANK", _BY_JOB, "PLE_RANK_ON_NODE", launch=("PMIX_NAMESPACE",)),
     "PMIx": Names("PMIX_RANK", _BY_JOB, host=("PMIX_HOSTNAME",), launch=("PMIX_NAMESPACE",), of_srun_too=True),
     "ALPS": Names("ALPS_APP_PE", _BY_JOB, launch=("ALPS_APP_ID",), of_srun_too=True),
 }

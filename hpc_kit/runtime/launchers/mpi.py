@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS"}
+_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS", "Horovod"}
 """Launchers that belong to no MPI."""
 
 
@@ -129,12 +129,18 @@ def _local_size(environ: Mapping[str, str], names: Names, size: int, nodes: int 
 
 
 def _is_the_steps_own(environ: Mapping[str, str], world: World, names: Names) -> bool:
-    """Whether srun has set them, as ParaStation's plugin sets Hydra's names: the step tells the same, and the nodes."""
-    if names.over_ssh or any(environ.get(name) for name in names.host):
+    """Whether they are the step's: the step tells the same, and the nodes.
+
+    ParaStation's srun sets Hydra's names, and scripts set Open MPI's for a program that reads nothing else.
+    """
+    if any(environ.get(name) for name in (*names.host, *names.launch)):
         return False
     step = _step(environ, world)
+    # Daemons of mpirun are steps of one task a node, and tell the same where each has one rank.
+    if step is None or (names.over_ssh and (slurm.may_be_typed(environ) or max(step.tasks_per_node, default=1) == 1)):
+        return False
     numbers = ("rank", "world_size", "local_rank", "local_world_size")
-    return step is not None and all(getattr(step, name) == getattr(world, name) for name in numbers)
+    return all(getattr(world, name) in {getattr(step, name), None} for name in numbers)
 
 
 def _step(environ: Mapping[str, str], world: World) -> World | None:

@@ -74,7 +74,8 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         return None
     if places.names_another_job(environ, environ.get("MASTER_ADDR", "")):
         return None  # a batch shell whose job a rank of another one has submitted
-    rank = needed(environ, "RANK", beside="WORLD_SIZE")
+    of_rank = "LOCAL_RANK" if _is_on_first_node(environ) else "RANK"
+    rank = needed(environ, of_rank, beside="WORLD_SIZE")
     size = needed(environ, "WORLD_SIZE", beside="RANK")
     address, port = environ.get("MASTER_ADDR") or None, master_port(environ)
     if size > 1 and (address is None or port is None):
@@ -97,9 +98,15 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         launcher="env",
         name=f"the launch by {launched_inside(environ) or 'what has set RANK and WORLD_SIZE'}",
         key=f"env {address}:{port}, size {size}",
-        sources=PLAIN_SOURCES | sources,
+        sources=PLAIN_SOURCES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
         left=leftovers.looks_like_mpi(environ),
     ).checked()
+
+
+def _is_on_first_node(environ: Mapping[str, str]) -> bool:
+    """Whether LOCAL_RANK is the rank: Lightning tells the processes that it starts no other, and numbers node by node."""
+    there = all(environ.get(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    return there and not environ.get("RANK") and number(environ, "NODE_RANK") == 0
 
 
 def _places(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict[str, int | None], dict[str, str]]:

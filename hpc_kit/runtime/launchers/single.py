@@ -68,16 +68,11 @@ def _not_believed(environ: Mapping[str, str]) -> tuple[str, ...]:
     if environ.get(CHOICE):
         return ()
     on_a_node = places.was_submitted_on_a_node(environ)
-    sizes = {names.rank: names.size for names in FAMILIES.values()} | {
-        "RANK": "WORLD_SIZE",
-        "HOROVOD_RANK": "HOROVOD_SIZE",
-    }
+    sizes = {names.rank: names.size for names in FAMILIES.values()} | {"RANK": "WORLD_SIZE"}
     for rank, size in sizes.items():
         if not environ.get(rank) or not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
             continue
         said = shown(environ, rank, size)
-        if rank == "HOROVOD_RANK":
-            return (f"{said}, and this is one process: export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",)
         launcher = "mpi" if rank != "RANK" else "torchrun" if environ.get("TORCHELASTIC_RUN_ID") else "env"
         whose = "taken for those of the job that has submitted this one" if on_a_node else "none of this process's"
         said += f" are {whose}, and this is one process"
@@ -106,13 +101,20 @@ _ROOM: dict[str, tuple[Callable[[str], int], str, str]] = {
     "PBS_NUM_NODES": (int, "nodes", "put mpiexec in front of the command"),
     "PBS_VNODENUM": (lambda text: int(text) + 1, "nodes or more", "mpiexec in place of pbsdsh"),
     "LSB_MCPU_HOSTS": (lambda text: len(text.split()) // 2, "hosts", "put jsrun or mpirun in front of the command"),
+    "NHOSTS": (int, "hosts", "put mpirun in front of the command"),
+    "AWS_BATCH_JOB_NUM_NODES": (int, "nodes", "put torchrun in front of the command"),
+    "SKYPILOT_NUM_NODES": (int, "nodes", "put torchrun in front of the command"),
 }
-"""Jobs outside of Slurm with room for more than one process: Kubeflow, SageMaker, Torque, LSF."""
+"""Jobs outside of Slurm with room for more than one process: Kubeflow, SageMaker, Torque, LSF, Grid Engine, ..."""
+
+_BESIDE = {"NHOSTS": "PE_HOSTFILE"}
+"""What shows that a common name is the one that is meant."""
 
 
 def _forgotten_launcher(environ: Mapping[str, str]) -> tuple[str, ...]:
     for name, (count, unit, remedy) in _ROOM.items():
         with suppress(ValueError):
-            if environ.get(name) and (found := count(environ[name])) > 1:
+            meant = environ.get(name) and environ.get(_BESIDE.get(name, name))
+            if meant and (found := count(environ[name])) > 1:
                 return (f"this job has {found} {unit} ({name}), and this is one process: {remedy}",)
     return ()

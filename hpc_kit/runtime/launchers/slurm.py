@@ -53,7 +53,7 @@ class Step:
             job=environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "?",
             number=environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "?",
             ntasks=needed(environ, "SLURM_STEP_NUM_TASKS", beside="SLURM_PROCID"),
-            nnodes=number(environ, "SLURM_STEP_NUM_NODES"),
+            nnodes=number(environ, "SLURM_STEP_NUM_NODES") or len(hosts) or len(counts) or None,
             hosts=hosts,
             tasks_per_node=counts,
             component=next((component for component in components if here in component), ()),
