@@ -78,7 +78,10 @@ class Plot(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """All of one bench; `interrupted` also while it is not over, so that what a killed one leaves is marked."""
+    """All of one bench; `interrupted` also while it is not over, so that what a killed one leaves is marked.
+
+    What was asked for and could not be measured is named in `missing`, and a note says why.
+    """
 
     bench: str
     title: str
@@ -92,6 +95,7 @@ class Document(Struct, frozen=True, kw_only=True):
     interrupted: bool = True
     plots: list[Plot] = []
     notes: list[str] = []
+    missing: list[str] = []
     hpc_kit: str = ""
     format: int = FORMAT
 

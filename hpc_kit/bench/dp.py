@@ -96,7 +96,7 @@ def measure(asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
         )
     ways = list(asked.ways)
     if SRUN in ways and shutil.which("srun", path=environ.get("PATH", os.defpath)) is None:
-        sheet.note(f"{SRUN}: there is no srun here.")
+        sheet.miss(SRUN, "there is no srun here.")
         ways.remove(SRUN)
     sheet.expect(len(ways) * asked.repeats)
     taken = {way: Taken([], []) for way in ways}
@@ -107,7 +107,7 @@ def measure(asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
             try:
                 _take(way, asked, environ, taken[way])
             except JobFailed as error:
-                sheet.note(str(error))
+                sheet.miss(way, str(error))
                 del taken[way]
             else:
                 _put(way, asked, sheet, taken[way])

@@ -9,13 +9,18 @@ from hpc_kit.bench.document import Column, Document, Row
 from hpc_kit.bench.machine import Host
 from hpc_kit.bench.quantity import plain, quantity, scaled, shown
 
-INTERRUPTED = "**Interrupted: what was measured until then.**"
+
+def ended(document: Document) -> str:
+    """How a bench ended, in a sentence; one whose process was killed is interrupted, too."""
+    if document.interrupted:
+        return "Interrupted: what was measured until then."
+    return f"Incomplete: without {'; '.join(document.missing)}." if document.missing else "Complete."
 
 
 def page(document: Document, pictures: Sequence[str] = ()) -> str:
     """The whole document; `pictures` are names of files beside it."""
     head = [f"# {document.title}", "", f"    {shlex.join(document.command)}", ""]
-    head += [INTERRUPTED, ""] if document.interrupted else []
+    head += [f"**{ended(document)}**", ""] if document.interrupted or document.missing else []
     body = [*results(document), "", *machine(document)]
     body += [line for name in pictures for line in ("", f"![{name}]({name})")]
     return "\n".join([*head, *body]) + "\n"

@@ -42,6 +42,10 @@ class Sheet(ABC):
         """Add a sentence below the table."""
 
     @abstractmethod
+    def miss(self, what: str, why: str) -> None:
+        """Mark the document: something that was asked for could not be measured."""
+
+    @abstractmethod
     def plot(self, plot: Plot) -> None:
         """Add a picture."""
 
@@ -133,6 +137,12 @@ class Kept(Sheet):
         """As in `Sheet`."""
         self._document.notes.append(text)
 
+    def miss(self, what: str, why: str) -> None:
+        """As in `Sheet`; kept at once."""
+        self._document.missing.append(what)
+        self._document.notes.append(f"{what}: {why}")
+        self._keep(self._document)
+
     def plot(self, plot: Plot) -> None:
         """As in `Sheet`."""
         self._document.plots.append(plot)
@@ -186,6 +196,10 @@ class Told(Sheet):
         """As in `Sheet`."""
         self._say("note", text)
 
+    def miss(self, what: str, why: str) -> None:
+        """As in `Sheet`."""
+        self._say("miss", what, why)
+
     def plot(self, plot: Plot) -> None:
         """As in `Sheet`."""
         self._say("plot", plot)
@@ -204,6 +218,7 @@ _HEARD: dict[str, tuple[object, ...]] = {
     "doing": (str,),
     "put": (Row,),
     "note": (str,),
+    "miss": (str, str),
     "plot": (Plot,),
     "hosts": (tuple[Host, ...],),
     "version": (str, str),

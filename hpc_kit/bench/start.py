@@ -114,14 +114,19 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
     for number in asked.ranks:
         nodes = min(asked.nodes, number)
         found: dict[str, list[Start]] = {way: [] for way in asked.ways}
+        without: set[str] = set()
         for turn in range(asked.repeats):
-            for way in asked.ways:
-                sheet.doing(f"{number} ranks, {way}, start {turn + 1} of {asked.repeats}")
+            # What has failed once is not tried again: each may take as long as --timeout.
+            for way in (each for each in asked.ways if each not in without):
+                name = f"{number} ranks, {way}, start {turn + 1} of {asked.repeats}"
+                sheet.doing(name)
                 try:
-                    found[way].append(once(way, nodes, number // nodes, slurm, asked.timeout))
+                    start = once(way, nodes, number // nodes, slurm, asked.timeout, Telling(sheet, name))
                 except JobFailed as error:
-                    sheet.note(f"{number} ranks, {way}: {error}")
+                    sheet.miss(name, str(error))
+                    without.add(way)
                 else:
+                    found[way].append(start)
                     _add(sheet, number, nodes, way, found[way])
         for way, starts in found.items():
             _tell_queues(sheet, f"{number} ranks, {way}", starts)
@@ -161,11 +166,26 @@ def _tell_clocks(sheet: Sheet, starts: list[Start]) -> None:
         sheet.note(f"The nodes' clocks are at least {quantity(ahead, 's', 2)} ahead: so much shorter is the queue.")
 
 
-def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float) -> Start:
+class Telling(NamedTuple):
+    """How it is told what a start waits for, and what it leaves."""
+
+    sheet: Sheet
+    name: str
+
+    def doing(self, what: str) -> None:
+        """As a sheet's."""
+        self.sheet.doing(f"{self.name}: {what}")
+
+    def note(self, text: str) -> None:
+        """As a sheet's."""
+        self.sheet.note(f"{self.name}: {text}")
+
+
+def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float, telling: Telling) -> Start:
     """One start. The job is gone when this returns, also by Ctrl-C.
 
     Raises:
-        JobFailed: It was refused, ended without a step, or took too long.
+        JobFailed: It was refused, never begins, ended without a step, or took too long.
     """
     with tempfile.TemporaryDirectory(dir=slurm.folder, prefix="start-") as name:
         folder = Path(name)
@@ -178,8 +198,8 @@ def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float) -> Start
             file = folder / "by-hand.sbatch"
             file.write_text(by_hand.script(way, nodes, each, site, folder, [str(slurm.program), *words]))
             argv = ["sbatch", "--parsable", str(file)]
-        with one_job.submitted(argv, slurm.environ) as job:
-            found = one_job.result(job, folder, slurm.environ, begun + timeout)
+        with one_job.submitted(argv, slurm.environ, telling.note) as job:
+            found = one_job.result(job, folder, slurm.environ, begun + timeout, telling.doing)
             apart = found.pop("clocks", None)
             return Start(found, apart, begun + sum(found.values()) - time.time())
 

@@ -66,7 +66,7 @@ def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
 def _hear(sheet: Sheet, name: str, world: Group, ended: str | Path, found: dict[str, list[Summary]]) -> None:
     """Note the fault of a strategy, or add what is in its folder to its row."""
     if isinstance(ended, str):
-        sheet.note(f"{name}: {ended}")
+        sheet.miss(name, ended)
         return
     found.setdefault(name, []).append(programs.summary(ended))
     _add(sheet, name, world, found[name])
@@ -80,7 +80,7 @@ def _lines(asked: Question, world: Group, sheet: Sheet) -> dict[str, list[str]]:
         if line is not None:
             lines[name] = line
         elif world.is_main:
-            sheet.note(f"{name}: not with {world.world_size} ranks.")
+            sheet.miss(name, f"not with {world.world_size} ranks.")
     return lines
 
 

@@ -87,7 +87,7 @@ def carry_out(
 
     Raises:
         RecordError: The folder cannot be written.
-        JobFailed: A rank failed.
+        JobFailed: A rank failed, or nothing could be measured.
     """
     from hpc_kit.bench.sheet import Kept
     from hpc_kit.runtime.launchers import resolve
@@ -114,6 +114,8 @@ def carry_out(
         raise
     if speaks:
         _show(sheet.close(interrupted=interrupted), folder, as_json=as_json)
+        if not interrupted and not sheet.rows:
+            raise JobFailed("nothing could be measured", found="the notes above", remedy="what they say")
     return INTERRUPTED if interrupted else 0
 
 

@@ -59,7 +59,7 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
 
     path = Path(word)
     if path.is_file():
-        return [benches.section(read(path), prefix)]
+        return [benches.section(read(path), word, prefix)]
     run, status = (of_folder(path.resolve()), None) if path.is_dir() else _known(word, cluster)
     found = sorted(run.folder.glob("bench_*.json"))
     is_run = run.known is not None or run.end() is not None or run.rank_log(0).is_file()
@@ -70,7 +70,9 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
             remedy="hpc-kit status tells the runs; a run folder is runs/<job_name>/<job_id>",
         )
     sections = [training.section(run, status, prefix)] if is_run else []
-    return sections + [benches.section(read(file), f"{prefix}b{number}") for number, file in enumerate(found)]
+    return sections + [
+        benches.section(read(file), str(file), f"{prefix}b{number}") for number, file in enumerate(found)
+    ]
 
 
 def _known(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:

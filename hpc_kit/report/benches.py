@@ -10,11 +10,12 @@ from hpc_kit.report.pictures import pictures
 from hpc_kit.report.section import Section, Table, Text
 
 
-def section(document: Document, prefix: str) -> Section:
+def section(document: Document, source: str, prefix: str) -> Section:
     """What a bench has measured, and on what.
 
     Args:
         document: Its result.
+        source: Where that was read.
         prefix: Before every id in the page.
     """
     drawn, notes = pictures(document, document.plots, prefix)
@@ -26,11 +27,13 @@ def section(document: Document, prefix: str) -> Section:
     return Section(
         name=f"bench {document.bench}",
         title=document.title,
-        headline="Interrupted: what was measured until then." if document.interrupted else "Complete.",
-        bad=document.interrupted,
+        source=source,
+        headline=markdown.ended(document),
+        bad=document.interrupted or bool(document.missing),
         failure=None,
         facts=[
             ("Command", shlex.join(document.command)),
+            ("File", source),
             ("Started", document.started),
             ("Ended", document.ended or "no"),
             ("Kernel", document.machine.kernel),

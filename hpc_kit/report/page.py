@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+from markupsafe import Markup, escape
 
 from hpc_kit.report.section import Section
 
@@ -24,5 +28,20 @@ def page(sections: Sequence[Section], made: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    title = ", ".join(section.name for section in sections)
-    return environment.get_template("page.html.j2").render(sections=sections, title=title, made=made)
+    environment.filters["marked"] = marked
+    title = ", ".join(dict.fromkeys(section.name for section in sections))
+    return environment.get_template("page.html.j2").render(sections=told_apart(sections), title=title, made=made)
+
+
+def told_apart(sections: Sequence[Section]) -> list[Section]:
+    """Those of one title with where each comes from behind it."""
+    number = Counter(section.title for section in sections)
+    return [
+        section._replace(title=f"{section.title}: {section.source}") if number[section.title] > 1 else section
+        for section in sections
+    ]
+
+
+def marked(text: str) -> Markup:
+    """A note as HTML: what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before

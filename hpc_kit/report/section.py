@@ -34,6 +34,9 @@ class Section(NamedTuple):
 
     name: str
     title: str
+    source: str
+    """What tells it from another one of its title: its folder, its file."""
+
     headline: str
     """How it ended, in a sentence."""
 

@@ -41,6 +41,7 @@ def section(run: Run, status: JobStatus | None, prefix: str) -> Section:
     return Section(
         name=f"{run.name} {run.job_id}",
         title=f"{run.name}, job {run.job_id}",
+        source=str(run.folder),
         headline=f"{end.state}: {end.sentence}",
         bad=bool(end.exit_status),
         failure=_failure(end),

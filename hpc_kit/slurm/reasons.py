@@ -5,6 +5,7 @@ A reason that is not in the table is explained by its family (`QOSMax...`, `Asso
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -115,6 +116,30 @@ _PHRASES = (
     ("never satisfied", "DependencyNeverSatisfied"),
 )
 
+_LASTING = frozenset({
+    "AccountNotAllowed", "BadConstraints", "DeadLine", "DependencyNeverSatisfied", "FrontEndDown", "InvalidAccount",
+    "InvalidQOS", "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "JobLaunchFailure", "MaxMemPerLimit",
+    "MaxRequeue", "NodeDown", "PartitionConfig", "PartitionDown", "PartitionInactive", "PartitionNodeLimit",
+    "PartitionTimeLimit", "QOSNotAllowed", "QOSTimeLimit", "ReqNodeNotAvail", "ReservationDeleted",
+    "ReservationInvalid",
+})  # fmt: skip
+_OF_ONE_JOB = re.compile(
+    r"(?:Assoc|QOS)(?:M(?:ax|in)\w*(?:PerJob|PerNode|WallDuration|Minutes)|Min|GrpWall|Grp\w+(?<!Run)Minutes)"
+)
+"""Limits that no other job's end makes room under: of each job, and of the minutes that are used up."""
+_OF_MY_JOBS = re.compile(r"(?:Assoc|QOS)Max|QOSJobLimit|Max\w+PerUser|AccountingPolicy")
+
+
+def lasts(reason: str) -> bool:
+    """Whether a job waits until a person changes something: no other job's end lets it start."""
+    name = _name(reason)
+    return name in _LASTING or _OF_ONE_JOB.match(name) is not None
+
+
+def waits_for_my_jobs(reason: str) -> bool:
+    """Whether a job waits for a limit on what its user runs at once."""
+    return not lasts(reason) and _OF_MY_JOBS.match(_name(reason)) is not None
+
 
 def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
     """What a reason of squeue or scontrol means, and what to do.
@@ -123,13 +148,11 @@ def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
         reason: As Slurm prints it, with its brackets and whatever stands behind a comma.
         job_id: For the command to paste.
     """
-    bare = reason.strip()
-    if bare.startswith("(") and bare.endswith(")"):
-        bare = bare[1:-1]
+    bare = _bare(reason)
     name, _, details = bare.partition(",")
-    name, _, inside = name.partition("(")
-    phrase = next((known for words, known in _PHRASES if words in bare.lower()), None)
-    found = _lookup(phrase or name.strip(), bare)
+    _, _, inside = name.partition("(")
+    phrase = _phrase(bare)
+    found = _lookup(_name(bare), bare)
     if found is None:
         return Reason(f"Slurm says: {bare}." if bare else "Slurm gives no reason.", _SHOW.replace("{id}", job_id))
     sentence, step = found
@@ -137,6 +160,21 @@ def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
     if extra and not phrase and not extra.endswith(":") and bare not in sentence:
         sentence = f"{sentence[:-1]} ({extra})."
     return Reason(sentence, step.replace("{id}", job_id))
+
+
+def _bare(reason: str) -> str:
+    bare = reason.strip()
+    return bare[1:-1] if bare.startswith("(") and bare.endswith(")") else bare
+
+
+def _phrase(bare: str) -> str | None:
+    return next((known for words, known in _PHRASES if words in bare.lower()), None)
+
+
+def _name(reason: str) -> str:
+    """A reason's own name, also of what Slurm says in a sentence."""
+    bare = _bare(reason)
+    return _phrase(bare) or bare.partition(",")[0].partition("(")[0].strip()
 
 
 def _lookup(name: str, bare: str) -> tuple[str, str] | None:

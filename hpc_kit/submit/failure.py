@@ -169,7 +169,8 @@ def _of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> Failure:
             return Failure(rank, host, code, killed, headline(traceback), traceback, path)
     log = next((path for path in run.rank_logs(rank) if _tail(path).strip()), None)
     last = _last_lines(_tail(log) if log else "", KILLED_LINES if killed in {"SIGKILL", "SIGTERM"} else TAIL_LINES)
-    memory = [line for line in (*batch, *last) if _MEMORY.search(line)]
+    # Programs write of memory what may have been (Ray's advice); Slurm, and the rank itself, what was.
+    memory = [line for line in (*filter(_SLURM_SAYS.match, batch), *last) if _MEMORY.search(line)]
     ends = [line for line in batch if killed and (match := _TASK.match(line)) and _first(match) == rank]
     told = f"killed by {killed}" if killed else "it failed" if code is None else f"exit code {code}"
     if memory:

@@ -28,9 +28,10 @@ def rank(config: dict[str, list[str]]) -> None:
         for stream in (1, 2):
             os.dup2(log, stream)
     import ddp
-    from hpc_kit.runtime import failure
+    from hpc_kit.runtime import failure, witness
 
-    with failure.claimed(int(os.environ["RANK"])):
+    number = int(os.environ["RANK"])
+    with failure.claimed(number), witness.witnessed(number):
         ddp.main(config["argv"])
 
 

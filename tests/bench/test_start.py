@@ -38,6 +38,10 @@ def slurm(tmp_path: Path) -> start.Slurm:
     return start.Slurm(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
 
 
+def telling() -> start.Telling:
+    return start.Telling(Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0), "a start")
+
+
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
@@ -124,10 +128,12 @@ def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_
 def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start.Slurm) -> None:
     (slurm.folder / "refuse").touch()
     sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
-    start.measure(start.Question(ranks=(2,), ways=("plain srun",), repeats=1), sheet, slurm)
+    start.measure(start.Question(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
     assert not sheet.rows
-    (note,) = sheet.close().notes
-    assert note.startswith("2 ranks, plain srun: the job was not taken")
+    document = sheet.close()
+    (note,) = document.notes
+    assert document.missing == ["2 ranks, plain srun, start 1 of 3"]
+    assert note.startswith("2 ranks, plain srun, start 1 of 3: the job was not taken")
     assert "sbatch: error: no such thing" in note
 
 
@@ -137,7 +143,7 @@ def test_a_job_that_ends_without_a_step_is_told_with_its_log(
     monkeypatch.setattr(one_job, "QUEUE_PAUSE", 0.0)
     (slurm.folder / "silent").touch()
     with pytest.raises(JobFailed, match="job 7 ended without a first step"):
-        start.once("plain srun", 1, 2, slurm, timeout=60)
+        start.once("plain srun", 1, 2, slurm, 60, telling())
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
@@ -145,7 +151,60 @@ def test_a_squeue_without_an_answer_is_no_end(slurm: start.Slurm) -> None:
     squeue = slurm.folder / "bin" / "squeue"
     for said, state in (("Unable to contact slurm controller", "UNKNOWN"), ("Invalid job id specified", "")):
         squeue.write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {said}' >&2\nexit 1\n")
-        assert one_job.state("7", slurm.environ) == state
+        assert one_job.look("7", slurm.environ).state == state
+
+
+QUEUE = """#!/bin/sh
+case "$*" in
+*--user=*) echo "{mine}" ;;
+*) [ -e {folder}/ended ] || echo "PENDING|{reason}" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "mine", "ends"),
+    [
+        ("PartitionConfig", "7 6", True),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "", True),
+        ("(Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions)", "", True),
+        ("AssocMaxJobsLimit", "6", True),  # the job around this bench is all that runs
+        ("AssocMaxJobsLimit", "6 5", False),
+        ("Priority", "", False),
+        ("AssocGrpCpuLimit", "", False),
+    ],
+)
+def test_a_job_that_never_begins_is_not_waited_for(
+    reason: str, mine: str, ends: bool, slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QUEUE_PAUSE", "STUCK", "STUCK_FOR_NODES"):
+        monkeypatch.setattr(one_job, name, 0.0)
+    (slurm.folder / "silent").touch()
+    (slurm.folder / "bin" / "squeue").write_text(QUEUE.format(folder=slurm.folder, reason=reason, mine=mine))
+    slurm = slurm._replace(environ={**slurm.environ, "SLURM_JOB_ID": "6"})
+    kind = one_job.NeverBegins if ends else JobFailed
+    with pytest.raises(kind) as caught:
+        start.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+    assert isinstance(caught.value, one_job.NeverBegins) == ends
+    assert f"PENDING ({reason})" in str(caught.value)
+    assert (slurm.folder / "ended").read_text() == "7\n"
+
+
+def test_ctrl_c_while_a_job_is_submitted_cancels_it(slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch = slurm.folder / "bin" / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\nsleep 0.3\nkill -INT {os.getpid()}\nsleep 0.3\necho 8\n")
+    with pytest.raises(KeyboardInterrupt):
+        one_job.submit(["sbatch"], slurm.environ)
+    assert (slurm.folder / "ended").read_text() == "8\n"
+
+
+def test_a_job_that_does_not_leave_the_queue_is_named(slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_job, "_LEAVING", -1.0)
+    (slurm.folder / "bin" / "squeue").write_text("#!/bin/sh\necho 'RUNNING|None'\n")
+    notes: list[str] = []
+    with one_job.submitted(["sbatch", "--parsable", "/dev/null"], slurm.environ, notes.append):
+        pass
+    assert "scancel 7" in notes[0]
 
 
 def test_the_command_line_of_our_own_ways() -> None:

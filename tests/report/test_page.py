@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from hpc_kit.bench.document import encode
 from hpc_kit.cli.report import command
 from hpc_kit.report import series
-from hpc_kit.report.page import page
+from hpc_kit.report.page import marked, page
 from hpc_kit.report.section import Picture, Section, Table, Text
 from tests.bench import papers
 
@@ -57,6 +58,7 @@ def section(word: str = EVIL) -> Section:
     return Section(
         name=word,
         title=word,
+        source="a folder",
         headline=word,
         bad=True,
         failure=Text(word, word),
@@ -99,6 +101,28 @@ def test_a_page_can_be_read_without_eyes_and_in_the_dark() -> None:
     assert "prefers-color-scheme: dark" in text
     light, dark = (set(re.findall(r"(--\w+):", part)) for part in text.split("prefers-color-scheme: dark", 1))
     assert light <= dark | {"--paper"}
+
+
+def test_benches_of_one_kind_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    for name in ("busy", "idle"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "A.json").write_bytes(encode(papers.document([])))
+    done = CliRunner().invoke(command, [str(tmp_path / "busy/A.json"), str(tmp_path / "idle/A.json"), "--out", "-"])
+    found = Page(done.stdout)
+    titles = f"Collectives: {tmp_path}/busy/A.json", f"Collectives: {tmp_path}/idle/A.json"
+    assert found.said("a") == found.said("h2") == "".join(titles)
+    assert found.said("h1") == "bench comm"
+
+
+def test_a_note_has_code_and_lines() -> None:
+    text = marked("`on <device>` is\nthe `whole")
+    assert text == "<code>on &lt;device&gt;</code> is\nthe `whole"
+
+
+def test_what_could_not_be_measured_is_told_at_the_top(tmp_path: Path) -> None:
+    (tmp_path / "A.json").write_bytes(encode(structs.replace(papers.document([]), missing=["2 ranks", "4 ranks"])))
+    found = Page(CliRunner().invoke(command, [str(tmp_path / "A.json"), "--out", "-"]).stdout)
+    assert "Incomplete: without 2 ranks; 4 ranks." in found.said("p")
 
 
 def test_a_run_folder_and_a_bench_become_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

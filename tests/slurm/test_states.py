@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.slurm.reasons import REASONS
+from hpc_kit.slurm.reasons import REASONS, lasts, waits_for_my_jobs
 from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state, parse_state
 
 
@@ -124,3 +124,43 @@ def test_any_reason_is_explained(text: str) -> None:
     found = explain_reason(text)
     assert found.sentence.endswith(".")
     assert found.next_step
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "PartitionConfig",
+        "(ReqNodeNotAvail, UnavailableNodes:n[1-2])",
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+        "QOSMaxCpuPerJobLimit",
+        "AssocMaxWallDurationPerJobLimit",
+        "AssocMaxGRESMinutesPerJob",
+        "QOSMaxCpuPerNode",
+        "QOSMinGRES",
+        "AssocGrpCPUMinutesLimit",
+        "QOSGrpWallLimit",
+        "launch failed requeued held",
+    ],
+)
+def test_reasons_that_no_other_jobs_end_takes_away(reason: str) -> None:
+    assert lasts(reason)
+    assert not waits_for_my_jobs(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "mine"),
+    [
+        ("AssocMaxJobsLimit", True),
+        ("QOSMaxCpuPerUserLimit", True),
+        ("MaxJobsPerUser", True),
+        ("MaxCpuPerAccount", False),
+        ("AssocGrpCPURunMinutesLimit", False),
+        ("AssocGrpNodeLimit", False),
+        ("Priority", False),
+        ("None", False),
+        ("", False),
+    ],
+)
+def test_reasons_that_end(reason: str, mine: bool) -> None:
+    assert not lasts(reason)
+    assert waits_for_my_jobs(reason) == mine

@@ -1,0 +1,64 @@
+"""A rank that is killed, or crashes in a library, is named although it can say nothing itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.run_files import RUN_VARIABLE, FirstFailure, read_first_failure
+from hpc_kit.runtime import witness
+
+RANK = """
+import ctypes, os, signal, sys
+from hpc_kit.runtime import failure, witness
+with failure.claimed(3), witness.witnessed(3):
+    {end}
+"""
+
+
+def _first(folder: Path, end: str) -> FirstFailure | None:
+    environ = {**os.environ, RUN_VARIABLE: str(folder), "SLURMD_NODENAME": "n7"}
+    subprocess.run([sys.executable, "-c", RANK.format(end=end)], env=environ, check=False, capture_output=True)
+    deadline = time.monotonic() + 10
+    while not (found := read_first_failure(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("end", "codes"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", {137}),
+        # Whoever has started the rank may have taken its status before the witness looks.
+        ("ctypes.string_at(0)", {139, 137}),
+        ("os._exit(5)", {5, 137}),
+        ("raise RuntimeError", {1}),
+    ],
+)
+def test_a_rank_that_ends_without_a_word_is_named(end: str, codes: set[int], tmp_path: Path) -> None:
+    found = _first(tmp_path, end)
+    assert found is not None
+    assert (found.rank, found.host) == (3, "n7")
+    assert found.exit_code in codes
+
+
+@pytest.mark.parametrize("environ", [{RUN_VARIABLE: "here"}, {}])
+def test_a_rank_that_ends_well_is_not(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    if environ:
+        monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
+    with witness.witnessed(0):
+        pass
+    assert read_first_failure(tmp_path) is None
+
+
+def test_how_a_process_has_ended_is_read_while_nobody_has_taken_its_status() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 6)"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert witness.ended_with(process.pid) == 134
+    assert witness.ended_with(process.pid) == 137
