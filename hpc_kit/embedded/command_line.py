@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from hpc_kit.embedded.commands_folder import ABSENT, COMMANDS
@@ -35,9 +36,15 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
         return 1
     try:
         return _answer(command, words, environ)
-    except (HpcKitError, sqlite3.Error) as error:
+    except sqlite3.Error as error:
+        from hpc_kit.embedded.state import trouble
+
+        print(f"{command}: error: {trouble(environ, error)}", file=sys.stderr)
+    except (HpcKitError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
         print(f"{command}: error: {error}", file=sys.stderr)
-        return 1
+    return 1
 
 
 def _answer(command: str, words: list[str], environ: Mapping[str, str]) -> int:
@@ -54,6 +61,9 @@ def _answer(command: str, words: list[str], environ: Mapping[str, str]) -> int:
 
 def main() -> NoReturn:
     """Run and leave; a reader of our output that went away is no error."""
+    for stream in (sys.stdout, sys.stderr):  # paths and names may be any bytes
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
     try:
         status = run(sys.argv[1:], os.environ)
         sys.stdout.flush()

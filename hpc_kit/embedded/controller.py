@@ -14,10 +14,11 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.embedded import processes, start, supervisor, wake
+from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.recover import book_lost, sweep
 from hpc_kit.embedded.schedule import Pass
-from hpc_kit.embedded.state import now
+from hpc_kit.embedded.state import now, unusable
 
 if TYPE_CHECKING:
     from hpc_kit.embedded.records import Job
@@ -50,6 +51,9 @@ class Controller:
                 OSError,
                 sqlite3.Error,
             ) as error:  # a full disk, a process table at its end: the next look may fare better
+                if damaged(error):
+                    log(f"error: {unusable(self.state.directory, error)}")
+                    break
                 log(f"error: {error}")
                 again = now() + LOOK_SECONDS
             if again is None:

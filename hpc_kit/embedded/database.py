@@ -87,6 +87,11 @@ def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -
             db.execute(f'UPDATE {table} SET "{name}" = ?', default)  # noqa: S608 - both are our own names
 
 
+def damaged(error: Exception) -> bool:
+    """Whether the file is no database (any more), which no waiting will change."""
+    return type(error) is sqlite3.DatabaseError
+
+
 def retry(action: Callable[[], T]) -> T:
     """Again while the file is locked: SQLite does not wait by itself where the last one to leave clears up."""
     deadline = time.monotonic() + BUSY_SECONDS
@@ -100,8 +105,18 @@ def retry(action: Callable[[], T]) -> T:
 
 
 def encode(values: Mapping[str, object]) -> list[object]:
-    """Values of a record as columns hold them."""
-    return [json.dumps(value) if name in _JSON else value for name, value in values.items()]
+    """Values of a record as columns hold them; a path that is no UTF-8 as its bytes."""
+    return [json.dumps(value) if name in _JSON else _storable(value) for name, value in values.items()]
+
+
+def _storable(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(value)
+    return value
 
 
 def decode(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
@@ -109,5 +124,7 @@ def decode(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in record._fields:
         value = row[name]
+        if isinstance(value, bytes):
+            value = os.fsdecode(value)
         values[name] = json.loads(value) if name in _JSON else bool(value) if name in _BOOL else value
     return values

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sqlite3
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded.database import NAME, connect, decode, encode, retry
+from hpc_kit.embedded.database import NAME, connect, damaged, decode, encode, retry
 from hpc_kit.embedded.records import Job, Step
 from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load, state_directory
 from hpc_kit.errors import AnswerNo, HpcKitError
@@ -53,8 +54,8 @@ class State:
             AnswerNo: It cannot be made or written.
         """
         settings = load(environ)
-        directory = Path(settings.state) if settings.state else state_directory(environ)
-        state = cls(directory.absolute(), settings)
+        directory = _directory(settings, environ)
+        state = cls(directory, settings)
         state.conf = environ.get(CONF_VARIABLE, "")
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103
@@ -62,11 +63,7 @@ class State:
                 raise PermissionError("it belongs to somebody else")
             state._connect()
         except (OSError, sqlite3.Error) as error:
-            raise AnswerNo(
-                "the embedded Slurm cannot use its state directory",
-                found=f"{directory}: {error}",
-                remedy="set HPC_KIT_SLURM_STATE to a directory that you may write",
-            ) from error
+            raise unusable(directory, error) from error
         return state
 
     def _connect(self) -> sqlite3.Connection:
@@ -202,6 +199,32 @@ class State:
     def _update(self, table: str, changes: Mapping[str, object], where: str, key: Iterable[object]) -> None:
         names = ", ".join(f'"{name}" = ?' for name in changes)
         self.execute(f"UPDATE {table} SET {names} WHERE {where}", [*encode(changes), *key])
+
+
+def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
+    return (Path(settings.state) if settings.state else state_directory(environ)).absolute()
+
+
+def trouble(environ: Mapping[str, str], error: sqlite3.Error) -> AnswerNo:
+    """What is said where the queue of this environment cannot be read or written any more."""
+    return unusable(_directory(load(environ), environ), error)
+
+
+def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
+    """What is said of a state directory that cannot be used."""
+    if damaged(error):
+        file = shlex.quote(str(directory / NAME))
+        return AnswerNo(
+            "the queue of the embedded Slurm is damaged: nothing is started or told until it is put aside",
+            found=f"{directory / NAME}: {error}",
+            remedy=f"jobs that run go on; when they are over: mv {file} {file}.damaged; rm -f {file}-wal {file}-shm\n"
+            "then the queue is empty; files of runs, and logs, are elsewhere and stay",
+        )
+    return AnswerNo(
+        "the embedded Slurm cannot use its state directory",
+        found=f"{directory}: {error}",
+        remedy="set HPC_KIT_SLURM_STATE to a directory that you may write",
+    )
 
 
 def now() -> float:

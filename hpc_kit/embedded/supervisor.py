@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, wake
+from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.records import BATCH_STEP, Step
 from hpc_kit.embedded.srun_orders import send
@@ -63,7 +64,10 @@ class Supervisor:
             OSError,
             sqlite3.Error,
         ) as error:  # a full disk must not end a job that runs: the next look may fare better
-            log(f"error: JobId={self.job.label}: {error}")
+            if not damaged(error):
+                log(f"error: JobId={self.job.label}: {error}")
+            elif self._status is not None:  # its end cannot be booked
+                self._abandon()
             time.sleep(_LOOK_SECONDS)
         return False
 

@@ -50,13 +50,24 @@ class Access(NamedTuple):
         """The state of jobs by id; see `queries.query`."""
         from hpc_kit.slurm.queries import query
 
-        return query(self.runner, ids, self.environ)
+        try:
+            return query(self.runner, ids, self.environ)
+        except SlurmUnavailable:
+            if self._is_gone():
+                return {}
+            raise
 
     def survey(self, ids: Iterable[str], *, ended: bool = True) -> Survey:
         """Everybody's queue, and the state of some jobs by id; see `queries.survey`."""
         from hpc_kit.slurm.queries import survey
 
-        return survey(self.runner, ids, self.environ, ended=ended)
+        found = survey(self.runner, ids, self.environ, ended=ended)
+        return found._replace(unreachable=None) if found.unreachable and self._is_gone() else found
+
+    def _is_gone(self) -> bool:
+        """Whether the embedded Slurm's folder was taken away, and with it every job: nobody will answer any more."""
+        folder = self.environ.get("HPC_KIT_SLURM_STATE")
+        return self.embedded and folder is not None and not os.path.exists(folder)  # noqa: PTH110
 
     def require(self, cluster_name: str) -> None:
         """Refuse to go on where there is no Slurm to take a job or to end one.

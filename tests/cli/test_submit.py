@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,3 +186,15 @@ def test_two_queues_in_one_project_do_not_share_a_runs_folder(
     assert sorted(path.name for path in (project / "runs/bash").iterdir() if path.is_dir()) == ["1", "2", "3", "latest"]
     logs = [(project / f"runs/bash/{number}/rank-0.log").read_text() for number in (1, 2, 3)]
     assert [log.split() for log in logs] == [["one"], ["two"], ["three"]]
+
+
+def test_following_ends_when_the_embedded_slurm_is_taken_away(kit: Kit, project: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hpc_kit", "submit", "--wait", "-j", "1x1", "--", "sleep", "600"]
+    with subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout
+        while "RUNNING" not in (text := follower.stdout.readline()):
+            assert text
+        shutil.rmtree(tmp_path / "slurm")
+        rest = follower.stdout.read()
+    assert follower.returncode == 1
+    assert "ended   UNKNOWN: Slurm no longer knows it, and its script did not reach its end." in rest.splitlines()

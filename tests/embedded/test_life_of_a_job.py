@@ -243,3 +243,14 @@ def test_the_address_of_a_node_that_is_named_by_it(make_slurm: Callable[..., Slu
     job_id = slurm.submit("srun -N1 -n1 -w 127.0.0.2 hostname --ip-address; srun -N2 -n2 -l hostname -I | sort", "-N2")
     slurm.until(job_id, "COMPLETED")
     assert slurm.log(f"slurm-{job_id}.out") == "127.0.0.2\n0: 127.0.0.1\n1: 127.0.0.2\n"
+
+
+def test_a_folder_whose_name_is_no_text_is_a_folder_like_any_other(slurm: Slurm) -> None:
+    folder = slurm.folder / "caf\udce9"
+    folder.mkdir()
+    for command in (["sbatch", "--wait", "--wrap=pwd"], ["srun", "true"], ["salloc", "true"]):
+        subprocess.run(command, env=slurm.environ, cwd=folder, stdin=subprocess.DEVNULL, check=True)
+    assert (folder / "slurm-1.out").read_bytes() == os.fsencode(folder) + b"\n"
+    for command in (["scontrol", "show", "job", "1"], ["squeue", "--states=all", "--format=%Z"]):
+        shown = subprocess.run(command, env=slurm.environ, cwd=folder, capture_output=True, check=True)
+        assert os.fsencode(folder) in shown.stdout

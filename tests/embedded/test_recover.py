@@ -275,7 +275,7 @@ def test_a_broken_state_is_told_and_not_touched(slurm: Slurm) -> None:
     path.write_bytes(b"this is no database, but long enough to be taken for one " * 100)
     status, complaint = slurm.refused("squeue")
     assert status == 1
-    assert complaint.startswith("squeue: error: the embedded Slurm cannot use its state directory\n")
+    assert complaint.startswith("squeue: error: the queue of the embedded Slurm is damaged: ")
     assert str(slurm.directory) in complaint
     assert path.read_bytes().startswith(b"this is no database")
     path.unlink()
@@ -290,3 +290,34 @@ def test_a_state_directory_that_cannot_be_made_is_told(slurm: Slurm) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "set HPC_KIT_SLURM_STATE to a directory that you may write" in done.stderr
+
+
+def test_a_queue_that_is_damaged_while_a_job_runs_is_told_once_and_the_job_runs_to_its_end(slurm: Slurm) -> None:
+    job = slurm.submit(f"{WAITS}; echo end")
+    supervisor(slurm, job)
+    watching = controller(slurm)
+    database = slurm.directory / "slurm.db"
+    with database.open("r+b") as file:
+        file.write(b"\xff" * 4096)
+    for command in (["squeue"], ["sbatch", "--wrap=true"], ["sinfo"]):
+        assert slurm.refused(*command)[1].splitlines() == [
+            (
+                f"{command[0]}: error: the queue of the embedded Slurm is damaged: nothing is started or told until it is "
+                "put aside"
+            ),
+            f"  found  {database}: file is not a database",
+            (
+                f"  do     jobs that run go on; when they are over: mv {database} {database}.damaged; "
+                f"rm -f {database}-wal {database}-shm"
+            ),
+            "         then the queue is empty; files of runs, and logs, are elsewhere and stay",
+        ]
+    wait_for(lambda: not os.path.exists(f"/proc/{watching}"))
+    assert (slurm.directory / "controller.log").read_text().count("error:") == 1
+    (slurm.folder / "go").touch()
+    wait_for(lambda: not slurm.processes())
+    assert slurm.log(f"slurm-{job}.out").split() == ["run", "0", "end"]
+    database.rename(f"{database}.damaged")
+    for name in ("slurm.db-wal", "slurm.db-shm"):
+        (slurm.directory / name).unlink(missing_ok=True)
+    slurm.until(slurm.submit("true"), "COMPLETED")
