@@ -10,8 +10,10 @@ from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import MARK, Directive, Directives, read_directives
 from hpc_kit.slurm.options import Given, check_value, parse_options
 
-PLUGIN_OPTION = re.compile(r"--(no-)?container-")
-"""Options of the container plugin that many sites add to Slurm; --container itself is Slurm's."""
+PLUGIN_OPTION = re.compile(
+    r"--(no-)?container-|--(image|imagevolume|module|modules|volume|ccm|environment|uenv|view|auks|ear[a-z-]*)(=|\Z)"
+)
+"""Options of plugins that many sites add to Slurm: containers (pyxis, Shifter, CSCS), Kerberos, energy."""
 
 
 class Placed(NamedTuple):

@@ -24,6 +24,10 @@ class Geometry(NamedTuple):
     said: bool = True
     least_nodes: int = 1
 
+    def once_a_node(self) -> Geometry:
+        """What is started on each node, once."""
+        return self._replace(ntasks=self.nodes, per_node=1)
+
     @property
     def several_nodes(self) -> bool:
         """It has more than one node, for sure."""
@@ -49,6 +53,8 @@ class Geometry(NamedTuple):
         return {name: str(count) for name, count in counts.items() if count is not None and self.said}
 
 
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+
 UNKNOWN = Geometry(None, None, None, said=False)
 
 
@@ -56,14 +62,14 @@ def job_geometry(options: Mapping[str, str]) -> Geometry:
     """The counts that a job's options ask for."""
     nodes, least = _nodes(options.get("nodes"), options.get("nodelist"))
     ntasks, per_node = _count(options, "ntasks"), _count(options, "ntasks-per-node")
-    gpus = any(name in options for name in ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"))
-    gpus = gpus or options.get("gres", "").startswith("gpu") or "gres/gpu" in options.get("tres-per-task", "")
+    gpus = any(name in options for name in GPU_OPTIONS) or _of_gres(options.get("gres", "")) is not None
+    gpus = gpus or "gres/gpu" in options.get("tres-per-task", "")
     said = any(name in options for name in ("nodes", "nodelist", "ntasks", "ntasks-per-node"))
     if "ntasks-per-gpu" in options or "ntasks-per-socket" in options or "ntasks-per-core" in options:
         return Geometry(nodes, None, None, _count(options, "cpus-per-task"), None, gpus, said, least)
     nodes = nodes if nodes is not None or "nodes" in options or (ntasks or 1) > 1 else 1
     ntasks, per_node = _tasks(nodes, ntasks, per_node)
-    on_node = _gpus_per_node(options, per_node)
+    on_node = _gpus_per_node(options, per_node, nodes if "nodes" in options else None)
     return Geometry(nodes, ntasks, per_node, _count(options, "cpus-per-task"), on_node, gpus, said, least)
 
 
@@ -72,13 +78,12 @@ def step_geometry(job: Geometry, step: Stage | None) -> Geometry:
     if step is None:
         return Geometry(1, 1, 1, job.cpus_per_task, job.gpus_per_node, job.gpus)
     if step.kind == "mpirun":
-        named = step.option("n", "np", "c")
-        return Geometry(None, _number(named.text) if named else None, None, gpus=job.gpus, said=named is not None)
+        return _mpirun(job, step)
     texts = {name: text.text for name, text in step.options.items()}
     if step.opaque or step.fault or any("$" in texts.get(name, "") for name in ("nodes", "ntasks", "ntasks-per-node")):
         return UNKNOWN
     if not texts.keys() & {"nodes", "nodelist", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "exclude", "relative"}:
-        return job
+        return job._replace(gpus_per_node=_gpus_of_step(job, texts, job.nodes, job.per_node))
     nodes, least = (job.nodes, job.least_nodes) if "nodes" not in texts else _nodes(texts["nodes"], None)
     if "nodes" not in texts and texts.keys() & {"nodelist", "exclude", "relative"}:
         nodes, least = None, 1
@@ -89,7 +94,27 @@ def step_geometry(job: Geometry, step: Stage | None) -> Geometry:
     if ntasks == 1:
         nodes, least = 1, 1
     ntasks, per_node = _tasks(nodes, ntasks, per_node)
-    return Geometry(nodes, ntasks, per_node, job.cpus_per_task, job.gpus_per_node, job.gpus, job.said, least)
+    on_node = _gpus_of_step(job, texts, nodes, per_node)
+    return Geometry(nodes, ntasks, per_node, job.cpus_per_task, on_node, job.gpus, job.said, least)
+
+
+def _mpirun(job: Geometry, step: Stage) -> Geometry:
+    """That of an MPI's starter: it takes the job's tasks, as many on each node, unless it is told where to put them."""
+    named = step.option("n", "np", "c")
+    ntasks = _number(named.text) if named else job.ntasks
+    placed = step.option("npernode", "N", "ppn", "tasks_per_node")
+    ppr = re.match(r"ppr:(\d+):node", step.options["map-by"].text) if "map-by" in step.options else None
+    per_node = _number(ppr[1]) if ppr else _number(placed.text) if placed else None
+    told = step.options.keys() & {"map-by", "H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"}
+    if per_node is None and not placed and not told and ntasks is not None and ntasks == job.ntasks:
+        return job
+    return Geometry(None, ntasks, per_node, None, None, job.gpus, said=named is not None)
+
+
+def _gpus_of_step(job: Geometry, texts: Mapping[str, str], nodes: int | None, per_node: int | None) -> int | None:
+    if texts.keys() & {*GPU_OPTIONS, "gres", "tres-per-task"}:
+        return _gpus_per_node(texts, per_node, nodes)
+    return job.gpus_per_node
 
 
 def _tasks(nodes: int | None, ntasks: int | None, per_node: int | None) -> tuple[int | None, int | None]:
@@ -125,14 +150,25 @@ def _number(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
 
 
-def _gpus_per_node(options: Mapping[str, str], per_node: int | None) -> int | None:
+def _gpus_per_node(options: Mapping[str, str], per_node: int | None, nodes: int | None) -> int | None:
+    """GPUs on each node; `nodes` divide those of the whole job."""
     for name in ("gpus-per-node", "gres"):
-        parts = options.get(name, "").split(":")
-        if name == "gres":
-            if parts[0] != "gpu" or "," in options[name]:
-                continue
-            parts = parts[1:]
-        if count := _number(parts[-1] if parts else ""):
-            return count
+        found = _of_gres(options.get(name, ""), bare=name != "gres")
+        if found:
+            return found
     each = _number(options.get("gpus-per-task", "").rpartition(":")[2])
-    return each * per_node if each and per_node else None
+    if each and per_node:
+        return each * per_node
+    total = _number(options.get("gpus", "").rpartition(":")[2])
+    return total // nodes if total and nodes and total % nodes == 0 else None
+
+
+def _of_gres(text: str, *, bare: bool = False) -> int | None:
+    """The GPUs of `gpu:a100:4,nvme:1` (`bare`: `a100:4`); None without any."""
+    found: list[int] = []
+    for part in text.split(","):
+        words = re.sub(r"\(.*?\)", "", part).removeprefix("gres/").split(":")
+        words = ["gpu", *words] if bare and part else words
+        if words[0] == "gpu":
+            found.append(int(words[-1]) if words[-1].isdigit() else 1)
+    return sum(found) if found else None

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from hpc_kit.script import launchers
-from hpc_kit.script.shell.values import Text
+from hpc_kit.script.shell.values import Text, join
 from hpc_kit.script.stages import (
     AGENTS,
     CONTAINERS,
     MPIRUN,
     PYTHON,
+    REMOTE,
     SHELLS,
     WRAPPERS,
     Code,
@@ -38,16 +39,14 @@ def read_launch(words: Sequence[Text]) -> LaunchLine:
         elif name == "env":
             stage, rest, given = _env(rest)
             gives += given
-        elif name in WRAPPERS:
-            stage, rest = _wrapper(rest, *WRAPPERS[name])
-        elif name in CONTAINERS:
-            stage, rest = _to_known(rest)
+        elif name in WRAPPERS or name in CONTAINERS:
+            stage, rest = _wrapper(rest, *WRAPPERS[name]) if name in WRAPPERS else _to_known(rest)
         elif name in AGENTS or name == "torchrun":
             stage, rest = launchers.agent(name, rest)
         elif PYTHON.match(name):
             stage, rest = launchers.python(rest)
-        elif name in SHELLS:
-            stage, code = _shell(rest)
+        elif name in SHELLS or name in REMOTE:
+            stage, code = _shell(rest) if name in SHELLS else _remote(rest, *REMOTE[name])
             return LaunchLine((*stages, stage), tuple(gives), code)
         else:
             stage, rest = Stage("program", tuple(rest), {}), []
@@ -83,6 +82,16 @@ def _to_known(words: list[Text]) -> tuple[Stage, list[Text]]:
         if starts_something(words[index], alone=True):
             return Stage("wrapper", tuple(words), {}), words[index:]
     return Stage("program", tuple(words), {}), []
+
+
+def _remote(words: list[Text], valued: str, positional: int) -> tuple[Stage, Code | None]:
+    """An ssh, and what the shell of the other host reads: all words behind the host, as one text."""
+    index = 1
+    while index < len(words) and words[index].text.startswith("-"):
+        text = words[index].text
+        index += 2 if not text.startswith("--") and text[-1:] in valued and len(text) == 2 else 1
+    command = words[index + positional :]
+    return Stage("ssh", tuple(words), {}), Code(join(command, separator=" "), remote=True) if command else None
 
 
 def _shell(words: list[Text]) -> tuple[Stage, Code | None]:

@@ -12,8 +12,8 @@ from hpc_kit.slurm.options import parse_options
 
 _MPIRUN_ARITY = {
     "H": 1, "N": 1, "bind-to": 1, "c": 1, "env": 2, "f": 1, "genv": 2, "genvlist": 1, "gmca": 2, "host": 1,
-    "hostfile": 1, "hosts": 1, "machinefile": 1, "map-by": 1, "mca": 2, "n": 1, "np": 1, "npernode": 1, "output": 1,
-    "path": 1, "ppn": 1, "prefix": 1, "rank-by": 1, "wdir": 1, "x": 1,
+    "hostfile": 1, "hosts": 1, "machinefile": 1, "map-by": 1, "mca": 2, "n": 1, "np": 1, "npernode": 1, "o": 1,
+    "output": 1, "path": 1, "ppn": 1, "prefix": 1, "rank-by": 1, "wdir": 1, "x": 1,
 }  # fmt: skip
 """How many words each of mpirun's options takes, over all MPIs."""
 
@@ -119,6 +119,11 @@ def agent(name: str, words: list[Text]) -> tuple[Stage, list[Text]]:
     return _argparse(name, words, rest)
 
 
+def _may_be_several(word: Text) -> bool:
+    """A variable that is not known, and may hold options."""
+    return word.opaque or bool(re.fullmatch(r"\$[@*]|\$\{(\w+\[)?[@*]\]?\}", word.text))
+
+
 def _is_file(word: Text) -> bool:
     return word.text.endswith(".py")
 
@@ -126,16 +131,18 @@ def _is_file(word: Text) -> bool:
 def _argparse(kind: str, words: list[Text], rest: list[Text]) -> tuple[Stage, list[Text]]:
     """Options as argparse takes them, up to the program; that one is Python's unless it is said otherwise."""
     options: dict[str, Text] = {}
+    overruled: list[Text] = []
     index, opaque = 0, False
     while index < len(rest):
         text = rest[index].text
-        if rest[index].opaque and index + 1 < len(rest):
+        if _may_be_several(rest[index]) and index + 1 < len(rest):
             opaque = True
         elif not text.startswith("-"):
             break
         else:
             name, equals, value = text.lstrip("-").partition("=")
             name = name.replace("_", "-")
+            overruled += [options[name]] if name in options else []
             following = rest[index + 1] if index + 1 < len(rest) else None
             if equals:
                 options[name] = rest[index].part(len(text) - len(value), len(text))
@@ -146,7 +153,8 @@ def _argparse(kind: str, words: list[Text], rest: list[Text]) -> tuple[Stage, li
                 index += 1
         index += 1
     program = rest[index:]
-    stage = Stage(kind, tuple(words), options, opaque=opaque)
+    opaque = opaque or (bool(program) and _may_be_several(program[0]))
+    stage = Stage(kind, tuple(words), options, opaque=opaque, overruled=tuple(overruled))
     if not program or "no-python" in options:
         return stage, program
     module = [program[0]._replace(text="-m")] if options.keys() & {"m", "module"} else []

@@ -10,11 +10,14 @@ from typing import NamedTuple
 from hpc_kit.script.directive_lines import Placed, Problem, Read, read_all
 from hpc_kit.script.geometry import UNKNOWN, Geometry, job_geometry, step_geometry
 from hpc_kit.script.launch import read_launch
+from hpc_kit.script.shell.csh import CSH, as_sh
 from hpc_kit.script.shell.parse import Parsed, parse
 from hpc_kit.script.shell.trace import Assigned, Step, Trace, seed
 from hpc_kit.script.shell.values import Environment
-from hpc_kit.script.stages import AGENTS, HELPERS, MULTIPLIERS, SHELLS, Stage
+from hpc_kit.script.stages import AGENTS, BUILTINS, HELPERS, MULTIPLIERS, SHELLS, Stage
 from hpc_kit.slurm.directives import Directives
+
+LOOPS = frozenset({"for", "while", "until", "select"})
 
 
 class Launch(NamedTuple):
@@ -46,6 +49,12 @@ class Launch(NamedTuple):
     def agent(self) -> Stage | None:
         """The torchrun, accelerate or deepspeed in it."""
         return self.stage(*AGENTS)
+
+    @property
+    def repeated(self) -> bool:
+        """It stands in a loop."""
+        kinds = {place.compound.kind for place in self.step.place.outward() if place.compound is not None}
+        return bool(kinds & LOOPS)
 
     @property
     def trains(self) -> bool:
@@ -132,10 +141,18 @@ class Script:
 
     def geometry_of(self, launch: Launch) -> Geometry:
         """How many nodes and tasks a launch line gets."""
-        return UNKNOWN if self.heterogeneous else step_geometry(self.geometry, launch.multiplier)
+        if self.heterogeneous:
+            return UNKNOWN
+        remote = launch.stage("ssh")
+        if remote is None:
+            return step_geometry(self.geometry, launch.multiplier)
+        # Hosts are mostly those of the job, one after the other.
+        return self.geometry.once_a_node() if launch.repeated or remote.name != "ssh" else UNKNOWN
 
     @cached_property
     def _parsed(self) -> Parsed:
+        if self.interpreter in CSH:
+            return parse(as_sh(self.lines))
         return parse("\n".join(self.lines) if self.is_shell else "")
 
     @property
@@ -169,6 +186,11 @@ class Script:
         """Every command that starts a program, as a launch line."""
         return self._trace[1]
 
+    def is_cut(self, launch: Launch) -> bool:
+        """The next command is an option: the line was meant to go on."""
+        index = next(number for number, step in enumerate(self.steps) if step is launch.inner)
+        return index + 1 < len(self.steps) and bool(re.match(r"--?[A-Za-z]", self.steps[index + 1].name))
+
     @property
     def sources_others(self) -> bool:
         """It reads other files of shell in, beside the usual set-up of an environment: what they set is not known."""
@@ -180,8 +202,15 @@ class Script:
         )
 
     @property
+    def readable(self) -> bool:
+        """All its commands are known, though perhaps not in which order they run."""
+        return (self.is_shell or self.interpreter in CSH) and self._parsed.trouble is None
+
+    @property
     def unread(self) -> str | None:
         """What of it could not be read."""
+        if self.interpreter in CSH:
+            return f"how it ends: it is for {self.interpreter}"
         if not self.is_shell:
             return f"the shell's rules: it is for {self.interpreter}"
         trouble = self._parsed.trouble
@@ -198,20 +227,11 @@ def read_script(text: str, name: str = "script") -> Script:
     return Script(text, name)
 
 
-_BUILTINS = frozenset({
-    ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",
-    "enable", "eval", "exit", "export", "false", "fc", "fg", "getopts", "hash", "help", "history", "jobs", "kill",
-    "let", "local", "logout", "mapfile", "module", "popd", "printf", "pushd", "pwd", "read", "readarray",
-    "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test", "times", "trap", "true", "type",
-    "typeset", "ulimit", "umask", "unalias", "unset", "wait",
-})  # fmt: skip
-
-
 def _nested(
     trace: Trace, step: Step, launches: list[Launch], outer: tuple[Stage, ...] = (), root: Step | None = None
 ) -> None:
     """Note a command as a launch line; go through the code that it starts, too."""
-    if step.name in _BUILTINS or step.name.startswith(("$(", "`")):
+    if step.name in BUILTINS or step.name.startswith(("$(", "`")):
         return
     parsed = read_launch(step.words)
     stages = outer + parsed.stages
@@ -225,4 +245,6 @@ def _nested(
     def inner(trace: Trace, inside: Step) -> None:
         _nested(trace, inside, launches, stages, root or step)
 
-    trace.code(parsed.code.text, trace.environment.child(parsed.code.arguments, task=task), step.place, inner)
+    code = parsed.code
+    environment = Environment({}, task=True) if code.remote else trace.environment.child(code.arguments, task=task)
+    trace.code(code.text, environment, step.place, inner)

@@ -20,9 +20,9 @@ AGENTS = ("torchrun", "accelerate", "deepspeed")
 class Stage(NamedTuple):
     """One program of a launch line.
 
-    `kind` is `srun`, `mpirun`, `torchrun`, `accelerate`, `deepspeed`, `python`, `shell`, `wrapper` or `program`;
+    `kind` is `srun`, `mpirun`, `ssh`, `torchrun`, `accelerate`, `deepspeed`, `python`, `shell`, `wrapper` or `program`;
     `options` go by their long name with `-` for `_`; `opaque`: some may hide in a variable that is not known;
-    `fault`: Slurm would not take them.
+    `fault`: Slurm would not take them; `overruled`: values that a later word of the same option replaces.
     """
 
     kind: str
@@ -30,6 +30,7 @@ class Stage(NamedTuple):
     options: Mapping[str, Text]
     opaque: bool = False
     fault: DirectiveError | None = None
+    overruled: tuple[Text, ...] = ()
 
     @property
     def name(self) -> str:
@@ -42,10 +43,11 @@ class Stage(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Shell code that a stage runs (`bash -c CODE name arguments`)."""
+    """Shell code that a stage runs (`bash -c CODE name arguments`); `remote`: with no variable of this shell."""
 
     text: Text
-    arguments: tuple[Text, ...]
+    arguments: tuple[Text, ...] = ()
+    remote: bool = False
 
 
 class LaunchLine(NamedTuple):
@@ -55,6 +57,15 @@ class LaunchLine(NamedTuple):
     gives: tuple[tuple[str, Text], ...] = ()
     code: Code | None = None
 
+
+BUILTINS = frozenset({
+    ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",
+    "enable", "eval", "exit", "export", "false", "fc", "fg", "getopts", "hash", "help", "history", "jobs", "kill",
+    "let", "local", "logout", "mapfile", "module", "popd", "printf", "pushd", "pwd", "read", "readarray",
+    "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test", "times", "trap", "true", "type",
+    "typeset", "ulimit", "umask", "unalias", "unset", "wait",
+})  # fmt: skip
+"""What bash does itself."""
 
 HELPERS = frozenset({
     "aklog", "apptainer", "awk", "basename", "cat", "chmod", "chown", "cksum", "clear", "cmp", "conda", "cp",
@@ -113,11 +124,23 @@ CONTAINERS |= {
 }
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*\Z")
 SHELLS = {"bash", "sh", "dash", "zsh", "ksh"}
-MPIRUN = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "mpirun.mpich", "mpiexec.openmpi"}
+MPIRUN = {
+    "aprun", "ibrun", "jsrun", "lrun", "mpiexec", "mpiexec.hydra", "mpiexec.openmpi", "mpiexec.slurm", "mpirun",
+    "mpirun.mpich", "mpirun.openmpi", "mpirun_rsh", "orterun", "prterun", "prun",
+}  # fmt: skip
+"""MPI's starters, and those that sites put in their place (ibrun at TACC, prun at others)."""
+
+REMOTE: dict[str, tuple[str, int]] = {
+    "ssh": ("BbcDEeFIiJLlmOoPpQRSWw", 1),
+    "pdsh": ("wxftulRNIcgXM", 0),
+    "clush": ("wxgXflutOm", 0),
+}
+"""Programs that start a command on other hosts: short options with a value, and words before the command."""
 
 
 def starts_something(text: Text, *, alone: bool = False) -> bool:
     """Whether a word is a program that this module knows; `alone`: one that is not also a tool's subcommand."""
     name = PurePath(text.text).name
-    known = {*MPIRUN, *AGENTS, *SHELLS} if alone else {"srun", "env", *MPIRUN, *WRAPPERS, *CONTAINERS, *AGENTS, *SHELLS}
+    known = {*MPIRUN, *AGENTS, *SHELLS}
+    known |= set() if alone else {"srun", "env", *REMOTE, *WRAPPERS, *CONTAINERS}
     return name in known or bool(PYTHON.match(name)) or name.endswith((".py", ".sh"))

@@ -356,7 +356,7 @@ def test_counts_of_a_job(options: dict[str, str], nodes: int | None, ntasks: int
         ("srun -N$N x", (None, None, None)),
         ("srun $ARGS python x.py", (None, None, None)),
         ("srun -w n1 -n2 x", (None, 2, None)),
-        ("mpirun -np 8 x", (None, 8, None)),
+        ("mpirun -np 8 x", (4, 8, 2)),
         ("x", (1, 1, 1)),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_kit.script.rules import ending, form, launch, options, rendezvous, secrets, signals
+from hpc_kit.script.rules import agents, ending, form, launch, lines, options, rendezvous, secrets, signals
 from hpc_kit.script.rules.base import Evidence as Evidence
 from hpc_kit.script.rules.base import Finding as Finding
 from hpc_kit.script.rules.base import Rule as Rule
@@ -12,7 +12,17 @@ from hpc_kit.script.rules.base import Subject as Subject
 
 RULES: tuple[Rule, ...] = tuple(
     sorted(
-        (*form.RULES, *options.RULES, *launch.RULES, *rendezvous.RULES, *ending.RULES, *signals.RULES, *secrets.RULES),
+        (
+            *form.RULES,
+            *lines.RULES,
+            *options.RULES,
+            *launch.RULES,
+            *agents.RULES,
+            *rendezvous.RULES,
+            *ending.RULES,
+            *signals.RULES,
+            *secrets.RULES,
+        ),
         key=lambda rule: rule.code,
     )
 )

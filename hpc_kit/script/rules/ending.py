@@ -11,6 +11,11 @@ from hpc_kit.script.shell.trace import Place, Step
 from hpc_kit.script.shell.tree import Simple
 
 _KEEP = 'srun ... || status=$?, and exit "$status" as the last line'
+_SHORT = frozenset({
+    "", ":", "cat", "cd", "conda", "cp", "date", "deactivate", "declare", "df", "echo", "export", "free", "hostname",
+    "ls", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd", "pwd", "rm", "set", "shopt", "squeue",
+    "touch", "true", "ulimit", "unset",
+})  # fmt: skip
 _LOOPS = {"for", "while", "until", "select", "case"}
 
 
@@ -109,7 +114,10 @@ def lost_status(subject: Subject) -> Iterator[Fault]:
     Documented: slurm.schedmd.com/job_exit_code.html.
     """
     found = fate(subject.script)
-    if found is None or found.background or found.pipe is not None:
+    if found is None or found.pipe is not None:
+        return
+    if found.background:
+        yield from _lost_behind_wait(found)
         return
     step, shield, followers = found.launch.step, found.shield, found.followers
     if shield is not None:
@@ -129,6 +137,24 @@ def lost_status(subject: Subject) -> Iterator[Fault]:
         yield found.fault(what, f"set -e at the top; or {_KEEP}", last.line)
 
 
+def _lost_behind_wait(found: Fate) -> Iterator[Fault]:
+    """`wait "$pid"` has the training's status, and what follows it another."""
+    waits = [index for index, step in enumerate(found.followers) if step.name == "wait" and len(step.words) > 1]
+    if not waits or found.followers[waits[-1]].errexit or _shielded(found.followers[waits[-1]]):
+        return
+    last = _last_word(found.followers[waits[-1] + 1 :])
+    if last is not None:
+        assigned = f"{last.command.assignments[0].name}=" if last.command.assignments else ""
+        what = f"the job's exit status is that of '{last.name or assigned}' in line {last.line}, not that of wait"
+        yield found.fault(what, 'wait "$pid" || status=$?, and exit "$status" as the last line', last.line)
+
+
+def _shielded(step: Step) -> bool:
+    """Its status is looked at: by `if`, `||` or `&&`."""
+    places = list(step.place.outward())
+    return any(place.role == "condition" or len(place.chain.pipelines) > 1 for place in places)
+
+
 @rule("KIT402")
 def bare_wait(subject: Subject) -> Iterator[Fault]:
     """A bare `wait` forgets how the training ended.
@@ -144,8 +170,8 @@ def bare_wait(subject: Subject) -> Iterator[Fault]:
         return
     waits = [step for step in found.followers if step.name == "wait"]
     if not waits:
-        # Whatever is not a mere message may wait in its own way.
-        if all(step.name in {"", "echo", "printf", "date"} for step in found.followers):
+        # Whatever is not known may wait in its own way.
+        if all(_is_short(step) for step in found.followers):
             what = "started in the background and not waited for: the job ends at once"
             yield found.fault(what, 'remove the &; or pid=$! behind it, and wait "$pid"')
         return
@@ -153,8 +179,16 @@ def bare_wait(subject: Subject) -> Iterator[Fault]:
         wait = waits[-1]
         what = "wait without a process id returns 0 whatever happened: a failed training is COMPLETED"
         remedy = 'pid=$! behind the &, and wait "$pid"'
-        severity: Severity | None = None if found.sure or found.launch.multiplier else "warning"
+        many = found.launch.multiplier or found.launch.stage("ssh")
+        severity: Severity | None = None if found.sure or many else "warning"
         yield Fault(wait.line, wait.command.column, what, remedy, (found.launch.step.line,), severity)
+
+
+def _is_short(step: Step) -> bool:
+    """It ends within minutes, and waits for nobody."""
+    if step.name == "sleep":
+        return len(step.words) == 2 and step.words[1].text.isdigit() and int(step.words[1].text) < 600
+    return step.name in _SHORT
 
 
 @rule("KIT403")

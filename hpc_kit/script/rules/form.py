@@ -94,6 +94,12 @@ def unseen_directives(subject: Subject) -> Iterator[Fault]:
     for number, line in enumerate(script.lines, start=1):
         if number in script.comments and re.match(rf"\s+{MARK}\s+-", line):
             yield Fault(number, 1, f"ignored in silence: {MARK} does not begin the line", "remove the spaces before it")
+    for step in script.steps:
+        name = step.words[0].text if step.words and not step.task else ""
+        if re.fullmatch(r"[^\w/.]?#?SBATCH", name) and len(step.words) > 1 and step.words[1].text.startswith("-"):
+            yield Fault(
+                step.line, step.command.column, f"{name} is a command to the shell", f"write {MARK}, at the top"
+            )
 
 
 @rule("KIT105")

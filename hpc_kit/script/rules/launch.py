@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from hpc_kit.script.directive_lines import mending
 from hpc_kit.script.geometry import Geometry
-from hpc_kit.script.reader import Script
+from hpc_kit.script.reader import Launch, Script
+from hpc_kit.script.rules.agents import processes
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.stages import HELPERS, Stage
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
-_OTHER_WAYS = frozenset({"ssh", "pdsh", "clush", "parallel", "horovodrun", "ray", "dask", "ibrun", "aprun", "jsrun"})
+_OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
 _RANKS = re.compile(r"(\w+_)?(RANK|PROCESS_ID|PROCID|NODE_ID|NODEID|MACHINE_ID|LOCALID)\Z")
 
 
@@ -29,7 +30,7 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), DESCRIPTION; srun(1).
     """
     script, geometry = subject.script, subject.script.geometry
-    if not geometry.said or not geometry.several_tasks or script.heterogeneous or script.unread:
+    if not geometry.said or not geometry.several_tasks or script.heterogeneous or not script.readable:
         return
     if any(launch.multiplier for launch in script.launches) or not _nothing_unknown(script):
         return
@@ -56,7 +57,11 @@ def _nothing_unknown(script: Script) -> bool:
     """No program of the batch script may start tasks in a way that is not seen here."""
     for launch in script.launches:
         program = launch.program
-        if program.name in _OTHER_WAYS or (program.kind in {"program", "shell"} and program.name not in HELPERS):
+        if (
+            launch.stage("ssh")
+            or program.name in _OTHER_WAYS
+            or (program.kind in {"program", "shell"} and program.name not in HELPERS)
+        ):
             return False
     return True
 
@@ -83,11 +88,11 @@ def multiplied_agents(subject: Subject) -> Iterator[Fault]:
         if agent is None or multiplier is None or launch.stages.index(agent) < launch.stages.index(multiplier):
             continue
         geometry = script.geometry_of(launch)
-        processes = _processes(agent)
-        if (geometry.per_node or 1) <= 1 or processes == 1 or _one_agent_a_task(agent, geometry):
+        count = processes(agent)
+        if (geometry.per_node or 1) <= 1 or count == 1 or _one_agent_a_task(agent, geometry):
             continue
-        each = f"{processes} processes" if processes else "processes of its own"
-        total = f": {processes * (geometry.per_node or 1)} a node" if processes else ""
+        each = f"{count} processes" if count else "processes of its own"
+        total = f": {count * (geometry.per_node or 1)} a node" if count else ""
         first = agent.words[0]
         yield Fault(
             first.line,
@@ -96,20 +101,6 @@ def multiplied_agents(subject: Subject) -> Iterator[Fault]:
             f"--ntasks-per-node=1, or {multiplier.name} python train.py without {agent.kind}",
             (script.line_of("ntasks-per-node", "ntasks"), launch.step.line),
         )
-
-
-def _processes(agent: Stage) -> int | None:
-    """Processes that an agent starts on its node; None: several, or not known how many."""
-    if agent.kind == "torchrun":
-        text = agent.option("nproc-per-node")
-        if text is None:
-            return 1
-        return int(text.text) if text.text.isdigit() else None
-    text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
-    if text is None or not text.text.isdigit():
-        return None
-    nodes = int(machines.text) if machines and machines.text.isdigit() else 1
-    return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
 
 
 def _one_agent_a_task(agent: Stage, geometry: Geometry) -> bool:
@@ -137,17 +128,41 @@ def early_expansion(subject: Subject) -> Iterator[Fault]:
             continue
         if launch.multiplier is not None and launch.multiplier.kind == "mpirun":
             geometry = script.geometry
-        for read in [read for word in launch.step.words for read in word.reads]:
-            if _differs(read.name, geometry):
+        idle = _without_effect(launch)
+        for read in [read for word in (*launch.step.words, *launch.inner.words) for read in word.reads]:
+            if _differs(read.name, geometry) and (read.line, read.column) not in idle:
                 yield _early(read.name, read.line, read.column, geometry, launch.step.line)
-    multiple = [script.geometry_of(launch) for launch in script.launches if launch.multiplier]
+    yield from _early_exports(script)
+
+
+def _early_exports(script: Script) -> Iterator[Fault]:
+    """Exported ranks that a program would read."""
+    training = [launch for launch in script.launches if launch.multiplier and launch.trains]
+    multiple = [script.geometry_of(launch) for launch in training]
+    agents = all(launch.agent for launch in training)
     inside = {each.name for each in script.assigned if each.task}
     for each in script.assigned:
+        # An agent gives its processes ranks of their own, and takes its own from its options.
+        if agents and not each.name.startswith("PET_"):
+            continue
         if each.exported and not each.task and each.name not in inside and _RANKS.match(each.name):
             for read in each.value.reads:
                 wide = next((geometry for geometry in multiple if _differs(read.name, geometry)), None)
                 if wide is not None:
                     yield _early(read.name, read.line, read.column, wide, each.line)
+
+
+def _without_effect(launch: Launch) -> set[tuple[int, int]]:
+    """Places of values that the agent does not take: a later word says otherwise, or it gets its number by meeting."""
+    agent = launch.agent
+    if agent is None:
+        return set()
+    values = [*agent.overruled]
+    backend = agent.option("rdzv-backend")
+    number = agent.option("node-rank", "machine-rank")
+    if number is not None and backend is not None and backend.text != "static":
+        values.append(number)
+    return {(piece.origin.line, piece.origin.column) for value in values for piece in value.pieces}
 
 
 def _differs(name: str, geometry: Geometry) -> bool:

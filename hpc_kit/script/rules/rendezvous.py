@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.script.reader import Launch, Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.values import Text
+from hpc_kit.script.stages import Stage
 
 EPHEMERAL = (32768, 60999)
 """Ports that Linux hands out by itself (net.ipv4.ip_local_port_range)."""
@@ -16,6 +17,8 @@ _LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.
 _ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
 _URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|[^\s:/\[\]]+):\d+)(?=/|\?|\Z)")
 """The init_method of init_process_group, as programs take it: --dist-url tcp://HOST:PORT."""
+_THIS_HOST = re.compile(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
+_MEET = "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun reads no MASTER_ADDR"
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
@@ -34,18 +37,39 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
     if not script.geometry.several_nodes or not wide:
         return
     remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    places = [each.value for each in script.assigned if each.name == "MASTER_ADDR" and each.value.known]
+    on_each = f"another machine on each of the {script.geometry.least_nodes} nodes"
+    lines = (script.line_of("nodes"),)
+    places = [each.value for each in script.assigned if each.name == "MASTER_ADDR"]
+    own = [each.value for each in script.assigned if each.name == "MASTER_ADDR" and each.task]
     for launch in wide:
-        option = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent else None
-        if option is not None and option.known and "standalone" not in (launch.agent.options if launch.agent else ()):
-            places.append(option)
-        places += [url for url in _urls(launch) if url.known]
+        agent = launch.agent
+        option = agent.option(*_ADDRESS_OPTIONS) if agent else None
+        if agent is not None and "standalone" not in agent.options:
+            places += [option] if option else []
+            own += [option] if option and launch.inner.task else []
+            host = None if script.is_cut(launch) else _default_host(agent)
+            if host and not any(each.name.startswith("PET_") for each in script.assigned):
+                first = agent.words[0]
+                what = f"torchrun is not told where to meet, and takes {host}: {on_each}"
+                yield Fault(first.line, first.column, what, _MEET, (*lines, launch.step.line))
+        places += _urls(launch)
     for text in places:
         host = re.sub(r"(?<=[^:]):\d+\Z", "", text.text)
-        if _LOOPBACK.match(host):
-            nodes = script.geometry.least_nodes
-            what = f"{host} is another machine on each of the {nodes} nodes"
-            yield Fault(text.line, text.column, what, remedy, (script.line_of("nodes"),))
+        if (text.known and _LOOPBACK.match(host)) or (text in own and _THIS_HOST.match(host)):
+            yield Fault(text.line, text.column, f"{host} is {on_each}", remedy, lines)
+
+
+def _default_host(agent: Stage) -> str | None:
+    """Where torchrun meets its peers on other nodes if it is not told; it reads no MASTER_ADDR."""
+    nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
+    own = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
+    if agent.kind != "torchrun" or own or agent.opaque or nodes is None or nodes.text in {"1", "1:1"}:
+        return None
+    if "rdzv-endpoint" in agent.options:
+        return None
+    if backend is None or backend.text == "static":
+        return None if "master-addr" in agent.options else "127.0.0.1"
+    return "localhost" if backend.text == "c10d" else None
 
 
 @rule("KIT302", "warning")

@@ -13,6 +13,9 @@ from hpc_kit.script.shell.words import NAME, Origin, Part, Piece, Word
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 """What only a task knows of itself; the batch shell has them too, always 0."""
 
+FIRST_NODE = "FIRST-NODE"
+"""What stands for the name of the host on which the batch shell runs."""
+
 _MENTION = re.compile(rf"\$\{{?({'|'.join(TASK_VARIABLES)})\b")
 _SET_BY_SLURM = ("SLURM_", "CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_")
 _BARE_MENTION = re.compile(rf"\b({'|'.join(TASK_VARIABLES)})\b")
@@ -188,11 +191,20 @@ def _pieces(part: Part, environment: Environment) -> list[Text]:
     if part.kind == "variable" and (value := _lookup(part, environment)) is not None:
         return [value._replace(reads=value.reads + read)]
     fixed = (Piece(0, part.origin._replace(exact=False)),)
+    if not environment.task and _is_this_host(part):
+        return [Text(FIRST_NODE, fixed)]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
         return [Text(text, fixed, read)]
-    shown = part.raw if not re.search(r"\s", part.raw) else "$(...)"
+    program = re.match(r"\s*[\w./-]*", part.text)
+    shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"
     return [Text(shown, fixed, read, opaque=not part.quoted)]
+
+
+def _is_this_host(part: Part) -> bool:
+    if part.kind == "variable":
+        return part.text in {"HOSTNAME", "SLURMD_NODENAME"} and not part.detail
+    return part.kind == "command" and bool(re.match(r"\s*(/\S*/)?hostname\b", part.text))
 
 
 def _lookup(part: Part, environment: Environment) -> Text | None:

@@ -1,0 +1,206 @@
+"""Rules of torchrun and its like: do they count the nodes, the GPUs and one another as the job does?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.script.geometry import Geometry
+from hpc_kit.script.reader import Launch, Script
+from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.stages import Stage
+
+_NEEDS = {
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_GPUS": "gpus",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+    "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+}
+"""Variables that Slurm sets where their option is given, and only there."""
+
+_INSTEAD = {
+    "SLURM_CPUS_PER_TASK": "${SLURM_CPUS_PER_TASK:-1}",
+    "SLURM_GPUS": "$((SLURM_NNODES * SLURM_GPUS_ON_NODE))",
+    "SLURM_GPUS_PER_NODE": "$SLURM_GPUS_ON_NODE",
+    "SLURM_NTASKS_PER_NODE": "$((SLURM_NTASKS / SLURM_NNODES))",
+}
+
+
+@rule("KIT207")
+def lonely_agents(subject: Subject) -> Iterator[Fault]:
+    """An agent, torchrun or accelerate, is told another number of nodes than it is started on.
+
+    Without --nnodes torchrun takes its own node for all there are: started on four, each trains the same model by
+    itself. With too many it waits for nodes that never come, with too few the last ones are not let in. A loop that
+    starts them one after the other, without `&`, does not get beyond the first.
+
+    Mend: `--nnodes=$SLURM_NNODES`, and `srun torchrun ...` for all nodes at once.
+    Documented: pytorch.org/docs/stable/elastic/run.html.
+    """
+    script = subject.script
+    for launch in script.launches:
+        agent = launch.agent
+        if agent is None or agent.opaque or script.is_cut(launch):
+            continue
+        fault = _one_by_one(launch, agent) or _miscounted(script, launch, agent)
+        if fault is not None:
+            first = agent.words[0]
+            what, remedy, evidence = fault
+            yield Fault(first.line, first.column, what, remedy, (evidence, launch.step.line))
+
+
+def _told(agent: Stage) -> tuple[int, int] | None:
+    """The least and the most nodes that an agent was told of; None where that is not known."""
+    if agent.kind == "deepspeed" or "standalone" in agent.options:
+        return None
+    text = agent.option("nnodes", "num-machines")
+    if text is None:
+        return (1, 1) if agent.kind == "torchrun" else None
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.text)
+    return None if match is None else (int(match[1]), int(match[2] or match[1]))
+
+
+def _one_by_one(launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+    """A loop over hosts that waits for each before it starts the next."""
+    starter, nodes = launch.stage("ssh", "srun"), agent.option("nnodes", "num-machines")
+    if starter is None or nodes is None or nodes.text in {"1", "1:1"} or not launch.repeated:
+        return None
+    if any(place.statement.background for place in launch.step.place.outward()) or starter.words[1].text == "-f":
+        return None
+    if starter.kind == "srun" and not starter.options.keys() & {"nodelist", "relative"}:
+        return None
+    what = "the loop starts the next host when this one has ended, and this one waits for the others"
+    return what, f"{starter.name} ... &, and wait behind the loop; or one srun for all", None
+
+
+def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+    geometry, job, told = script.geometry_of(launch), script.geometry, _told(agent)
+    if told is None or not job.said or geometry.nodes is None or geometry.nodes != job.nodes:
+        return None
+    line = script.line_of("nodes", "ntasks")
+    alone = launch.multiplier is None and launch.stage("ssh") is None
+    if (geometry.per_node != 1 and not alone) or (alone and _elsewhere(agent)):
+        return None
+    if geometry.nodes < told[0]:
+        what = f"{agent.kind} waits for {told[0]} nodes, and there {_are(geometry.nodes)}"
+        return what, "--nnodes=$SLURM_NNODES", line
+    if geometry.nodes > told[1] == 1:
+        what = f"{agent.kind} is told of one node, and started on {geometry.nodes}: each trains by itself"
+        return what, "--nnodes=$SLURM_NNODES, and where to meet: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT", line
+    if geometry.nodes > told[1]:
+        what = f"{agent.kind} takes {told[1]} nodes, and is started on {geometry.nodes}: the others are not let in"
+        return what, "--nnodes=$SLURM_NNODES", line
+    return None
+
+
+def _are(count: int) -> str:
+    return "is one" if count == 1 else f"are {count}"
+
+
+def _elsewhere(agent: Stage) -> bool:
+    """Its number is said from outside: the other nodes may be those of other jobs."""
+    number = agent.option("node-rank", "machine-rank")
+    return number is not None and not number.known
+
+
+@rule("KIT208")
+def processes_and_gpus(subject: Subject) -> Iterator[Fault]:
+    """More processes a node than GPUs.
+
+    A process without a GPU of its own ends with "invalid device ordinal", or shares one with another, which NCCL
+    refuses ("Duplicate GPU detected"). With fewer processes than GPUs the others are paid for and idle (a warning).
+
+    Mend: one process a GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`, or --ntasks-per-node as many as --gpus-per-node.
+    Documented: pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/gres.html.
+    """
+    script = subject.script
+    training = [launch for launch in script.launches if launch.trains and not script.is_cut(launch)]
+    if len(training) != 1 or any("VISIBLE_DEVICES" in each.name for each in script.assigned):
+        return
+    (launch,) = training
+    geometry, agent = script.geometry_of(launch), launch.agent
+    gpus, processes = geometry.gpus_per_node, _processes_on_node(launch, geometry)
+    if not gpus or processes is None or processes == gpus:
+        return
+    first = (agent or launch.multiplier or launch.program).words[0]
+    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.step.line)
+    count = f"{gpus} GPU{'s' * (gpus > 1)}"
+    if processes > gpus:
+        what = f"{processes} processes a node, and {count}: no device for the others"
+        yield Fault(first.line, first.column, what, "one process a GPU", lines, None if agent else "warning")
+    elif agent is not None:
+        what = f"{processes} process{'es' * (processes > 1)} a node, and {count}: the others are idle"
+        yield Fault(first.line, first.column, what, f"{gpus} processes a node, or fewer GPUs", lines, "warning")
+
+
+def _processes_on_node(launch: Launch, geometry: Geometry) -> int | None:
+    agent = launch.agent
+    if agent is None:
+        return geometry.per_node if launch.multiplier and launch.program.kind == "python" else None
+    if agent.opaque or ((geometry.per_node or 1) != 1 and launch.multiplier):
+        return None
+    if agent.kind == "torchrun" and agent.option("nproc-per-node") is None:
+        return 1
+    return processes(agent)
+
+
+def processes(agent: Stage) -> int | None:
+    """Processes that an agent starts on its node; None: several, or not known how many."""
+    if agent.kind == "torchrun":
+        text = agent.option("nproc-per-node")
+        if text is None:
+            return 1
+        return int(text.text) if text.text.isdigit() else None
+    text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
+    if text is None or not text.text.isdigit():
+        return None
+    nodes = int(machines.text) if machines and machines.text.isdigit() else 1
+    return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
+
+
+@rule("KIT209", "warning")
+def missing_variables(subject: Subject) -> Iterator[Fault]:
+    """A variable of Slurm that is empty where it is read.
+
+    SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK are there only
+    where the job gives the option of that name. In a session of ssh there is none of Slurm's at all: what stands in
+    single quotes is expanded there (an error).
+
+    Mend: give the option, or read what is always there: SLURM_GPUS_ON_NODE, SLURM_NNODES, SLURM_NTASKS; over ssh, let
+    the batch shell expand it, in double quotes.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    script = subject.script
+    for launch in script.launches:
+        for word in launch.step.command.words if launch.stage("ssh") else ():
+            for part in word.parts:
+                match = re.search(r"\$\{?(SLURM_\w+)", part.text) if part.kind == "text" and part.quoted else None
+                if match is not None:
+                    line = part.origin.line + part.text[: match.start()].count("\n")
+                    what = f"${match[1]} is not set in a session of ssh"
+                    remedy = "double quotes: the batch shell expands it; for the node's number, count in the loop"
+                    yield Fault(line, part.origin.column, what, remedy, (launch.step.line,), "error")
+    yield from _options_not_given(script)
+
+
+def _options_not_given(script: Script) -> Iterator[Fault]:
+    # A script that says nothing of its size gets all of it from the command line.
+    if not script.readable or script.heterogeneous or not (script.geometry.said or script.geometry.gpus):
+        return
+    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    own = {each.name for each in script.assigned}
+    for name, option in _NEEDS.items():
+        guarded = re.search(rf"\$\{{{name}(\[|:?[-+?=])|-[zvn] *\"?(\$\{{?)?{name}\b", text)
+        if option in script.options or name in own or guarded:
+            continue
+        if "GPUS" in name and not script.geometry.gpus:
+            continue
+        for match in re.finditer(rf"(?<!\\)\$\{{?{name}\b|\$\(\([^()\n]*?\b{name}\b", text):
+            line = text[: match.start()].count("\n") + 1
+            what = f"${name} is not set: the job does not give --{option}"
+            remedy = f"#SBATCH --{option}=..." + (f"; or {_INSTEAD[name]}" if name in _INSTEAD else "")
+            yield Fault(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)
+
+
+RULES: tuple[Rule, ...] = (lonely_agents, processes_and_gpus, missing_variables)
