@@ -239,7 +239,10 @@ def test_where_mpirun_may_have_set_them_they_stay_its_own() -> None:
     alone = {name: value.replace("3", "1").replace("4", "2") for name, value in OF_OPEN_MPI.items()}
     assert resolve(daemon | alone | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"}).launcher == "mpi"
     typed = Step.of(2, 2).environ(0) | {"SLURM_PTY_PORT": "4711"}
-    assert resolve(typed | OF_OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}).launcher == "mpi"
+    assert (
+        resolve(typed | OF_OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}).launcher
+        == "mpi"
+    )
 
 
 def test_jsrun_leaves_out_the_node_of_the_batch_script() -> None:

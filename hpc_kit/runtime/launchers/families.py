@@ -40,7 +40,11 @@ class Names(NamedTuple):
             return False
         # Several give PMI's or PMIx's rank: what stands beside it tells whose it is.
         beside = (self.local_rank, self.local_size)
-        return not self.rank.startswith(("PMI_", "PMIX_")) or beside == ("", "") or any(environ.get(name) for name in beside)
+        return (
+            not self.rank.startswith(("PMI_", "PMIX_"))
+            or beside == ("", "")
+            or any(environ.get(name) for name in beside)
+        )
 
 
 _PMI = ("PMI_RANK", "PMI_SIZE")
