@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
-from hpc_kit.runtime import failure, notice, program, session, settle
+from hpc_kit.runtime import failure, notice, on_demand, program, session, settle
 from hpc_kit.runtime.exports import for_command, of_world
 from hpc_kit.runtime.launchers import handed_on
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
@@ -80,10 +80,13 @@ def _run(what: program.Program, world: World) -> None:
         notice.warn(world)
         exports = of_world(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
-        os.environ.update(exports | handed_on.mark(exports | met_at, os.environ))
-        _run_to_its_end(what)
+        taken = on_demand.of(exports, world)
+        exports |= handed_on.mark(exports | met_at, os.environ)
+        os.environ.update({name: value for name, value in exports.items() if name not in taken})
+        with on_demand.offered(taken):
+            _run_to_its_end(what)
     else:
-        with session.met(world, seconds_of(None, os.environ), what.file):
+        with session.met(world, seconds_of(None, os.environ), what.file, offers=True):
             _run_to_its_end(what)
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime import devices, failure, layout, session, settle
+from hpc_kit.runtime import devices, failure, layout, on_demand, session, settle
 from hpc_kit.runtime import report as reports
 from hpc_kit.runtime.mpi import registration
 from hpc_kit.runtime.world import World
@@ -137,6 +137,7 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted:
         device_id=group.device if group.backend == "nccl" else None,
         **({} if group.backend == registration.BACKEND else who),
     )
+    on_demand.reveal()
     try:
         yield group
     except BaseException:

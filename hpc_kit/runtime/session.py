@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime import notice, rendezvous
+from hpc_kit.runtime import notice, on_demand, rendezvous
 from hpc_kit.runtime.exports import exported, for_libraries
 from hpc_kit.runtime.mpi import facts, registration
 
@@ -26,13 +26,14 @@ def current() -> Meeting | None:
 
 
 @contextmanager
-def met(world: World, timeout: float | None, program: Path | None = None) -> Iterator[Meeting]:
+def met(world: World, timeout: float | None, program: Path | None = None, *, offers: bool = False) -> Iterator[Meeting]:
     """Meet the other ranks, with torch's names set inside; at the end leave, but not after a failure: no rank waits.
 
     Args:
         world: Who this process is.
         timeout: Seconds to wait for the others; 300 by default.
         program: What this process is about to run; what it runs by default.
+        offers: Whether a process that nobody has launched has torch's names only where it takes them.
 
     Raises:
         HpcKitError: There is no torch.
@@ -46,7 +47,12 @@ def met(world: World, timeout: float | None, program: Path | None = None) -> Ite
     registration.install(current, shown=world.launcher == "mpi")
     _current.append(meeting)
     try:
-        with exported(for_libraries(meeting, os.environ)):
+        variables = for_libraries(meeting, os.environ)
+        taken = on_demand.of(variables, world) if offers else {}
+        with (
+            exported({name: value for name, value in variables.items() if name not in taken}),
+            on_demand.offered(taken),
+        ):
             yield meeting
     finally:
         _current.remove(meeting)
