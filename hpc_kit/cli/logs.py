@@ -43,7 +43,7 @@ def command(
     Exit status: 0 shown; with -f the job's own; 1 there is no such job or log; 2 wrong use; 130 Ctrl-C while following.
     """
     place = here(cluster)
-    run = run_of(place.runs, word)
+    run = run_of(place, word)
     _check(run, rank, every=every, batch=batch)
     access = _access(run, place, follow=follow)
     if follow and access is not None:
@@ -69,22 +69,25 @@ def command(
     return 0
 
 
-def run_of(runs: Path, word: str | None) -> Run:
-    """The latest run of a name, or the run of an id; without a word the latest of all.
+def run_of(place: Here, word: str | None) -> Run:
+    """The latest run of a name, or the run of an id, before others the one of the cluster that is asked.
+
+    Without a word it is the latest of all.
 
     Raises:
         UnknownJob: There is none.
     """
     from hpc_kit.submit.listing import Wanted
     from hpc_kit.submit.runs import Runs
+    from hpc_kit.submit.whose import is_of
 
-    known = Runs(runs)
+    known = Runs(place.runs)
     if word is not None:
         named = known.named(word) if Wanted.of([word]).names else []
-        return named[0] if named else known.need(word)
+        return named[0] if named else known.need(word, lambda run: is_of(run, place.cluster.name, place.access))
     recent = known.recent(1)
     if not recent:
-        raise UnknownJob(f"no runs in {account.shown(runs)}", remedy="hpc-kit submit ddp_4node")
+        raise UnknownJob(f"no runs in {account.shown(place.runs)}", remedy="hpc-kit submit ddp_4node")
     return recent[0]
 
 
@@ -98,12 +101,12 @@ def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
 
 def _access(run: Run, place: Here, *, follow: bool) -> Access | None:
     """The Slurm to ask of a run; None: it is of another one, where this one has somebody else's job of that id."""
-    from hpc_kit.submit.whose import elsewhere, is_of, typed_name
+    from hpc_kit.submit.whose import access_for, elsewhere, is_of, typed_name
 
     known = run.known
     # A launch over ssh has no Slurm, so nobody's job has its id.
     if known is None or known.slurm not in {"system", "embedded"} or is_of(run, place.cluster.name, place.access):
-        return place.access
+        return access_for(run, place.access)
     if follow:
         raise elsewhere(run, known, place.cluster.name, place.access, f"hpc-kit logs {run.job_id} -f")
     # What is told to be typed next is for the run's own cluster.

@@ -78,10 +78,13 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
 def _known(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """A run by its id or name, and what Slurm says of it, where it can be asked."""
     from hpc_kit.slurm.status import whole
+    from hpc_kit.submit.whose import access_for, is_of
 
     place = here(cluster)
-    run = run_of(place.runs, word)
+    run = run_of(place, word)
+    if not is_of(run, place.cluster.name, place.access):
+        return run, None
     try:
-        return run, whole(place.access.query([run.job_id]), run.job_id)
+        return run, whole(access_for(run, place.access).query([run.job_id]), run.job_id)
     except SlurmUnavailable:
         return run, None

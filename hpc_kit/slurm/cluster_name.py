@@ -40,6 +40,12 @@ def reaches(asked: str, taken: str) -> bool:
     return "all" in names or set(taken.split(",")) <= set(names)
 
 
+def several(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The clusters of a list in SLURM_CLUSTERS; none where it is no list, or `all`."""
+    names = (_folded(environ.get("SLURM_CLUSTERS")) or "").split(",")
+    return tuple(filter(None, names)) if len(names) > 1 and "all" not in names else ()
+
+
 def is_one(name: str | None) -> bool:
     """Whether it is the name of one cluster: neither unknown nor a list."""
     return name is not None and name != "all" and "," not in name

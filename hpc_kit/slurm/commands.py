@@ -29,10 +29,21 @@ def queue_argv() -> list[str]:
     return ["squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}"]
 
 
-def sacct_argv(ids: Sequence[str], *, steps: bool = False) -> list[str]:
-    """Ask the accounting for these jobs, whenever they ran; with `steps` for their batch shells and steps as well."""
-    scope = [] if steps else ["--allocations"]
+def sacct_argv(ids: Sequence[str], *, steps: bool = False, clusters: str | None = None) -> list[str]:
+    """Ask the accounting for these jobs, whenever they ran; with `steps` for their batch shells and steps as well.
+
+    Args:
+        ids: The jobs.
+        steps: Batch shells and steps, too.
+        clusters: What SLURM_CLUSTERS says: of Slurm's commands, sacct alone does not read it.
+    """
+    scope = [*sacct_clusters(clusters), *([] if steps else ["--allocations"])]
     return ["sacct", "--noheader", "--parsable2", *scope, f"--jobs={','.join(ids)}", f"--format={SACCT_FORMAT}"]
+
+
+def sacct_clusters(clusters: str | None) -> list[str]:
+    """The option with which sacct is asked of the clusters that the other commands ask."""
+    return [f"--clusters={clusters}"] if clusters else []
 
 
 def scontrol_job_argv(job_id: str | None = None) -> list[str]:

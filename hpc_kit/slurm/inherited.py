@@ -16,6 +16,17 @@ _USERS_OWN = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
 """Which Slurm is meant; of these, Slurm itself sets nothing of a job's: its cluster is SLURM_CLUSTER_NAME."""
 
 
+_SHAPING = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
+_FEDERATIONS = frozenset({"SQUEUE_FEDERATION", "SACCT_FEDERATION"})
+"""These widen the question, as --federation does; they take nothing away."""
+
+
+def plain_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without the variables that filter or reshape what Slurm's commands tell and do, and with full lists of tasks."""
+    plain = {name: value for name, value in environ.items() if name in _FEDERATIONS or not name.startswith(_SHAPING)}
+    return {**plain, "SLURM_BITSTR_LEN": "0"}
+
+
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for submitting from inside a job: without what belongs to that job and its launcher.
 

@@ -13,6 +13,7 @@ from hpc_kit.slurm.commands import (
     scontrol_job_argv,
     squeue_argv,
 )
+from hpc_kit.slurm.inherited import plain_environ
 from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.runner import QUERY_SECONDS
 from hpc_kit.slurm.states import State
@@ -40,7 +41,7 @@ def query(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None 
     wanted = list(dict.fromkeys(ids))
     if not wanted:
         return {}
-    plain = _plain_environ(os.environ if environ is None else environ)
+    plain = plain_environ(os.environ if environ is None else environ)
     found = _wanted(_ask_squeue(runner, wanted, plain), wanted)
     _complete(runner, found, wanted, plain)
     return found
@@ -67,7 +68,7 @@ def survey(
         ended: Ask the accounting, too, for tasks of an array that squeue has forgotten.
     """
     wanted = list(dict.fromkeys(ids))
-    plain = _plain_environ(os.environ if environ is None else environ)
+    plain = plain_environ(os.environ if environ is None else environ)
     queue, unreachable = list[JobStatus](), None
     try:
         queue = parse_queue(_told(runner(queue_argv(), timeout=QUERY_SECONDS, environ=plain)))
@@ -100,7 +101,8 @@ def _complete(
     arrays = sorted({base_id(job_id) for job_id in found if "_" in job_id} & set(wanted)) if ended else []
     if missing := [*missing, *arrays]:
         for bases in _portions(_bases(missing)):
-            statuses = parse_sacct(_answer(runner, sacct_argv(bases), environ))
+            argv = sacct_argv(bases, clusters=environ.get("SLURM_CLUSTERS"))
+            statuses = parse_sacct(_answer(runner, argv, environ))
             _merge(found, _wanted(statuses, missing))
     if not shown and (missing := _incomplete(found, wanted)):
         bases = _bases(missing)
@@ -127,13 +129,6 @@ def _elsewhere(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -
 def _portions(ids: list[str]) -> Iterator[list[str]]:
     """No more ids at once than fit into one word of a command line."""
     yield from (ids[start : start + MAX_NAMED] for start in range(0, len(ids), MAX_NAMED))
-
-
-def _plain_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without the variables that filter or reshape what squeue and sacct print, and with lists of tasks in full."""
-    shaping = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
-    plain = {name: value for name, value in environ.items() if not name.startswith(shaping)}
-    return {**plain, "SLURM_BITSTR_LEN": "0"}
 
 
 def _ask_squeue(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> list[JobStatus]:

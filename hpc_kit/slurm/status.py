@@ -45,6 +45,9 @@ _SCONTROL_FIELDS = {
 }  # fmt: skip
 
 _RECORD = re.compile(r"JobId=(\S+)(.*?)JobName=(.*?)\s+UserId=([^\s(]+)(.*)", re.DOTALL)
+_CLUSTER = re.compile(r"CLUSTER: \S+\s*")
+"""What squeue prints above the jobs of each cluster that it was told to ask, also without a header."""
+
 _NOTHING = frozenset({"", "(null)", "None assigned", "N/A", "None", "Unknown"})
 
 
@@ -124,6 +127,10 @@ def parse_scontrol_job(text: str) -> list[JobStatus]:
 def _rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
     lines: list[str] = []
     for line in text.removesuffix("\n").split("\n"):
+        if _CLUSTER.fullmatch(line):
+            # Above each but the first stands an empty line.
+            lines[-1:] = [each.removesuffix("\n") for each in lines[-1:]]
+            continue
         head, bar, _ = line.partition("|")
         if bar and JOB_ID.fullmatch(head.strip()) and line.count("|") >= len(fields) - 1:
             lines.append(line)

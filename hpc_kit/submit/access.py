@@ -8,6 +8,8 @@ import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm import cluster_name
+from hpc_kit.slurm.inherited import plain_environ
 from hpc_kit.slurm.runner import QUERY_SECONDS, run
 
 if TYPE_CHECKING:
@@ -43,8 +45,19 @@ class Access(NamedTuple):
         return EMBEDDED_PAUSE if self.embedded else SYSTEM_PAUSE
 
     def ask(self, argv: Sequence[str], *, timeout: float | None = QUERY_SECONDS) -> Completed:
-        """Run one of its commands."""
-        return self.runner(argv, timeout=timeout, environ=self.environ)
+        """Run one of its commands, without what the user has set to filter its answers."""
+        return self.runner(argv, timeout=timeout, environ=plain_environ(self.environ))
+
+    def at(self, cluster: str | None) -> Access:
+        """Of several clusters that are asked, the one of this name alone: each counts its jobs from 1."""
+        asked = self.environ.get("SLURM_CLUSTERS")
+        if self.embedded or not asked or not cluster_name.is_one(cluster) or cluster_name.is_one(asked):
+            return self
+        return self._replace(environ={**self.environ, "SLURM_CLUSTERS": str(cluster)})
+
+    def each(self) -> list[Access]:
+        """Every one of the clusters that are asked by name."""
+        return [self.at(name) for name in cluster_name.several(self.environ)] or [self]
 
     def query(self, ids: Iterable[str]) -> dict[str, JobStatus]:
         """The state of jobs by id; see `queries.query`."""
@@ -99,7 +112,9 @@ def access_of(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Acc
     """
     environ = dict(os.environ if environ is None else environ)
     if cluster.slurm == "embedded":
-        return Access(embedded_environ(cluster, environ), embedded=True)
+        # These name real clusters.
+        own = {name: value for name, value in environ.items() if name not in {"SLURM_CLUSTERS", "SBATCH_CLUSTERS"}}
+        return Access(embedded_environ(cluster, own), embedded=True)
     return Access(environ, embedded=False)
 
 

@@ -9,7 +9,7 @@ from hpc_kit.slurm.commands import scancel_argv
 from hpc_kit.slurm.job_id import base_id
 from hpc_kit.submit.listing import Line, Wanted, statuses
 from hpc_kit.submit.runs import Runs
-from hpc_kit.submit.whose import elsewhere, is_of
+from hpc_kit.submit.whose import access_for, elsewhere, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,8 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
     """
     wanted = Wanted.of(words)
     known_runs = Runs(runs)
-    _check_cluster((known_runs.find(job_id) for job_id in wanted.ids), cluster, access)
+    runs_of = {job_id: known_runs.find(job_id, lambda run: is_of(run, cluster, access)) for job_id in wanted.ids}
+    _check_cluster(runs_of.values(), cluster, access)
     before = statuses(words, runs, access, cluster=cluster)
     here = {line.name for line in before if line.status is not None}
     _check_cluster(
@@ -47,15 +48,24 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
     }
     ids = [job_id for job_id in wanted.ids if job_id in known]
     ids += [base_id(line.job_id) for line in going if line.name in wanted.names]
-    if ids:
-        answer = access.ask(scancel_argv(list(dict.fromkeys(ids))))
-        if answer.returncode and "already completing or completed" not in answer.stderr:
-            raise SlurmUnavailable(
-                f"scancel did not end {', '.join(ids)}",
-                found=answer.stderr.strip() or f"exit status {answer.returncode}",
-                remedy="see who owns it: squeue --job=" + ",".join(ids),
-            )
+    runs_of |= {base_id(line.job_id): line.run for line in going if base_id(line.job_id) not in runs_of}
+    by_cluster: dict[str | None, list[str]] = {}
+    for job_id in dict.fromkeys(ids):
+        own = access_for(runs_of.get(job_id), access)
+        by_cluster.setdefault(own.environ.get("SLURM_CLUSTERS"), []).append(job_id)
+    for name, own_ids in by_cluster.items():
+        _scancel(own_ids, access.at(name))
     return before
+
+
+def _scancel(ids: list[str], access: Access) -> None:
+    answer = access.ask(scancel_argv(ids))
+    if answer.returncode and "already completing or completed" not in answer.stderr:
+        raise SlurmUnavailable(
+            f"scancel did not end {', '.join(ids)}",
+            found=answer.stderr.strip() or f"exit status {answer.returncode}",
+            remedy="see who owns it: squeue --job=" + ",".join(ids),
+        )
 
 
 def _check_cluster(runs: Iterable[Run | None], cluster: str | None, access: Access) -> None:

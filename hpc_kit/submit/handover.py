@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.runner import Completed
@@ -26,10 +26,21 @@ INTERRUPTED_SECONDS = 10.0
 _KILLED_SECONDS = 2.0
 
 _IDS = (
-    re.compile(r"^Submitted batch job (\d+)", re.MULTILINE),
-    re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE),
-    re.compile(r"\bjob (\d+)"),
+    re.compile(r"^Submitted batch job (\d+)(?: on cluster (\S+))?", re.MULTILINE),
+    re.compile(r"^(\d+)(?:;(\S+))?$", re.MULTILINE),
+    re.compile(r"\bjob (\d+)()"),
 )
+
+
+class Answer(NamedTuple):
+    """What became of a script."""
+
+    job_id: str
+    cluster: str | None
+    """Slurm's own name of the cluster that took it, where sbatch tells: of several it chooses one."""
+
+    interrupted: bool = False
+    """Ctrl-C came meanwhile."""
 
 
 class AnswerLost(SlurmUnavailable):
@@ -48,9 +59,7 @@ class SubmitInterrupted(KeyboardInterrupt):
         self.job_id = job_id
 
 
-def hand_over(
-    resolved: Resolved, script: Path, access: Access, cwd: Path, meanwhile: Callable[[], object]
-) -> tuple[str, bool]:
+def hand_over(resolved: Resolved, script: Path, access: Access, cwd: Path, meanwhile: Callable[[], object]) -> Answer:
     """Give a script to sbatch.
 
     Args:
@@ -59,9 +68,6 @@ def hand_over(
         access: The Slurm, with the environment for sbatch.
         cwd: Where sbatch runs, and so where the job does unless it says otherwise.
         meanwhile: What to import while sbatch is at work.
-
-    Returns:
-        The job's id, and whether Ctrl-C came meanwhile.
 
     Raises:
         SubmitRefused: Sbatch took no job.
@@ -85,13 +91,11 @@ def hand_over(
         raise
     code = process.poll()
     answer = Completed(("sbatch", str(script)), -signal.SIGKILL if code is None else code, out, err)
-    job_id = _id_of(answer)
-    if job_id is None:
-        job_id = _without_id(answer, resolved, script, access)
-    return job_id, interrupted
+    told = _told(answer) or _without_id(answer, resolved, script, access)
+    return told._replace(interrupted=interrupted)
 
 
-def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access) -> str:
+def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access) -> Answer:
     """The job of an answer that was lost on its way, or the error."""
     from hpc_kit.submit.lost import look
     from hpc_kit.submit.refusals import LOST, own_words, refusal
@@ -105,7 +109,7 @@ def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Acc
         found = None
     if found is None:
         raise _lost(answer, resolved, script)
-    return found.job_id
+    return Answer(found.job_id, found.cluster)
 
 
 def _start(argv: list[str], environ: Mapping[str, str], cwd: Path) -> subprocess.Popen[str]:
@@ -153,14 +157,14 @@ def _text(read: bytes | str | None) -> str:
     return read.decode(errors="replace") if isinstance(read, bytes) else read or ""
 
 
-def _id_of(answer: Completed) -> str | None:
-    """The job's id; sites put words of their own around it.
+def _told(answer: Completed) -> Answer | None:
+    """The job's id and its cluster; sites put words of their own around them.
 
     Slurm's own sentence counts whatever the exit status: a site's wrapper may end badly behind it.
     """
     patterns = _IDS if answer.returncode == 0 else _IDS[:1]
     matches = (pattern.search(answer.stdout) for pattern in patterns)
-    return next((match[1] for match in matches if match), None)
+    return next((Answer(match[1], (match[2] or "").lower() or None) for match in matches if match), None)
 
 
 def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:

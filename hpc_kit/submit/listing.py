@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.job_id import base_id, ids_of, order
 from hpc_kit.slurm.outlook import Queue, sentence_of
+from hpc_kit.slurm.queries import Survey
 from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.slurm.user import user_name
 from hpc_kit.submit.outcome import ends_of, recorded_end
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from hpc_kit.slurm.queries import Survey
     from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.access import Access
     from hpc_kit.submit.outcome import Outcome
@@ -122,15 +122,31 @@ class _Look:
         self.wanted, self.known, self.now = wanted, known, now
         self.cluster, self.access = cluster, access
         self.recent = self._recent()
-        self.survey: Survey = access.survey([*wanted.ids, *self._open_ends()], ended=not wanted.again)
+        self.survey = self._survey()
         self.user = user_name()
         self.queue = Queue(self.survey.queue, self.user)
-        self.by_id = self.survey.found | {each.job_id: each for each in self._mine()}
+        # Of two clusters' jobs of one id, that of the run is told of.
+        self.by_id = {each.job_id: each for each in self._mine()} | self.survey.found
         self.by_base: dict[str, list[JobStatus]] = {}
         for job_id, status in self.by_id.items():
             # Asked for by its own number, a task of an array stands under both.
             if job_id == status.job_id:
                 self.by_base.setdefault(base_id(job_id), []).append(status)
+
+    def _survey(self) -> Survey:
+        """What Slurm says: of several clusters, each of its own runs, and of the ids that are nobody's run here."""
+        runs = {job_id: self._find(job_id) for job_id in (*self.wanted.ids, *self._open_ends())}
+        parts = []
+        for access in self.access.each():
+            there = (run is None or not self._is_here(run) or is_of(run, self.cluster, access) for run in runs.values())
+            own = [job_id for job_id, asked in zip(runs, there, strict=True) if asked]
+            parts.append(access.survey(own, ended=not self.wanted.again))
+        queue = [each for part in parts for each in part.queue]
+        found = {job_id: each for part in reversed(parts) for job_id, each in part.found.items()}
+        return Survey(queue, found, next((part.unreachable for part in parts if part.unreachable), None))
+
+    def _find(self, job_id: str) -> Run | None:
+        return self.known.find(job_id, self._is_here)
 
     def _recent(self) -> list[Run]:
         if self.wanted.names:
@@ -170,7 +186,7 @@ class _Look:
         return Listing(self._lines(dict(jobs)), self.survey.unreachable)
 
     def _is_named(self, job_id: str, name: str) -> bool:
-        run = self.known.find(job_id)
+        run = self._find(job_id)
         return (run is not None and run.name == name) or any(
             each.name == name for each in self.by_base.get(base_id(job_id), [])
         )
@@ -178,7 +194,7 @@ class _Look:
     def _told(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
         """What Slurm says of a job, or of each element or component; else that it is one of our runs."""
         own = self._known(job_id)
-        run = self.known.find(job_id)
+        run = self._find(job_id)
         if own or run is None:
             return own
         return [(each.job_id, None) for each in run.elements() if each.folder.is_dir()] or [(job_id, None)]
@@ -201,7 +217,7 @@ class _Look:
 
     def _run(self, job_id: str, status: JobStatus | None) -> Run | None:
         """The files of a job: not those of another cluster's job that has the same id."""
-        run = self.known.find(job_id)
+        run = self._find(job_id)
         return None if run is not None and status is not None and not self._is_here(run) else run
 
     def _line(self, job_id: str, status: JobStatus | None, run: Run | None, end: Outcome | None) -> Line:

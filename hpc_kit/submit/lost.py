@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import AnswerNo, SlurmUnavailable
 from hpc_kit.run_files import SCRIPT
+from hpc_kit.slurm import cluster_name
+from hpc_kit.slurm.commands import sacct_clusters
 from hpc_kit.slurm.job_id import base_id
 from hpc_kit.slurm.states import State, parse_state
 from hpc_kit.submit.staging import STAGING, adopt, forget, is_lost
@@ -27,8 +29,10 @@ AWAY_SECONDS = 60.0
 LOOK_PAUSE = 2.0
 
 _SQUEUE = ("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%o")
-_SACCT = ("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-7days")
-_SACCT_FORMAT = "--format=JobID,State,SubmitLine"
+_SACCT = (
+    *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-7days"),
+    "--format=JobID,State,SubmitLine",
+)
 
 
 class Taken(NamedTuple):
@@ -36,6 +40,8 @@ class Taken(NamedTuple):
 
     job_id: str
     state: State
+    cluster: str | None
+    """Which it is of, where several are asked."""
 
 
 def look(script: Path, access: Access) -> Taken | None:
@@ -80,7 +86,7 @@ def settle(folder: Path, text: str, access: Access, *, repeat: bool) -> str | No
             forget(own)
             continue
         again = repeat and _read(own / SCRIPT) == text and not taken.state.failed
-        adopt(own, taken.job_id)
+        adopt(own, taken.job_id, taken.cluster)
         same = taken.job_id if again else same
     return same
 
@@ -101,27 +107,39 @@ def _known(lost: Sequence[Path], access: Access) -> dict[str, Taken]:
 
 def _queue(access: Access) -> dict[str, Taken] | None:
     """The user's jobs by the path that Slurm keeps as their command; None where squeue does not answer."""
-    try:
-        answer = access.ask(_SQUEUE)
-    except AnswerNo:
-        return None
-    return None if answer.returncode else _by_path(answer.stdout)
+    found: dict[str, Taken] = {}
+    for cluster in access.each():
+        told = _told(cluster, _SQUEUE)
+        if told is None:
+            return None
+        found |= _by_path(told, cluster)
+    return found
 
 
 def _booked(access: Access) -> dict[str, Taken]:
+    found: dict[str, Taken] = {}
+    for cluster in access.each():
+        told = _told(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
+        found |= _by_path(told.replace("|sbatch ", "|"), cluster)
+    return found
+
+
+def _told(access: Access, argv: Sequence[str]) -> str | None:
     try:
-        answer = access.ask([*_SACCT, _SACCT_FORMAT])
+        answer = access.ask(argv)
     except AnswerNo:
-        return {}
-    return _by_path(answer.stdout.replace("|sbatch ", "|")) if answer.returncode == 0 else {}
+        return None
+    return None if answer.returncode else answer.stdout
 
 
-def _by_path(lines: str) -> dict[str, Taken]:
+def _by_path(lines: str, access: Access) -> dict[str, Taken]:
+    asked = access.environ.get("SLURM_CLUSTERS")
+    cluster = asked if cluster_name.is_one(asked) else None
     found: dict[str, Taken] = {}
     for line in lines.splitlines():
         job_id, _, rest = line.partition("|")
         state, _, path = rest.partition("|")
-        found[path.strip()] = Taken(base_id(job_id.strip()), parse_state(state))
+        found[path.strip()] = Taken(base_id(job_id.strip()), parse_state(state), cluster)
     return found
 
 

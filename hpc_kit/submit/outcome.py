@@ -13,6 +13,7 @@ from hpc_kit.submit import record
 from hpc_kit.submit.failure import ENDED_FROM_OUTSIDE, Failure, find_failure
 from hpc_kit.submit.record import RecordEnd, RecordFailure
 from hpc_kit.submit.runs import of_folder
+from hpc_kit.submit.whose import is_its_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,6 +51,7 @@ def outcome(run: Run, status: JobStatus | None) -> Outcome:
         run: Its files.
         status: What Slurm says of it, if it still does.
     """
+    status = own_status(run, status)
     state = end_state(run, status)
     failed = state is not State.COMPLETED
     path = run.array_folder / RECORD
@@ -69,6 +71,7 @@ def outcome(run: Run, status: JobStatus | None) -> Outcome:
 
 def end_state(run: Run, status: JobStatus | None) -> State:
     """Slurm's state; else the one that an earlier look has recorded; else what the script's own mark says."""
+    status = own_status(run, status)
     if status is not None and status.state is not State.UNKNOWN:
         return status.state
     if recorded := recorded_end(run):
@@ -77,6 +80,11 @@ def end_state(run: Run, status: JobStatus | None) -> State:
     if end is None:
         return State.UNKNOWN
     return State.FAILED if end.exit_code else State.COMPLETED
+
+
+def own_status(run: Run, status: JobStatus | None) -> JobStatus | None:
+    """What Slurm says, where it speaks of this run."""
+    return status if status is not None and is_its_own(run, status) else None
 
 
 def end_of(run: Run, status: JobStatus | None) -> Outcome:
@@ -91,7 +99,8 @@ def ends_of(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcome]:
     """As `end_of` for many; each record is written once, however many elements of its array have ended."""
     found: list[Outcome] = []
     news: dict[Path, dict[str | None, RecordEnd]] = {}
-    for run, status in jobs:
+    for run, told in jobs:
+        status = own_status(run, told)
         end = outcome(run, status)
         found.append(end)
         if end.state.finished and (status is not None or recorded_end(run) is None):

@@ -139,6 +139,7 @@ class Known(Struct, frozen=True, kw_only=True):
     slurm_version: str | None = None
     slurm_cluster: str | None = None
     host: str = ""
+    user: str = ""
     command_line: list[str] = []
     resolved: KnownResolved = KnownResolved()
     environment: KnownEnvironment = KnownEnvironment()

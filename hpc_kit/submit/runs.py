@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
@@ -13,6 +13,9 @@ from hpc_kit.slurm.values import parse_array
 from hpc_kit.submit import record
 from hpc_kit.submit.logs import Logs, expand
 from hpc_kit.submit.record import Known, RecordLogs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RECENT = 5
 
@@ -149,15 +152,24 @@ class Runs:
                 if is_one(entry.name):
                     self._folders.setdefault(entry.name, []).append(Path(entry.path))
 
-    def find(self, job_id: str) -> Run | None:
-        """The run of a job, or of an element of an array; of several with that id, the latest."""
+    def find(self, job_id: str, of: Callable[[Run], bool] = lambda _: True) -> Run | None:
+        """The run of a job, or of an element of an array.
+
+        Args:
+            job_id: Its id.
+            of: Whether a run is of the Slurm that is asked: of several with that id those come first, then the latest.
+        """
+
+        def rank(run: Run) -> tuple[bool, tuple[str, tuple[int, int]]]:
+            return of(run), _submitted(run)
+
         whole = [self._run(folder) for folder in self._folders.get(base_id(job_id), ())]
         if whole:
-            latest = max(whole, key=_submitted) if len(whole) > 1 else whole[0]
+            best = max(whole, key=rank) if len(whole) > 1 else whole[0]
             # A component of a heterogeneous job has no files of its own.
-            return _element(latest, job_id) if element(job_id) else latest
+            return _element(best, job_id) if element(job_id) else best
         # Submitted by hand, an array has folders of its elements only.
-        return max(map(self._run, self._folders.get(job_id, [])), key=_submitted, default=None)
+        return max(map(self._run, self._folders.get(job_id, [])), key=rank, default=None)
 
     def _run(self, folder: Path) -> Run:
         """As `of_folder`; a record is read once."""
@@ -174,13 +186,13 @@ class Runs:
         """Those of one job that have a record, the latest first."""
         return [run for run in self.recent() if run.name == name]
 
-    def need(self, job_id: str) -> Run:
+    def need(self, job_id: str, of: Callable[[Run], bool] = lambda _: True) -> Run:
         """As `find`.
 
         Raises:
             UnknownJob: There is none; the latest that there are, are named.
         """
-        run = self.find(job_id)
+        run = self.find(job_id, of)
         if run is None:
             raise self.unknown([job_id])
         return run

@@ -64,7 +64,7 @@ class Staging:
         self.folder = folder
         self.own = folder / f"{STAGING}{os.urandom(6).hex()}"
         self.script = self.own / SCRIPT
-        self._record = record
+        self.record = record
         self._started = time.time()
         try:
             self.own.mkdir(0o700)
@@ -114,7 +114,7 @@ class Staging:
             return  # what is there by now finds the job, too, once the submission is known to be cut off
 
     def _complete(self, git: GitState, job_id: str = "") -> Record:
-        return structs.replace(with_code(self._record, git, self.own), job_id=job_id)
+        return structs.replace(with_code(self.record, git, self.own), job_id=job_id)
 
 
 def with_code(record: Record, git: GitState, folder: Path) -> Record:
@@ -141,15 +141,21 @@ def is_lost(own: Path) -> bool:
         return False  # gone meanwhile
 
 
-def adopt(own: Path, job_id: str) -> Path:
+def adopt(own: Path, job_id: str, cluster: str | None = None) -> Path:
     """Make the files of a lost submission the record of the job that was found; returns the run folder.
+
+    Args:
+        own: Its staging folder.
+        job_id: The job.
+        cluster: Slurm's own name for its cluster, where that was not known before.
 
     Raises:
         RecordError: They cannot be moved.
     """
     try:
         found = msgspec.json.decode((own / RECORD).read_bytes(), type=dict[str, object])
-        data = msgspec.json.format(msgspec.json.encode({**found, "job_id": job_id}), indent=2) + b"\n"
+        news = {"job_id": job_id} | ({"slurm_cluster": cluster} if cluster else {})
+        data = msgspec.json.format(msgspec.json.encode({**found, **news}), indent=2) + b"\n"
         return _move(own, job_id, own.stat().st_mtime, data)
     except (OSError, msgspec.MsgspecError) as error:
         raise RecordError(

@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
 from hpc_kit import __version__
 from hpc_kit.script.render import render_resolved, resolved_of
 from hpc_kit.slurm.inherited import clean_environ
@@ -176,7 +178,7 @@ def send(
         raise
     try:
         asked = access._replace(environ=whose.with_own_ids(folder, environ, access))
-        job_id, interrupted = handover.hand_over(resolved, staging.script, asked, root, meanwhile)
+        answer = handover.hand_over(resolved, staging.script, asked, root, meanwhile)
     except (handover.AnswerLost, KeyboardInterrupt):
         # The job may be there: its record stays where it is until that is known.
         staging.lose(_code(git)[0])
@@ -186,9 +188,10 @@ def send(
         staging.drop()
         remove_folders(made)
         raise
-    done = Submission(job_id, folder / job_id, access, notes=notes)
-    if _keep(done, staging, git, taken) or interrupted:
-        raise handover.SubmitInterrupted(job_id)
+    staging.record = structs.replace(record, slurm_cluster=answer.cluster or recipient)
+    done = Submission(answer.job_id, folder / answer.job_id, access.at(answer.cluster), notes=notes)
+    if _keep(done, staging, git, taken) or answer.interrupted:
+        raise handover.SubmitInterrupted(answer.job_id)
     return done
 
 

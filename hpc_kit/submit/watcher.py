@@ -82,7 +82,7 @@ class Watcher(SlurmInfoWatcher):
 
 
 _WATCHERS: dict[tuple[str | None, ...], Watcher] = {}
-_TELLING = ("PATH", "SLURM_CONF", "HPC_KIT_SLURM_CONF", "HPC_KIT_SLURM_STATE")
+_TELLING = ("PATH", "SLURM_CONF", "SLURM_CLUSTERS", "HPC_KIT_SLURM_CONF", "HPC_KIT_SLURM_STATE")
 
 
 def watcher_of(access: Access) -> Watcher:

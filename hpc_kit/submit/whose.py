@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from shlex import quote
@@ -15,9 +16,13 @@ from hpc_kit.submit import record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hpc_kit.slurm.status import JobStatus
     from hpc_kit.submit.access import Access
     from hpc_kit.submit.record import Known
     from hpc_kit.submit.runs import Run
+
+_CLOCKS = dt.timedelta(minutes=10)
+"""So much the clocks of two hosts may differ."""
 
 
 def recipient(option: str | None, environ: Mapping[str, str], access: Access) -> str | None:
@@ -46,10 +51,33 @@ def recipient(option: str | None, environ: Mapping[str, str], access: Access) ->
 
 
 def same_cluster(known: Known, access: Access) -> bool | None:
-    """Whether Slurm's own name for a run's cluster is that of the one that is asked; None: not known, or several."""
+    """Whether a run's cluster, by Slurm's own name, is one of those that are asked; None: not known."""
     asked = None if access.embedded or known.slurm != "system" else cluster_name.asked(access.environ)
-    both = cluster_name.is_one(asked) and cluster_name.is_one(known.slurm_cluster)
-    return asked == known.slurm_cluster if both else None
+    if asked is None or known.slurm_cluster is None or not cluster_name.is_one(known.slurm_cluster):
+        return None
+    return cluster_name.reaches(asked, known.slurm_cluster)
+
+
+def access_for(run: Run | None, access: Access) -> Access:
+    """How to ask of a run: of several clusters its own alone."""
+    return access.at(run.known.slurm_cluster) if run is not None and run.known is not None else access
+
+
+def is_its_own(run: Run, status: JobStatus) -> bool:
+    """Whether Slurm speaks of this run, and not of another job that had its id: another user's, or an earlier one.
+
+    An accounting keeps a queue's jobs also after its ids began anew.
+    """
+    known = run.known
+    if known is None:
+        return True
+    if known.user and status.user and known.user != status.user:
+        return False
+    try:
+        submitted = dt.datetime.fromisoformat(known.submitted).astimezone().replace(tzinfo=None)
+    except ValueError:
+        return True
+    return status.submit is None or status.submit > submitted - _CLOCKS
 
 
 def _same_queue(known: Known, access: Access) -> bool | None:

@@ -220,9 +220,17 @@ def test_a_controller_that_does_not_answer_is_an_error() -> None:
 
 def test_variables_that_reshape_the_answer_are_kept_from_the_commands() -> None:
     slurm = Slurm(squeue=recorded("squeue"))
-    environ = {"SQUEUE_USERS": "bob", "SACCT_FORMAT": "x", "SLURM_TIME_FORMAT": "relative", "SLURM_CONF": "c", "A": "b"}
-    query(slurm, ["273"], environ)
-    assert slurm.environs == [{"SLURM_CONF": "c", "A": "b", "SLURM_BITSTR_LEN": "0"}]
+    kept = {"SLURM_CONF": "c", "A": "b", "SQUEUE_FEDERATION": "1", "SACCT_FEDERATION": "1"}
+    environ = {"SQUEUE_USERS": "bob", "SACCT_FORMAT": "x", "SLURM_TIME_FORMAT": "relative", "SCANCEL_STATE": "R"}
+    query(slurm, ["273"], environ | kept)
+    assert slurm.environs == [kept | {"SLURM_BITSTR_LEN": "0"}]
+
+
+def test_the_accounting_is_asked_of_the_cluster_that_squeue_asks() -> None:
+    slurm = Slurm(squeue="", sacct="")
+    query(slurm, ["7"], {"SLURM_CLUSTERS": "beta"})
+    assert slurm.asked[:2] == [squeue_argv(["7"]), sacct_argv(["7"], clusters="beta")]
+    assert slurm.asked[1][3] == "--clusters=beta"
 
 
 INSIDE = {

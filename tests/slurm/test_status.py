@@ -40,6 +40,12 @@ def test_each_command_tells_of_every_job_and_task() -> None:
     assert SQUEUE.keys() == SACCT.keys() == SCONTROL.keys() == JOBS
 
 
+def test_what_stands_above_each_clusters_jobs_is_no_part_of_a_name() -> None:
+    rows = [row for row in recorded("squeue").splitlines(keepends=True) if row.startswith(("273|", "275|"))]
+    told = parse_squeue(f"CLUSTER: alpha\n{rows[0]}\nCLUSTER: beta\n{rows[1]}")
+    assert told == parse_squeue("".join(rows))
+
+
 def test_a_failed_job_as_each_command_tells_it() -> None:
     by_scontrol = JobStatus(
         job_id="275",

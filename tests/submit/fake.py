@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -98,16 +99,21 @@ class FakeSlurm:
         text = (
             f"JobId={job_id} JobName=job UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A\n"
             f"   JobState={state} Reason=None Dependency=(null)\n   Requeue=1 Restarts=0 ExitCode={exit_code}\n"
-            f"   RunTime=00:00:10 TimeLimit=00:10:00\n   SubmitTime=2026-01-01T12:00:00\n"
+            f"   RunTime=00:00:10 TimeLimit=00:10:00\n   SubmitTime={now()}\n"
             f"   StartTime=2026-01-01T12:00:01 EndTime=2026-01-01T12:00:11\n   Partition=main\n   NodeList={nodes}\n"
         )
         self.says("scontrol.out", text)
 
 
+def now() -> str:
+    """When a job that is asked for was submitted: not before its record was written."""
+    return dt.datetime.now().isoformat(timespec="seconds")  # noqa: DTZ005 - as Slurm tells it
+
+
 def row_of(job_id: str, state: str, reason: str = "None", *, everybody: bool = False, **fields: str) -> str:
     moment = "2026-01-01T12:00:{:02}".format
     values = {"job_id": job_id, "raw_id": job_id.partition("_")[0], "state": state, "partition": "main"}
-    values |= {"submit": moment(0), "start": moment(1), "end": moment(11), "time_limit": "10:00", "elapsed": "0:10"}
+    values |= {"submit": now(), "start": moment(1), "end": moment(11), "time_limit": "10:00", "elapsed": "0:10"}
     values |= {"nodelist": "n[1-2]", "reason": reason, "name": "job", "user": user_name(), "priority": "100"}
     values |= fields
     return "|".join(values.get(field, "") for field in (QUEUE_FIELDS if everybody else SQUEUE_FIELDS)) + "\n"

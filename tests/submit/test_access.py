@@ -12,7 +12,8 @@ from hpc_kit.embedded import Settings
 from hpc_kit.embedded.state import State
 from hpc_kit.errors import AnswerNo
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.submit.access import embedded_environ
+from hpc_kit.submit.access import Access, access_of, embedded_environ
+from hpc_kit.submit.watcher import watcher_of
 
 LOCAL = Cluster(name="local", slurm="embedded")
 
@@ -27,6 +28,17 @@ def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
     assert state(LOCAL, **home) == f"{tmp_path}/hpc_kit/slurm"
     assert state(other, **home) == f"{tmp_path}/hpc_kit/slurm-my_laptop_2"
     assert state(other, HPC_KIT_SLURM_STATE=str(tmp_path / "named")) == str(tmp_path / "named")
+
+
+def test_each_cluster_of_a_real_slurm_has_a_watcher_of_its_own() -> None:
+    there, here = (Access({"SLURM_CLUSTERS": name}, embedded=False) for name in ("there", "here"))
+    assert watcher_of(there) is watcher_of(there)
+    assert watcher_of(there) is not watcher_of(here)
+
+
+def test_names_of_real_clusters_mean_nothing_to_the_embedded_slurm(tmp_path: Path) -> None:
+    environ = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path), "SLURM_CLUSTERS": "site"}
+    assert "SLURM_CLUSTERS" not in access_of(LOCAL, environ).environ
 
 
 def test_machines_that_share_a_home_have_a_queue_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

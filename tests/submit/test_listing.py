@@ -15,13 +15,14 @@ from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.run_files import write_whole
 from hpc_kit.slurm.runner import Completed
 from hpc_kit.slurm.states import State
+from hpc_kit.slurm.user import user_name
 from hpc_kit.submit import record
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.cancelling import cancel
 from hpc_kit.submit.listing import Line, Wanted, look, statuses
 from hpc_kit.submit.runs import Runs
 from hpc_kit.submit.submission import submit
-from hpc_kit.submit.whose import is_of, typed_name
+from hpc_kit.submit.whose import access_for, is_of, typed_name
 from tests.submit.fake import FakeSlurm, row_of
 
 
@@ -191,6 +192,74 @@ def test_two_slurms_are_told_apart_by_their_own_names(
     for several in ("beta,alpha", "all"):
         cancel(["12"], runs, both._replace(environ={**both.environ, "SLURM_CLUSTERS": several}), cluster="fake")
     assert slurm.told("scancel.calls") == "12\n" * 3
+
+
+def test_of_several_clusters_a_run_is_asked_for_and_ended_on_its_own(
+    slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", "alpha,Beta")
+    for cluster in ("Beta", "alpha"):
+        # Each cluster counts on its own, and here both have come to 12.
+        hook = f'echo "Submitted batch job 12 on cluster {cluster}"; cp -- "$1" "$FAKE/12.script"; exit 0'
+        slurm.says("sbatch.hook", hook)
+        job = submit("job", "fake", set={"name": f"on_{cluster}"})
+        assert job.access.environ["SLURM_CLUSTERS"] == cluster.lower()
+        assert record.read(job.run.folder).slurm_cluster == cluster.lower()  # type: ignore[union-attr]
+    asked: list[tuple[str | None, Sequence[str]]] = []
+
+    def runner(
+        argv: Sequence[str], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
+    ) -> Completed:
+        where = (environ or {}).get("SLURM_CLUSTERS")
+        asked.append((where, argv))
+        row = row_of("12", "RUNNING", everybody=True, name=f"on_{where}", nodelist=f"{where}1")
+        return Completed(tuple(argv), 0, f"CLUSTER: {where}\n{row}" if argv[0] == "squeue" else "", "")
+
+    access = Access(slurm.environ(os.environ), embedded=False, runner=runner)
+    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    assert line.status is not None
+    assert (line.name, line.status.nodelist) == ("on_alpha", "alpha1")
+    (run,) = Runs(runs).named("on_Beta")
+    assert access_for(run, access).environ["SLURM_CLUSTERS"] == "beta"
+    asked.clear()
+    cancel(["12"], runs, access, cluster="fake")
+    assert [(where, argv) for where, argv in asked if argv[0] == "scancel"] == [("alpha", ["scancel", "12"])]
+    one = access.at("beta")
+    asked.clear()
+    cancel(["12"], runs, one, cluster="fake")
+    assert {where for where, _ in asked} == {"beta"}
+    with pytest.raises(UnknownJob, match="is one of cluster"):
+        cancel(["12"], runs, access.at("alpha")._replace(environ={"SLURM_CLUSTERS": "gamma"}), cluster="fake")
+
+
+def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+    """An accounting may hold another user's job of that id, or one from before the ids began anew."""
+    run = submit("job", "fake").run
+    early = "2026-01-01T12:00:00"
+    for fields in ({"user": "ada"}, {"submit": early}):
+        slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True, **fields))
+        (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+        assert line.state is State.UNKNOWN
+        assert (known := record.read(run.folder)) is not None
+        assert known.end is None
+    slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True))
+    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    assert line.state is State.FAILED
+
+
+def test_of_two_clusters_runs_of_one_id_that_of_the_cluster_asked_counts(slurm: FakeSlurm, runs: Path) -> None:
+    submit("job", "fake")
+    other = runs / "other/12"
+    other.mkdir(parents=True)
+    known = json.loads((runs / "job/12/record.json").read_text())
+    known |= {"job_name": "other", "cluster": "there", "slurm": "embedded", "submitted": "2099-01-01T00:00:00"}
+    (other / "record.json").write_text(json.dumps(known))
+    access = Access(slurm.environ(os.environ), embedded=False)
+    slurm.queue("12 RUNNING")
+    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    assert line.name == "job"
+    cancel(["12"], runs, access, cluster="fake")
+    assert slurm.told("scancel.calls") == "12\n"
 
 
 def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, runs: Path) -> None:
@@ -379,7 +448,7 @@ def test_without_a_controller_the_accounting_and_the_jobs_own_files_tell(slurm: 
     for _ in range(3):
         submit("job", "fake")
     (project / "runs/job/13/end").write_text("0 1700000000\n")
-    ended = "12|12|FAILED|3:0|ada|main|||||||None|job\n"
+    ended = f"12|12|FAILED|3:0|{user_name()}|main|||||||None|job\n"
     access = Access({}, embedded=False, runner=Counting(sacct=ended))
     listing = look(Wanted.of(None), Runs(project / "runs"), access)
     assert listing.unreachable is not None

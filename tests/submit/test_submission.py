@@ -363,6 +363,17 @@ def lose(slurm: FakeSlurm, project: Path) -> Path:
     return staged
 
 
+def test_what_the_user_filters_the_queue_by_hides_no_lost_job(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeue = slurm.bin / "squeue"
+    squeue.write_text(squeue.read_text().replace("\n", '\n[ -n "$SQUEUE_PARTITION" ] && exit 0\n', 1))
+    monkeypatch.setenv("SQUEUE_PARTITION", "gpu")
+    slurm.says("sbatch.error", LOST)
+    slurm.says("sbatch.hook", 'echo "${!#}" >"$FAKE/40.path"')
+    assert submit("job", "fake").job_id == "40"
+
+
 def test_a_job_that_slurm_takes_late_is_waited_for(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     def pause(_: float) -> None:
         if (slurm.folder / "late").exists():
