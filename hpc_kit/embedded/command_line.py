@@ -59,8 +59,19 @@ def _answer(command: str, words: list[str], environ: Mapping[str, str]) -> int:
         return refusal.status
 
 
+def _fill_standard_streams() -> None:
+    """Where it was started without (`>&-`), streams that lead nowhere: no file of its own must get such a number."""
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
+    sys.stdin = sys.stdin or open(0)  # noqa: PTH123, SIM115
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: PTH123, SIM115
+
+
 def main() -> NoReturn:
-    """Run and leave; a reader of our output that went away is no error."""
+    """Run and leave; a reader of our output that went away is no error, nor are streams that were closed before."""
+    _fill_standard_streams()
     for stream in (sys.stdout, sys.stderr):  # paths and names may be any bytes
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="surrogateescape")

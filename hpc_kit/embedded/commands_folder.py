@@ -66,7 +66,7 @@ def survive_login(directory: Path, environ: dict[str, str]) -> None:
     """Keep the commands within reach of a script whose shell is a login shell (`#!/bin/bash -l`)."""
     path = directory / LOGIN
     if not path.exists():
-        path.write_text(_LOGIN.format(folder=shlex.quote(str(directory / "bin")), original=ORIGINAL))
+        path.write_bytes(os.fsencode(_LOGIN.format(folder=shlex.quote(str(directory / "bin")), original=ORIGINAL)))
     if "BASH_ENV" in environ:
         environ[ORIGINAL] = environ["BASH_ENV"]
     environ["BASH_ENV"] = str(path)
@@ -84,10 +84,10 @@ def make(directory: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     texts = {command: script(directory, command) for command in COMMANDS} | {"hostname": _hostname(folder)}
     for command, text in texts.items():
-        path = folder / command
-        if not path.exists() or path.read_text() != text:
+        path, data = folder / command, os.fsencode(text)
+        if not path.exists() or path.read_bytes() != data:
             new = folder / f".{command}.{os.getpid()}"
-            new.write_text(text)
+            new.write_bytes(data)
             new.chmod(0o755)
             new.replace(path)
     return folder

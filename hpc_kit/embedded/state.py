@@ -220,11 +220,22 @@ def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
             remedy=f"jobs that run go on; when they are over: mv {file} {file}.damaged; rm -f {file}-wal {file}-shm\n"
             "then the queue is empty; files of runs, and logs, are elsewhere and stay",
         )
+    full = _is_full(directory)
     return AnswerNo(
         "the embedded Slurm cannot use its state directory",
-        found=f"{directory}: {error}",
-        remedy="set HPC_KIT_SLURM_STATE to a directory that you may write",
+        found=f"{directory}: {error}" + ", no space left there" * full,
+        remedy="free some space there: jobs that run go on"
+        if full
+        else "set HPC_KIT_SLURM_STATE to a directory that you may write",
     )
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether there is no room for another page or two; SQLite calls that an I/O error."""
+    with contextlib.suppress(OSError):
+        told = os.statvfs(directory)
+        return told.f_bavail * told.f_frsize < 1 << 16
+    return False
 
 
 def now() -> float:

@@ -254,3 +254,12 @@ def test_a_folder_whose_name_is_no_text_is_a_folder_like_any_other(slurm: Slurm)
     for command in (["scontrol", "show", "job", "1"], ["squeue", "--states=all", "--format=%Z"]):
         shown = subprocess.run(command, env=slurm.environ, cwd=folder, capture_output=True, check=True)
         assert os.fsencode(folder) in shown.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_commands_work_without_standard_streams(slurm: Slurm, closed: str) -> None:
+    for command in ("sbatch --wait --output=log --wrap='cat; echo done'", "squeue", "srun -n2 hostname", "salloc true"):
+        words = ["bash", "-c", f"{command} {closed}"]
+        done = subprocess.run(words, env=slurm.environ, cwd=slurm.folder, capture_output=True, check=False)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    assert slurm.log("log") == "done\n"

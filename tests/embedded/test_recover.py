@@ -11,12 +11,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
 from hpc_kit.embedded import processes
 from hpc_kit.embedded.recover import book_lost
+from hpc_kit.embedded.state import unusable
 from hpc_kit.embedded.supervisor import Supervisor
 from tests.conftest import ROOT
 from tests.embedded.conftest import Slurm, wait_for
@@ -321,3 +323,13 @@ def test_a_queue_that_is_damaged_while_a_job_runs_is_told_once_and_the_job_runs_
     for name in ("slurm.db-wal", "slurm.db-shm"):
         (slurm.directory / name).unlink(missing_ok=True)
     slurm.until(slurm.submit("true"), "COMPLETED")
+
+
+def test_a_full_disk_is_told_as_one(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    assert "a directory that you may write" in str(unusable(slurm.directory, error))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
+    assert str(unusable(slurm.directory, error)).splitlines()[1:] == [
+        f"  found  {slurm.directory}: disk I/O error, no space left there",
+        "  do     free some space there: jobs that run go on",
+    ]
