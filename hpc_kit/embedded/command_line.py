@@ -64,9 +64,9 @@ def _fill_standard_streams() -> None:
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(spare)
-    sys.stdin = sys.stdin or open(0)  # noqa: PTH123, SIM115
-    sys.stdout = sys.stdout or open(1, "w")  # noqa: PTH123, SIM115
-    sys.stderr = sys.stderr or open(2, "w")  # noqa: PTH123, SIM115
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
 
 
 def main() -> NoReturn:
