@@ -15,8 +15,12 @@ def bus(machine: Machine, rates: Rates, group: Group) -> float:
     inside = machine.gpu.link * rates.link
     if group.nodes == 1:
         return inside
-    outside = float(group.per_node**rates.rails) * machine.network * rates.network
-    return min(inside, outside / (1 + (group.nodes - 2) / rates.spread))
+    return min(inside, machine.network * rates.network * share_of_network(rates, group))
+
+
+def share_of_network(rates: Rates, group: Group) -> float:
+    """The bytes/s of a ring between nodes, as a multiple of the network of one GPU."""
+    return float(group.per_node**rates.rails) / (1 + (group.nodes - 2) / rates.spread)
 
 
 def delay(rates: Rates, group: Group) -> float:

@@ -16,7 +16,8 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.machine import Machine
+from hpc_kit.planner.links import share_of_network
+from hpc_kit.planner.machine import Group, Machine
 from hpc_kit.planner.straight import fit
 
 LIBRARY = "library"
@@ -30,8 +31,8 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         flops: Operations/s of the fastest large 16-bit matrix product.
         bandwidth: Bytes/s of GPU memory.
         memory: Bytes of GPU memory.
-        link: Bytes/s past each rank of a ring inside a node; `latency`: seconds besides.
-        network: The same between nodes, for each GPU.
+        link: Bytes/s past each rank of a ring inside a node; `latency`: seconds of one pass besides.
+        network: The same of a ring over `nodes` nodes (2) with `per_node` ranks on each (1); `latency_network`.
     """
 
     gpu: str = ""
@@ -42,6 +43,8 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     latency: float | None = None
     network: float | None = None
     latency_network: float | None = None
+    nodes: int | None = None
+    per_node: int | None = None
 
 
 def read(path: Path) -> Measured:
@@ -80,16 +83,21 @@ def apply(measured: Measured, machine: Machine, rates: Rates) -> tuple[Machine, 
     if measured.link:
         gpu = structs.replace(gpu, link=measured.link)
         rates = structs.replace(rates, link=1.0)
-    network = machine.network
+    if measured.latency is not None:
+        rates = structs.replace(rates, latency=measured.latency)
     if measured.network:
-        network = measured.network
+        ring = _ring(measured)
+        machine = structs.replace(machine, network=measured.network / share_of_network(rates, ring))
         rates = structs.replace(rates, network=1.0)
-    rates = structs.replace(
-        rates,
-        latency=rates.latency if measured.latency is None else measured.latency,
-        latency_network=rates.latency_network if measured.latency_network is None else measured.latency_network,
-    )
-    return structs.replace(machine, gpu=gpu, network=network), rates
+        if measured.latency_network is not None:
+            more = max(0.0, measured.latency_network - rates.latency)
+            rates = structs.replace(rates, latency_network=more / (ring.nodes - 1))
+    return structs.replace(machine, gpu=gpu), rates
+
+
+def _ring(measured: Measured) -> Group:
+    nodes, per_node = max(2, measured.nodes or 2), measured.per_node or 1
+    return Group(nodes * per_node, per_node, nodes)
 
 
 def line(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
@@ -118,23 +126,31 @@ def _quickest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return min(by_backend.values(), key=order, default=[])
 
 
-def links(results: Iterable[Mapping[str, Any]], gpus_per_node: int) -> Measured:
+def links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int | None = None) -> Measured:
     """Links from the results of `hpc-kit bench comm`: all-reduces inside a node, and beyond it.
 
-    A ring of n ranks moves 2 (n-1)/n of the bytes past each; beyond the node its speed is shared by a node's GPUs.
+    A ring of n ranks moves 2 (n-1)/n of the bytes past each.
+
+    Args:
+        results: Its rows.
+        gpus_per_node: How many ranks fill a node, where `hosts` is not known.
+        hosts: On how many hosts the ranks were.
     """
     by_ranks: dict[int, list[tuple[float, float]]] = {}
     for row in _quickest(row for row in results if _is_all_reduce(row)):
         ranks = int(row["ranks"])
         by_ranks.setdefault(ranks, []).append((2 * (ranks - 1) / ranks * float(row["bytes"]), float(row["seconds"])))
-    inside = line(by_ranks[n]) if (n := max((n for n in by_ranks if n <= gpus_per_node), default=0)) else None
-    outside = line(by_ranks[n]) if (n := min((n for n in by_ranks if n > gpus_per_node), default=0)) else None
-    return Measured(
-        link=inside[1] if inside else None,
-        latency=inside[0] / 2 if inside else None,
-        network=outside[1] / gpus_per_node if outside else None,
-        latency_network=outside[0] / 2 if outside else None,
-    )
+    nodes = {n: hosts or -(-n // gpus_per_node) for n in by_ranks}
+    inside = max((n for n in by_ranks if nodes[n] == 1), default=0)
+    outside = min((n for n in by_ranks if nodes[n] > 1), default=0)
+    near, far = (line(by_ranks[n]) if n else None for n in (inside, outside))
+    found = Measured()
+    if near:
+        found = structs.replace(found, link=near[1], latency=near[0] / 2)
+    if far:
+        found = structs.replace(found, network=far[1], latency_network=far[0] / 2)
+        found = structs.replace(found, nodes=nodes[outside], per_node=max(1, outside // nodes[outside]))
+    return found
 
 
 def read_comm(path: Path, gpus_per_node: int) -> Measured:
@@ -144,7 +160,9 @@ def read_comm(path: Path, gpus_per_node: int) -> Measured:
         SpecError: It cannot be read, or is something else.
     """
     try:
-        return links(json.loads(path.read_text(encoding="utf-8"))["results"], gpus_per_node)
+        document = json.loads(path.read_text(encoding="utf-8"))
+        hosts = document["machine"]["hosts"] if "machine" in document else []
+        return links(document["results"], gpus_per_node, len(hosts) or None)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError(
             f"cannot read {path}",
@@ -155,4 +173,4 @@ def read_comm(path: Path, gpus_per_node: int) -> Measured:
 
 def merge(one: Measured, other: Measured) -> Measured:
     """Both; `other` wins where both know."""
-    return structs.replace(one, **{k: v for k, v in msgspec.to_builtins(other).items() if v})
+    return structs.replace(one, **msgspec.to_builtins(other))

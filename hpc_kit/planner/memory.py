@@ -83,10 +83,16 @@ def activation_bytes(
     return outside / share + (inside + scores) / tp
 
 
-def in_flight(run: Run) -> float:
-    """Micro-batches whose activations the first stage keeps: min(m, p); interleaved, p + (p-1)/v."""
-    first = min(run.micro_batches, run.pp)
-    return first + (run.pp - 1) / run.virtual_stages if run.virtual_stages > 1 else first
+def in_flight(run: Run, index: int = 0) -> float:
+    """Micro-batches whose activations a stage keeps: min(m, p - i); interleaved, at most p + (p-1-2i)/v.
+
+    Interleaved, a stage begins v-1 rounds of p chunks ahead, and two chunks more for each stage behind it (arXiv
+    2104.04473, Megatron's and torch's order); a chunk is 1/v of its layers.
+    """
+    p, v = run.pp, run.virtual_stages
+    if v == 1:
+        return min(run.micro_batches, p - index)
+    return min(run.micro_batches, ((v - 1) * p + 2 * (p - 1 - index) + 1) / v)
 
 
 def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory:
@@ -99,7 +105,7 @@ def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory
     parameters, gradients, optimizer = model_states(
         owned, shards, run.zero_stage, run.grad_bytes, master=run.zero_stage == 3
     )
-    kept = max(1.0, in_flight(run) - index)
+    kept = in_flight(run, index)
     activations, working = _activations(run, rates)
     # From the second micro-batch on, the output of the one before is still held.
     each = rates.logit_bytes + (rates.logit_kept if run.micro_batches > 1 else 0.0)

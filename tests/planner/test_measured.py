@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import hardware, measured
+from hpc_kit.planner import hardware, links, measured
 from hpc_kit.planner.jobfile import job, usual_base
 from hpc_kit.planner.jobmodel import asked
+from hpc_kit.planner.machine import Group
 from hpc_kit.planner.measure import fastest
 from hpc_kit.planner.plot import draw
 from hpc_kit.planner.search import distinct, search
@@ -39,8 +41,39 @@ def test_links_inside_and_beyond_the_node() -> None:
         for size in (1e6, 1e8)
     ]
     found = measured.links([*rows, {"collective": "broadcast", "ranks": 8, "bytes": 1, "seconds": 9}], 8)
-    assert found.link == pytest.approx(2e11) and found.network == pytest.approx(4e10 / 8)
-    assert found.latency == pytest.approx(5e-5)
+    assert found.link == pytest.approx(2e11) and found.network == pytest.approx(4e10)
+    assert (found.latency, found.latency_network) == pytest.approx((5e-5, 5e-5))
+    assert (found.nodes, found.per_node) == (2, 8)
+
+
+@pytest.mark.parametrize(("cluster", "nodes", "per_node"), [("dgx-h100", 2, 8), ("dgx-h100", 4, 2), ("jz", 4, 8)])
+def test_what_was_measured_is_what_is_predicted(cluster: str, nodes: int, per_node: int) -> None:
+    sizes, before = (2**10, 2**20, 2**30), hardware.machine(cluster)
+    near, far = Group(8, 8, 1), Group(nodes * per_node, per_node, nodes)
+
+    def rows(group: Group, start: float, speed: float) -> list[dict[str, Any]]:
+        moved = 2 * (group.ranks - 1) / group.ranks
+        row = {"collective": "all_reduce", "ranks": group.ranks}
+        return [{**row, "bytes": size, "seconds": start + moved * size / speed} for size in sizes]
+
+    found = measured.links(rows(near, 3e-5, 1.5e11), 8, 1)
+    found = measured.merge(found, measured.links(rows(far, 9e-5, 3e10), 8, nodes))
+    machine, own = measured.apply(found, before, rates())
+    for group in (near, far):
+        expected = rows(group, *((3e-5, 1.5e11) if group is near else (9e-5, 3e10)))
+        assert [links.all_reduce(machine, own, group, row["bytes"]) for row in expected] == pytest.approx(
+            [row["seconds"] for row in expected]
+        )
+
+
+def test_ranks_on_two_hosts_are_not_inside_a_node(tmp_path: Path) -> None:
+    row = {"collective": "all_reduce", "ranks": 2}
+    results = [{**row, "bytes": size, "seconds": 1e-4 + size / 2e10} for size in (1e6, 1e8)]
+    path = tmp_path / "comm.json"
+    path.write_text(json.dumps({"results": results, "machine": {"hosts": [{"name": "n1"}, {"name": "n2"}]}}))
+    found = measured.read_comm(path, 8)
+    assert found.link is None and found.network == pytest.approx(2e10)
+    assert (found.nodes, found.per_node) == (2, 1)
 
 
 def test_of_two_backends_the_links_are_those_of_the_quicker_one() -> None:

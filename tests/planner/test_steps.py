@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.planner.constants import builtin
-from hpc_kit.planner.memory import activation_bytes, peak_memory
+from hpc_kit.planner.memory import activation_bytes, in_flight, peak_memory
 from hpc_kit.planner.steps import step_time
 from tests.planner.runs import rates, run
 
@@ -81,3 +81,13 @@ def test_a_fused_mlp_keeps_less() -> None:
     assert eight - six == 2 * llama.ffn
     assert rates(framework="megatron").gate == rates(framework="nemo").gate == 6
     assert rates(framework="torch").gate == 8
+
+
+@pytest.mark.parametrize(("virtual_stages", "index", "micro_batches", "kept"), [
+    (1, 0, 16, 8.0), (1, 7, 16, 1.0), (1, 0, 3, 3.0), (1, 6, 1, 1.0),
+    (2, 0, 16, 11.5), (2, 7, 16, 4.5), (4, 0, 16, 9.75), (4, 7, 16, 6.25), (8, 7, 16, 7.125), (4, 0, 8, 8.0),
+])  # fmt: skip
+def test_micro_batches_that_a_stage_keeps(virtual_stages: int, index: int, micro_batches: int, kept: float) -> None:
+    """Chunks in flight, counted in Megatron's order: 2 (p - i - 1) + (v - 1) p before the first backward, and one."""
+    layout = run(pp=8, virtual_stages=virtual_stages, global_batch=micro_batches)
+    assert in_flight(layout, index) == pytest.approx(kept)

@@ -104,7 +104,7 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
 
 
 def _is_on_first_node(environ: Mapping[str, str]) -> bool:
-    """Whether LOCAL_RANK is the rank: Lightning tells what it starts no other, and numbers node by node."""
+    """Whether LOCAL_RANK is the rank: Lightning tells processes that it starts no other, and numbers node by node."""
     there = all(environ.get(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     return there and not environ.get("RANK") and number(environ, "NODE_RANK") == 0
 
