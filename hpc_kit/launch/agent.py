@@ -143,9 +143,9 @@ class Tree:
         )
         self._code: Optional[int] = None
         if self.process.stdin is not None:
-            # Through stdin: what stands on a command line is read by everybody on this host.
+            # By stdin: what stands on a command line is read by everybody. In braces it is read whole before it runs.
             with suppress(BrokenPipeError), self.process.stdin as stdin:
-                stdin.write(script.encode())
+                stdin.write(b"{\n" + script.encode() + b"\n} </dev/null\n")
 
     def code(self) -> Optional[int]:
         """The exit code of torchrun, as a shell tells it; None while it runs."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import sys
-from contextlib import suppress
-from fnmatch import fnmatchcase
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +15,6 @@ from hpc_kit.launch.ssh_config import ssh_config
 
 if TYPE_CHECKING:
     from fabric import Connection
-    from paramiko import PKey
 
 PATIENCE = 15.0
 """Seconds for each step of a connection: the network's answer, the greeting, the keys."""
@@ -64,6 +60,8 @@ def connect(
     """
     from fabric import Config, Connection
 
+    from hpc_kit.launch import known_hosts
+
     steps, connection = ("banner_timeout", "auth_timeout", "channel_timeout"), None
     try:
         user, host, port = Address.of(name)
@@ -77,7 +75,7 @@ def connect(
             connect_kwargs=dict.fromkeys(steps, patience),
         )
         connection.gateway = jump or _way(connection, patience, path)
-        _trust_known_hosts(connection)
+        known_hosts.trust(connection)
         connection.open()
     except BaseException as error:
         disconnect(connection)
@@ -111,59 +109,6 @@ def _way(connection: Connection, patience: float, path: tuple[str, ...]) -> Conn
     for hop in hops:
         jump = connect(hop, patience, jump=jump, path=path)
     return jump
-
-
-def _trust_known_hosts(connection: Connection) -> None:
-    """Fabric trusts whoever answers; here it is the files that ssh itself looks into."""
-    from paramiko import AutoAddPolicy, RejectPolicy
-
-    said: dict[str, Any] = connection.ssh_config
-    strict = str(said.get("stricthostkeychecking", "yes")).lower()
-    taken_as_it_comes = strict in {"no", "off", "accept-new"}
-    connection.client.set_missing_host_key_policy(AutoAddPolicy() if taken_as_it_comes else RejectPolicy())
-    own = said.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
-    shared = said.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
-    host = connection.host.lower()
-    name = connection.host if connection.port == _SSH_PORT else f"[{connection.host}]:{connection.port}"
-    trusted = connection.client.get_host_keys()
-    # As ssh does: under its alias alone, or with its port before without.
-    for known in [said["hostkeyalias"]] if "hostkeyalias" in said else dict.fromkeys((name.lower(), host)):
-        for file in shlex.split(f"{own} {shared}"):
-            for key in _keys(Path(file).expanduser(), known):
-                if key.get_name() not in (trusted.lookup(name) or {}):  # the first one counts
-                    trusted.add(name, key.get_name(), key)
-
-
-def _keys(file: Path, name: str) -> list[PKey]:
-    """A host's keys in a file. What paramiko cannot read, it would give the whole file up for."""
-    from paramiko.hostkeys import HostKeyEntry
-
-    found: list[PKey] = []
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    for line in lines:
-        with suppress(Exception):
-            if _means(line.split()[0], name):
-                found.append(HostKeyEntry.from_line(" ".join(line.split())).key)
-    return found
-
-
-def _means(known: str, name: str) -> bool:
-    """Whether that is the host: hashed, or among names and patterns; one with `!` before it takes it out."""
-    from paramiko.hostkeys import HostKeys
-
-    if known.startswith("|1|"):
-        return bool(HostKeys.hash_host(name, known) == known)
-    words = known.lower().split(",")
-    return any(_fits(name, word) for word in words) and not any(
-        _fits(name, word[1:]) for word in words if word[0] == "!"
-    )
-
-
-def _fits(name: str, pattern: str) -> bool:
-    """`*` and `?` mean what they do in a shell, and brackets stand for themselves."""
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def _refused(name: str, error: Exception, patience: float, place: tuple[str, int] | None = None) -> LaunchError:

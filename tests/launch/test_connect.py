@@ -9,7 +9,7 @@ import paramiko
 import pytest
 
 from hpc_kit.errors import HpcKitError, LaunchError
-from hpc_kit.launch import connect, ssh_config
+from hpc_kit.launch import connect, known_hosts, ssh_config
 from hpc_kit.launch.connect import _refused, need_fabric
 
 
@@ -151,7 +151,7 @@ HASHED = "|1|AAECAwQFBgcICQoLDA0ODxAREhM=|lUEcUUPZAbbEFu+qHoflhqg17Mc="
     ],
 )
 def test_a_line_of_known_hosts_means_what_it_does_to_ssh(known: str, name: str, means: bool) -> None:
-    assert connect._means(known, name) is means
+    assert known_hosts._names(known, name) is means
 
 
 def test_a_host_that_does_not_answer_costs_no_more_than_its_time() -> None:

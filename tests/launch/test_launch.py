@@ -57,6 +57,12 @@ def test_hosts_take_as_many_ranks_as_they_have_slots(hosts: Hosts) -> None:
     assert said == ["0 of 3 on 0", "1 of 3 on 1", "2 of 3 on 1"]
 
 
+def test_a_setup_line_that_reads_takes_nothing_of_the_script(hosts: Hosts) -> None:
+    words = ("-j", "1x1", "--hosts", "n1", "--set", "setup=['cat >/dev/null', 'read -r none || true']")
+    status, out, err = hosts.launched(*words, "--", "bash", "-c", "echo ran; exit 3")
+    assert (status, "| ran" in out, err) == (3, True, ""), out
+
+
 def test_the_status_is_that_of_the_rank_that_failed_first_and_all_others_end(hosts: Hosts) -> None:
     code = 'echo here; [ "$RANK" = 3 ] && exit 7; exec sleep 600'
     status, out, _ = hosts.launched("-j", "2x2", "--hosts", "n1,n2", "--", "bash", "-c", code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import socket
 import threading
@@ -63,6 +64,36 @@ def test_a_time_in_the_users_file_is_no_contradiction(ssh: Ssh) -> None:
 def test_a_line_of_known_hosts_that_nobody_can_read_is_passed_by(ssh: Ssh, strange: str) -> None:
     ssh(known=lambda usual: strange + usual)
     assert place("n2") == "127.0.77.2"
+
+
+@pytest.mark.parametrize(("hashed", "name"), [("no", "[127.0.77.2]"), ("yes", "|1|")])
+def test_a_new_host_is_written_down_where_ssh_does_so(ssh: Ssh, hashed: str, name: str) -> None:
+    folder = ssh(f"Host n2\n  StrictHostKeyChecking accept-new\n  HashKnownHosts {hashed}\n", known=lambda _: "")
+    assert place("n2") == "127.0.77.2"
+    known = (folder / "known_hosts").read_text()
+    assert known.startswith(name) and known.count("\n") == 1
+    assert place("n2") == "127.0.77.2" and (folder / "known_hosts").read_text() == known
+    host, kind, key = known.split()
+    other = base64.b64decode(key)[:-4] + b"else"
+    (folder / "known_hosts").write_text(f"{host} {kind} {base64.b64encode(other).decode()}\n")
+    with pytest.raises(LaunchError, match="another host key"):
+        connect("n2", 20)
+
+
+@pytest.mark.parametrize("strict", ["yes", "accept-new"])
+def test_a_revoked_key_is_refused(ssh: Ssh, strict: str) -> None:
+    def known(usual: str) -> str:
+        return f"{usual}@revoked * {usual.splitlines()[0].split(' ', 1)[1]}\n"
+
+    ssh(f"Host n2\n  StrictHostKeyChecking {strict}\n", known=known)
+    with pytest.raises(LaunchError, match="was revoked"):
+        connect("n2", 20)
+
+
+def test_a_certificate_of_the_host_is_told_to_be_beyond_this(ssh: Ssh) -> None:
+    ssh(known=lambda usual: f"@cert-authority * {usual.splitlines()[0].split(' ', 1)[1]}\n")
+    with pytest.raises(LaunchError, match="certificate only"):
+        connect("n2", 20)
 
 
 def test_a_hashed_name_is_known(ssh: Ssh) -> None:
