@@ -17,11 +17,12 @@ PLUGIN_OPTION = re.compile(
 
 
 class Placed(NamedTuple):
-    """An option that a directive gives, with its place."""
+    """An option that a directive gives, with its place, and the component of a heterogeneous job that it is for."""
 
     given: Given
     line: int
     column: int
+    component: int = 0
 
     @property
     def name(self) -> str:
@@ -89,11 +90,11 @@ def read_all(lines: list[str]) -> Read:
     """Read the directives of a script's lines."""
     directives, problems = _lines(lines)
     options: list[Placed] = []
-    for component in directives.components():
+    for number, component in enumerate(directives.components()):
         words = [word for line in component for word in _words(line)]
         while words:
             some, problem, words = _some(words)
-            options += some
+            options += [each._replace(component=number) for each in some]
             problems += [problem] if problem else []
     options = [each for each in options if _sound(each, problems)]
     first = {problem.line: problem for problem in reversed(problems)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hpc_kit.errors import HpcKitError
@@ -96,6 +96,38 @@ def step_geometry(job: Geometry, step: Stage | None) -> Geometry:
     ntasks, per_node = _tasks(nodes, ntasks, per_node)
     on_node = _gpus_of_step(job, texts, nodes, per_node)
     return Geometry(nodes, ntasks, per_node, job.cpus_per_task, on_node, job.gpus, job.said, least)
+
+
+def together(parts: Sequence[Geometry]) -> Geometry:
+    """The counts of several components of a heterogeneous job."""
+    if len(parts) == 1:
+        return parts[0]
+    nodes, ntasks = [part.nodes for part in parts], [part.ntasks for part in parts]
+    per_node, gpus = {part.per_node for part in parts}, {part.gpus_per_node for part in parts}
+    return Geometry(
+        None if None in nodes else sum(filter(None, nodes)),
+        None if None in ntasks else sum(filter(None, ntasks)),
+        per_node.pop() if len(per_node) == 1 else None,
+        None,
+        gpus.pop() if len(gpus) == 1 else None,
+        any(part.gpus for part in parts),
+        said=bool(parts) and all(part.said for part in parts),
+        least_nodes=sum(part.least_nodes for part in parts),
+    )
+
+
+def het_groups(srun: Stage | None) -> set[int] | None:
+    """The components that an srun names with --het-group; the first where it names none; None: not known."""
+    text = srun.option("het-group") if srun is not None else None
+    if text is None:
+        return {0}
+    groups: set[int] = set()
+    for part in text.text.split(","):
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
+        if match is None:
+            return None
+        groups |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return groups
 
 
 def _mpirun(job: Geometry, step: Stage) -> Geometry:

@@ -3,72 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import PurePath
-from typing import NamedTuple
 
 from hpc_kit.script.directive_lines import Placed, Problem, Read, read_all
-from hpc_kit.script.geometry import UNKNOWN, Geometry, job_geometry, step_geometry
-from hpc_kit.script.launch import read_launch
+from hpc_kit.script.geometry import UNKNOWN, Geometry, het_groups, job_geometry, step_geometry, together
+from hpc_kit.script.launched import Launch, note
 from hpc_kit.script.shell.csh import CSH, as_sh
 from hpc_kit.script.shell.parse import Parsed, parse
 from hpc_kit.script.shell.trace import Assigned, Step, Trace, seed
 from hpc_kit.script.shell.values import Environment
-from hpc_kit.script.stages import AGENTS, BUILTINS, HELPERS, MULTIPLIERS, SHELLS, Stage
+from hpc_kit.script.stages import SHELLS
 from hpc_kit.slurm.directives import Directives
-
-LOOPS = frozenset({"for", "while", "until", "select"})
-
-
-class Launch(NamedTuple):
-    """One command line of the script, as the programs that start one another.
-
-    `step` is the batch script's own command; `line` and `column` are those of the last program, which may stand
-    elsewhere (in a variable, in the code of a `bash -c`).
-    """
-
-    stages: tuple[Stage, ...]
-    step: Step
-    inner: Step
-
-    def stage(self, *kinds: str) -> Stage | None:
-        """The first stage of one of these kinds."""
-        return next((stage for stage in self.stages if stage.kind in kinds), None)
-
-    @property
-    def program(self) -> Stage:
-        """What is started in the end."""
-        return self.stages[-1]
-
-    @property
-    def multiplier(self) -> Stage | None:
-        """The srun or mpirun that starts it on the nodes."""
-        return self.stage(*MULTIPLIERS)
-
-    @property
-    def agent(self) -> Stage | None:
-        """The torchrun, accelerate or deepspeed in it."""
-        return self.stage(*AGENTS)
-
-    @property
-    def repeated(self) -> bool:
-        """It stands in a loop."""
-        kinds = {place.compound.kind for place in self.step.place.outward() if place.compound is not None}
-        return bool(kinds & LOOPS)
-
-    @property
-    def trains(self) -> bool:
-        """It does the job's work: a Python program, or whatever srun starts that is no mere helper."""
-        program = self.program
-        if program.kind == "wrapper" or program.name in HELPERS:
-            return False
-        if self.agent is not None:
-            return True
-        if program.kind == "python" and program.options.get("module", program.words[0]).text in {"pip", "venv"}:
-            return False
-        if self.multiplier is not None:
-            return program.kind != "srun" and program.words[-1].text not in {"--version", "-V", "--help"}
-        return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
 
 
 class Script:
@@ -126,13 +73,28 @@ class Script:
         """The last value of each option; the empty string for one without."""
         return {each.name: each.value for each in self.given}
 
-    def line_of(self, *names: str) -> int | None:
-        """The line that gives one of these options (the last one, which counts)."""
-        return next((each.line for each in reversed(self.given) if each.name in names), None)
+    def line_of(self, *names: str, launch: Launch | None = None) -> int | None:
+        """The line that gives one of these options (the last one, which counts), to a launch line's component."""
+        parts = range(len(self.parts)) if launch is None else self.components_of(launch)
+        given = [each.line for each in self.given if each.name in names and each.component in parts]
+        return given[-1] if given else None
 
     def place_of(self, name: str) -> tuple[int, int]:
         """Line and column of the last directive that gives an option."""
         return next(((each.line, each.column) for each in reversed(self.given) if each.name == name), (0, 0))
+
+    @cached_property
+    def parts(self) -> tuple[dict[str, Placed], ...]:
+        """The last of each option, by component: one, unless the job is heterogeneous."""
+        parts: list[dict[str, Placed]] = [{} for _ in self.directives.components()]
+        for each in self.given:
+            parts[each.component][each.name] = each
+        return tuple(parts)
+
+    def components_of(self, launch: Launch) -> list[int]:
+        """The components on which a launch line starts: the first one, unless it says --het-group."""
+        groups = het_groups(launch.stage("srun"))
+        return [index for index in range(len(self.parts)) if groups is None or index in groups]
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -142,7 +104,9 @@ class Script:
     def geometry_of(self, launch: Launch) -> Geometry:
         """How many nodes and tasks a launch line gets."""
         if self.heterogeneous:
-            return UNKNOWN
+            jobs = [job_geometry(values(self.parts[index])) for index in self.components_of(launch)]
+            counts = [step_geometry(job, launch.multiplier) for job in jobs]
+            return together(counts) if launch.stage("srun") else UNKNOWN
         remote = launch.stage("ssh")
         if remote is None:
             return step_geometry(self.geometry, launch.multiplier)
@@ -166,7 +130,7 @@ class Script:
         trace = Trace(
             Environment(seed(self.geometry.variables(), 1)),
             errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
-            nested=lambda trace, step: _nested(trace, step, launches),
+            nested=lambda trace, step: note(trace, step, launches),
         )
         trace.block(self._parsed.block)
         return trace, tuple(launches)
@@ -217,6 +181,11 @@ class Script:
         return f"what follows line {trouble.line}: {trouble.what}" if trouble else None
 
 
+def values(options: Mapping[str, Placed]) -> dict[str, str]:
+    """The values of options by name."""
+    return {name: each.value for name, each in options.items()}
+
+
 def read_script(text: str, name: str = "script") -> Script:
     """Read a batch script; nothing of it is run, and nothing in it is an error here.
 
@@ -225,26 +194,3 @@ def read_script(text: str, name: str = "script") -> Script:
         name: How messages call it.
     """
     return Script(text, name)
-
-
-def _nested(
-    trace: Trace, step: Step, launches: list[Launch], outer: tuple[Stage, ...] = (), root: Step | None = None
-) -> None:
-    """Note a command as a launch line; go through the code that it starts, too."""
-    if step.name in BUILTINS or step.name.startswith(("$(", "`")):
-        return
-    parsed = read_launch(step.words)
-    stages = outer + parsed.stages
-    task = any(stage.kind in MULTIPLIERS for stage in stages)
-    for name, value in parsed.gives:
-        trace.assign(name, value, task=trace.environment.task)
-    if parsed.code is None or parsed.code.text.opaque:
-        launches.append(Launch(stages, root or step, step))
-        return
-
-    def inner(trace: Trace, inside: Step) -> None:
-        _nested(trace, inside, launches, stages, root or step)
-
-    code = parsed.code
-    environment = Environment({}, task=True) if code.remote else trace.environment.child(code.arguments, task=task)
-    trace.code(code.text, environment, step.place, inner)

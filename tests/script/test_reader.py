@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.script.geometry import job_geometry
-from hpc_kit.script.reader import Launch, Script, read_script
+from hpc_kit.script.launched import Launch
+from hpc_kit.script.reader import Script, read_script
 from hpc_kit.script.shell.parse import parse
 from hpc_kit.script.shell.tree import Compound
 from tests import golden
@@ -232,7 +233,6 @@ def test_interpreters_are_known_by_their_name() -> None:
         ('C=(python t.py --x 1); srun "${C[@]}"', ["srun", "python"]),
         ('eval "srun python t.py"', ["srun", "python"]),
         ("srun bash run.sh", ["srun", "shell"]),
-        ("srun -n 2 ./app : -n 4 ./other", ["srun", "program"]),
         ("torchrun --no-python ./app", ["torchrun", "program"]),
         ('"$PYTHON" t.py', ["program"]),
         ("if true; then srun python t.py; fi", ["srun", "python"]),
@@ -240,6 +240,19 @@ def test_interpreters_are_known_by_their_name() -> None:
 )
 def test_a_launch_line_is_its_programs(line: str, expected: list[str]) -> None:
     assert kinds(only(line)) == expected
+
+
+def test_the_parts_of_a_heterogeneous_line_are_each_a_launch_in_its_component() -> None:
+    script = read(
+        "#SBATCH -N2 --ntasks-per-node=1 -c2\n#SBATCH hetjob\n#SBATCH -N3 --ntasks-per-node=4\n"
+        "srun --het-group=0 ./app : --het-group=1 bash -c 'python t.py'\nsrun --het-group=0,1 ./x\nsrun ./y\n"
+    )
+    first, second, both, alone = script.launches
+    assert (kinds(first), kinds(second)) == (["srun", "program"], ["srun", "shell", "python"])
+    assert (second.stages[0].words[0].line, second.stages[0].words[0].column) == (5, 28)
+    counts = [script.geometry_of(each)[:3] for each in (first, second, both, alone)]
+    assert counts == [(2, 2, 1), (3, 12, 4), (5, 14, None), (2, 2, 1)]
+    assert [script.line_of("nodes", launch=each) for each in (first, second)] == [2, 4]
 
 
 def test_options_are_found_whatever_their_spelling() -> None:
@@ -312,13 +325,15 @@ def test_our_own_scripts_are_read_back(case: str) -> None:
     launch, *beside = [launch for launch in script.launches if launch.trains]
     geometry = script.geometry_of(launch)
     # Under Ray the program runs beside the step, which is Ray's nodes.
-    assert [each.stages[0].kind for each in beside] == ["python"] * case.startswith("ray_")
+    assert [each.stages[0].kind for each in beside] == ["python"] * case.startswith("ray_") + ["srun"] * (
+        script.heterogeneous
+    )
     assert script.unread is None
     assert script.problems == ()
     if launch.stages[0].kind == "mpirun":  # it is told the number of ranks, and Slurm tells it the nodes
         assert geometry.ntasks == script.geometry.ntasks
         return
-    assert geometry == script.geometry
+    assert script.heterogeneous or geometry == script.geometry
     assert launch.stages[0].kind == "srun"
 
 

@@ -16,16 +16,18 @@ from tests import golden
 
 HEAD = "#!/bin/bash\n"
 FOUR = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=2\n"
+HET = HEAD + "#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --nodes=2 --ntasks-per-node=4 -c6\n"
 ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
 
 
-def findings(text: str, *, folders: set[str] | None = None) -> list[Finding]:
+def findings(text: str, *, folders: set[str] | None = None, embedded: bool = False) -> list[Finding]:
     is_folder = None if folders is None else folders.__contains__
-    return check(Subject(read_script(text, "test.sbatch"), is_folder, Version(22, 5, 8)))
+    return check(Subject(read_script(text, "test.sbatch"), is_folder, Version(22, 5, 8), embedded=embedded))
 
 
 def found(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:
-    return [finding for finding in findings(text, folders=folders) if finding.code == code]
+    embedded = code == "KIT116"
+    return [finding for finding in findings(text, folders=folders, embedded=embedded) if finding.code == code]
 
 
 class Bad(NamedTuple):
@@ -93,6 +95,7 @@ BAD = [
     Bad("KIT113", HEAD + "#SBATCH --output=/elsewhere/x/%j.log\n", 2, W, "does not exist: /elsewhere/x"),
     Bad("KIT114", HEAD + "#SBATCH --tres-per-task=gres/gpu:1\n", 2, E, "came with Slurm 23.11, and this is 22.05.8"),
     Bad("KIT115", HEAD + "#SBATCH --gpus-per-task=1g.10gb:1\n", 2, W, "the same MIG device"),
+    Bad("KIT116", HEAD + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n", 3, E, "no heterogeneous jobs"),
     Bad("KIT201", HEAD + "#SBATCH -N2\n#SBATCH --ntasks=16 --ntasks-per-node=4\n", 3, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n2 --ntasks-per-node=4\n", 2, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n7 --ntasks-per-node=4\n", 2, W, "2 nodes x 4 tasks = 8"),
@@ -172,6 +175,12 @@ BAD = [
     Bad("KIT205", HEAD + "#SBATCH -c 8\nsrun python t.py\n", 3, W, "--cpus-per-task=8 does not reach"),
     Bad("KIT206", HEAD + "srun --ntask-per-node=2 python t.py\n", 2, E, "does not take"),
     Bad("KIT206", HEAD + "srun --frobnicate=2 python t.py\n", 2, W, "does not take"),
+    Bad("KIT202", HET + "srun python t.py\n", 5, E, "in the first component of the job alone; there are 2"),
+    Bad("KIT203", HET + "srun --het-group=1 torchrun --nproc-per-node=2 t.py\n", 5, E, "srun starts it 4 times a node"),
+    Bad("KIT205", HET + "srun ./a : --het-group=1 python t.py\n", 5, W, "--cpus-per-task=6 does not reach"),
+    Bad("KIT301", HET + "MASTER_ADDR=localhost srun --het-group=0,1 python t.py\n", 5, E, "each of the 3 nodes"),
+    Bad("KIT111", HET + "#SBATCH --mem=1G --mem-per-cpu=1G\n", 5, E, "exclude one another"),
+    Bad("KIT201", HET + "#SBATCH --ntasks=4\n", 5, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT207", ONE_A_NODE + "srun torchrun --nproc-per-node=2 t.py\n", 3, E, "told of one node, and started on 4"),
     Bad(
         "KIT207",
@@ -377,6 +386,7 @@ GOOD = [
     ("KIT113", HEAD + "#SBATCH -o %u/%x.log\n"),
     ("KIT114", HEAD + "#SBATCH --prefer=a100 --requeue\n"),
     ("KIT115", HEAD + "#SBATCH --gpus-per-task=a100:1 --gres=gpu:1g.10gb:2\n"),
+    ("KIT116", HEAD + "#SBATCH -N1\n##SBATCH hetjob\n"),
     ("KIT201", FOUR + "#SBATCH --ntasks=8\n"),
     ("KIT201", HEAD + "#SBATCH -N 2-4 --ntasks=8 --ntasks-per-node=8\n"),
     ("KIT202", FOUR + "srun python train.py\n"),
@@ -420,6 +430,9 @@ GOOD = [
     ("KIT205", HEAD + "#SBATCH -c 1\nsrun python t.py\n"),
     ("KIT206", HEAD + "srun -N4 --gpus-per-task=1 --container-image x --mpi=pmix -lu python t.py --ntask-per-node=2\n"),
     ("KIT206", HEAD + "srun --$X=2 python t.py\n"),
+    ("KIT202", HET + "srun --het-group=0-1 python t.py\n"),
+    ("KIT202", HET + "srun ./ps : --het-group=1 python t.py\n"),
+    ("KIT205", HET + "srun ./a\nsrun -c6 --het-group=1 python t.py\n"),
     ("KIT207", ONE_A_NODE + "srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=2 t.py\n"),
     (
         "KIT207",

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from hpc_kit.script.geometry import Geometry
-from hpc_kit.script.reader import Launch, Script
+from hpc_kit.script.launched import Launch
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.stages import Stage
 

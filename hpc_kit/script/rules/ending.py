@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hpc_kit.script.reader import Launch, Script
+from hpc_kit.script.launched import Launch
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.shell.trace import Place, Step
 from hpc_kit.script.shell.tree import Simple

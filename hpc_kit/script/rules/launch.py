@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from hpc_kit.script.directive_lines import mending
 from hpc_kit.script.geometry import Geometry
-from hpc_kit.script.reader import Launch, Script
+from hpc_kit.script.launched import Launch
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.agents import processes
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.stages import HELPERS, Stage
@@ -30,7 +31,10 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), DESCRIPTION; srun(1).
     """
     script, geometry = subject.script, subject.script.geometry
-    if not geometry.said or not geometry.several_tasks or script.heterogeneous or not script.readable:
+    if script.heterogeneous:
+        yield from _idle_components(script)
+        return
+    if not geometry.said or not geometry.several_tasks or not script.readable:
         return
     if any(launch.multiplier for launch in script.launches) or not _nothing_unknown(script):
         return
@@ -51,6 +55,19 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
             # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
             "error" if geometry.several_nodes else "warning",
         )
+
+
+def _idle_components(script: Script) -> Iterator[Fault]:
+    """Of a heterogeneous job srun takes the first component, unless --het-group names others."""
+    training = [launch for launch in script.launches if launch.trains]
+    started = {index for launch in training for index in script.components_of(launch)}
+    known = all(launch.stage("srun") and not launch.stages[0].opaque for launch in training)
+    if not training or not known or started != {0} or not script.readable:
+        return
+    first = training[0].stages[0].words[0]
+    last = len(script.parts) - 1
+    what = f"srun starts this in the first component of the job alone; there are {last + 1}"
+    yield Fault(first.line, first.column, what, f"srun --het-group=0-{last} ...", (script.directives.lines[0].line,))
 
 
 def _nothing_unknown(script: Script) -> bool:
@@ -99,7 +116,7 @@ def multiplied_agents(subject: Subject) -> Iterator[Fault]:
             first.column,
             f"{agent.kind} starts {each}, and {multiplier.name} starts it {geometry.per_node} times a node{total}",
             f"--ntasks-per-node=1, or {multiplier.name} python train.py without {agent.kind}",
-            (script.line_of("ntasks-per-node", "ntasks"), launch.step.line),
+            (script.line_of("ntasks-per-node", "ntasks", launch=launch), launch.step.line),
         )
 
 
@@ -197,23 +214,24 @@ def lost_cpus(subject: Subject) -> Iterator[Fault]:
     Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
     """
     script = subject.script
-    cpus = script.options.get("cpus-per-task", "")
     if CPUS_NOT_HANDED_ON.holds(subject.version) is False:
         return
-    if not cpus.isdigit() or int(cpus) < 2 or any(each.name == "SRUN_CPUS_PER_TASK" for each in script.assigned):
+    if any(each.name == "SRUN_CPUS_PER_TASK" for each in script.assigned):
         return
     for launch in script.launches:
         srun = launch.stage("srun")
         if srun is None or srun.opaque or srun.fault or not launch.trains:
             continue
-        if not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
-            first = srun.words[0]
+        given = [script.parts[index].get("cpus-per-task") for index in script.components_of(launch)]
+        asked = next((each for each in given if each and each.value.isdigit() and int(each.value) > 1), None)
+        if asked is not None and not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
+            first, cpus = srun.words[0], asked.value
             yield Fault(
                 first.line,
                 first.column,
                 f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.span}: one CPU a task",
                 f"srun --cpus-per-task={cpus} ...",
-                (script.line_of("cpus-per-task"),),
+                (asked.line,),
             )
 
 

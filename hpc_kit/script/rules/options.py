@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from hpc_kit.script.directive_lines import Placed
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.versions import MIG_SHARED, missing_in
 
@@ -40,14 +41,18 @@ def exclusive_options(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), at each of these options.
     """
     script = subject.script
-    if script.heterogeneous:
-        return
-    groups = [(group & script.options.keys(), severity) for group, severity in EXCLUSIVE]
-    if "gpus-per-node" in script.options and re.match(r"(gres[:/])?gpu\b", script.options.get("gres", "")):
-        groups.append((frozenset({"gpus-per-node", "gres"}), "error"))
+    for component, options in enumerate(script.parts):
+        groups = [(group & options.keys(), severity) for group, severity in EXCLUSIVE]
+        gres = options["gres"].value if "gres" in options else ""
+        if "gpus-per-node" in options and re.match(r"(gres[:/])?gpu\b", gres):
+            groups.append((frozenset({"gpus-per-node", "gres"}), "error"))
+        yield from _exclusive([each for each in script.given if each.component == component], groups)
+
+
+def _exclusive(given: list[Placed], groups: list[tuple[frozenset[str], Severity]]) -> Iterator[Fault]:
     for group, severity in groups:
         if len(group) > 1:
-            places = sorted((each.line, each.column, each.name) for each in script.given if each.name in group)
+            places = sorted((each.line, each.column, each.name) for each in given if each.name in group)
             names = " and ".join(f"--{name}" for name in dict.fromkeys(name for _, _, name in places))
             line, column, _ = places[-1]
             remedy = f"keep one of {names.replace(' and ', ', ')}"
@@ -65,10 +70,8 @@ def repeated_options(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), DESCRIPTION.
     """
     script = subject.script
-    if script.heterogeneous:
-        return
-    for name in dict.fromkeys(each.name for each in script.given):
-        places = [each for each in script.given if each.name == name]
+    for component, name in dict.fromkeys((each.component, each.name) for each in script.given):
+        places = [each for each in script.given if (each.component, each.name) == (component, name)]
         if len({each.value for each in places}) > 1 and name not in _REPEATABLE:
             last, before = places[-1], places[-2]
             what = f"--{name} is given twice: {last.value or 'the last'} counts, {before.value or 'the other'} does not"
@@ -86,7 +89,7 @@ def log_folders(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), --output and "filename pattern".
     """
     script = subject.script
-    if subject.is_folder is None or script.heterogeneous:
+    if subject.is_folder is None:
         return
     start = script.options.get("chdir", "")
     for each in script.given:
@@ -128,22 +131,20 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
     Mend: leave one of the three out, or make them agree.
     Documented: sbatch(1), --ntasks-per-node.
     """
-    script = subject.script
-    counts = [script.options.get(name, "") for name in ("nodes", "ntasks", "ntasks-per-node")]
-    if script.heterogeneous or not all(count.isdigit() for count in counts):
-        return
-    nodes, ntasks, per_node = map(int, counts)
-    if ntasks != nodes * per_node:
-        last = max(
-            (each for each in script.given if each.name in {"nodes", "ntasks", "ntasks-per-node"}),
-            key=lambda each: each.line,
-        )
+    for part in subject.script.parts:
+        given = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
+        if len(given) < 3 or not all(each.value.isdigit() for each in given):
+            continue
+        nodes, ntasks, per_node = (int(each.value) for each in given)
+        if ntasks == nodes * per_node:
+            continue
+        last = max(given, key=lambda each: each.line)
         yield Fault(
             last.line,
             last.column,
             f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}",
             f"--ntasks={nodes * per_node}, or leave --ntasks out",
-            (script.line_of("nodes"), script.line_of("ntasks"), script.line_of("ntasks-per-node")),
+            tuple(each.line for each in given),
             # As many as an uneven split needs: 7 tasks on 2 nodes of 4.
             "warning" if -(-ntasks // nodes) == per_node else "error",
         )
@@ -184,11 +185,28 @@ def shared_mig_devices(subject: Subject) -> Iterator[Fault]:
         yield Fault(each.line, each.column, what, "--gpus-per-node, with a node's devices together")
 
 
+@rule("KIT116")
+def components_on_embedded(subject: Subject) -> Iterator[Fault]:
+    """A heterogeneous job, and the embedded Slurm.
+
+    It has none, and its sbatch refuses the script. Found where the cluster (`--cluster`) is an embedded one.
+
+    Mend: a real Slurm; or one set of options for all nodes.
+    Documented: docs/embedded-slurm.md.
+    """
+    if subject.embedded and subject.script.heterogeneous:
+        lines = subject.script.directives.lines
+        mark = next(line for line in lines if line.text.split()[1:2] in (["hetjob"], ["packjob"]))
+        what = "the embedded Slurm has no heterogeneous jobs"
+        yield Fault(mark.line, 1, what, "submit it to a real Slurm; or one set of options, for all nodes")
+
+
 RULES: tuple[Rule, ...] = (
     exclusive_options,
     repeated_options,
     log_folders,
     newer_options,
     shared_mig_devices,
+    components_on_embedded,
     task_counts,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.script.reader import Launch, Script
+from hpc_kit.script.launched import Launch
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.values import Text
 from hpc_kit.script.stages import Stage
@@ -34,11 +35,11 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
     """
     script = subject.script
     wide = [launch for launch in script.launches if script.geometry_of(launch).several_nodes]
-    if not script.geometry.several_nodes or not wide:
+    if not wide or not (script.heterogeneous or script.geometry.several_nodes):
         return
     remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    on_each = f"another machine on each of the {script.geometry.least_nodes} nodes"
-    lines = (script.line_of("nodes"),)
+    on_each = f"another machine on each of the {max(script.geometry_of(launch).least_nodes for launch in wide)} nodes"
+    lines = (script.line_of("nodes", launch=wide[0]),)
     places = [each.value for each in script.assigned if each.name == "MASTER_ADDR"]
     own = [each.value for each in script.assigned if each.name == "MASTER_ADDR" and each.task]
     for launch in wide:
