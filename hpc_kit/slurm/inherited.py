@@ -12,6 +12,12 @@ _INHERITED_NAMES = frozenset({
     "RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 })  # fmt: skip
+_SCRIPTS_OWN = frozenset({
+    "HPC_KIT_RUN", "HPC_KIT_LOGS", "HPC_KIT_LAYOUT", "HPC_KIT_BACKEND", "HPC_KIT_TIMEOUT", "HPC_KIT_LAUNCHER",
+    "RAY_ADDRESS", "RAY_NODES", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH",
+})  # fmt: skip
+"""What a script of ours sets for its own ranks."""
+
 _USERS_OWN = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
 """Which Slurm is meant; of these, Slurm itself sets nothing of a job's: its cluster is SLURM_CLUSTER_NAME."""
 
@@ -34,8 +40,10 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """
     if not {"SLURM_JOB_ID", "SLURM_JOBID"} & environ.keys():
         return dict(environ)
+    # In a job of ours, its script has set these; in another, or in a shell of salloc, the user has.
+    ours = _SCRIPTS_OWN if "HPC_KIT_RUN" in environ else frozenset()
     return {
         name: value
         for name, value in environ.items()
-        if name in _USERS_OWN or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES)
+        if name in _USERS_OWN or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES or name in ours)
     }

@@ -29,6 +29,7 @@ from hpc_kit.submit.access import access_of
 from hpc_kit.submit.job import FunctionJob
 from hpc_kit.submit.logs import make_folder
 from hpc_kit.submit.parameters import Extras, parameters
+from hpc_kit.submit.pickles import Pickles
 from hpc_kit.submit.protocol import timeout_minutes, with_protocol
 from hpc_kit.submit.submission import Submission, send
 
@@ -92,7 +93,6 @@ class Executor(SlurmExecutor):
         self._cluster = choice.name if cluster is None else cluster
         self._settings = {**choice.settings, **(set or {})}
         self._extras = Extras()
-        self._array: str | None = None
         self._check_folder()
         self._resolve()
 
@@ -133,7 +133,7 @@ class Executor(SlurmExecutor):
         self.parameters.update(kwargs)
 
     def _resolve(self) -> Resolved:
-        """The job as it would be submitted now: the file's, with submitit's command, logs and signal."""
+        """The job as it would be submitted now: the file's, with submitit's command."""
         loaded = files.load(self._job, self._cluster, set=self._settings, root=self.root)
         job = loaded.job
         if job.launch.launcher != "srun":
@@ -143,8 +143,11 @@ class Executor(SlurmExecutor):
                 remedy="a job with launcher = 'srun', or set={'launch.launcher': 'srun', 'launch.nproc_per_node': 1}",
             )
         job = structs.replace(job, command=tuple(shlex.split(self._submitit_command_str)))
-        resolved = resolve(structs.replace(loaded, job=job), root=self.root)
-        return structs.replace(resolved, job=with_protocol(resolved.job, self.folder, self._extras, self._array))
+        return resolve(structs.replace(loaded, job=job), root=self.root)
+
+    def _with_protocol(self, resolved: Resolved, array: str | None) -> Resolved:
+        """With submitit's logs and signal."""
+        return structs.replace(resolved, job=with_protocol(resolved.job, self.folder, self._extras, array))
 
     @property
     def _submitit_command_str(self) -> str:
@@ -154,20 +157,28 @@ class Executor(SlurmExecutor):
         return self._resolve().ntasks
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002 - submitit's hook
-        resolved = self._resolve()
-        own = structs.replace(resolved.job, command=tuple(shlex.split(command)))
-        return render_resolved(structs.replace(resolved, job=own), root=self.root)
+        return render_resolved(self._calling(command), root=self.root)
+
+    def _calling(self, command: str) -> Resolved:
+        resolved = self._with_protocol(self._resolve(), None)
+        return structs.replace(resolved, job=structs.replace(resolved.job, command=tuple(shlex.split(command))))
 
     def _submit_command(self, command: str) -> FunctionJob[Any]:
+        return self._send(self._calling(command), None)
+
+    def _send(self, resolved: Resolved, pickles: Pickles | None) -> FunctionJob[Any]:
         """Render, hand to sbatch, record; submitit's own would leave the environment of a surrounding job in."""
-        uid = uuid.uuid4().hex
-        resolved = self._resolve()
-        text = self._make_submission_file_text(command, uid)
-        done = send(resolved, root=self.root, text=text, command_line=sys.argv, allow_ids=True)
+        text = render_resolved(resolved, root=self.root)
+        try:
+            done = send(resolved, root=self.root, text=text, command_line=sys.argv, allow_ids=True, pickles=pickles)
+        except BaseException:
+            if pickles is not None:
+                pickles.drop()
+            raise
         job = self._handle(done, done.job_id, resolved)
         make_folder(job.paths.folder, mode=0o700)
         job.paths.submission_file.write_text(text)
-        self._write_job_id(done.job_id, uid)
+        self._write_job_id(done.job_id, uuid.uuid4().hex)
         return job
 
     def _handle(self, done: Submission, job_id: str, resolved: Resolved) -> FunctionJob[Any]:
@@ -177,17 +188,17 @@ class Executor(SlurmExecutor):
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[Any]:
         """Submit one function, or several as arrays: as many as MaxArraySize asks for."""
-        submissions = list(delayed_submissions)
+        submissions, resolved = list(delayed_submissions), self._resolve()
         if len(submissions) == 1:
-            return self._process(submissions, None)
-        size = max(1, access_of(self._resolve().cluster).max_array_size())
+            return self._process(resolved, submissions, None)
+        size = max(1, access_of(resolved.cluster).max_array_size())
         chunks = [submissions[start : start + size] for start in range(0, len(submissions), size)]
         share = max(1, self._extras.array_parallelism // len(chunks))
         jobs: list[FunctionJob[Any]] = []
         for chunk in chunks:
             throttle = f"%{share}" if share < len(chunk) else ""
             try:
-                jobs += self._process(chunk, f"0-{len(chunk) - 1}{throttle}")
+                jobs += self._process(resolved, chunk, f"0-{len(chunk) - 1}{throttle}")
                 base = JobPaths.get_first_id_independent_folder(self.folder)
                 table.add(base, [job.job_id for job in jobs], submissions, len(chunk))
             except HpcKitError as error:
@@ -196,37 +207,25 @@ class Executor(SlurmExecutor):
                 raise PartlySubmitted(error, jobs, len(submissions)) from error
         return jobs
 
-    def _process(self, submissions: list[DelayedSubmission], array: str | None) -> list[FunctionJob[Any]]:
-        """Pickle, submit, and give each pickle the name under which its task looks for it."""
-        self._array = array
-        pickles: list[Path] = []
-        try:
-            pickles = self._pickled(submissions)
-            self._throttle()
-            self._last_job_submitted = time.time()
-            job = self._submit_command(self._submitit_command_str)
-            jobs = [job] if array is None else self._elements(job, len(submissions))
-            for each, pickle in zip(jobs, pickles, strict=True):
-                each.paths.move_temporary_file(pickle, "submitted_pickle")
-        except BaseException:
-            for pickle in pickles:
-                pickle.unlink(missing_ok=True)
-            raise
-        finally:
-            self._array = None
-        return jobs
+    def _process(
+        self, resolved: Resolved, submissions: list[DelayedSubmission], array: str | None
+    ) -> list[FunctionJob[Any]]:
+        """Pickle and submit."""
+        resolved = self._with_protocol(resolved, array)
+        paths = self._pickled(submissions, timeout_minutes(resolved.job))
+        pickles = Pickles(str(self.folder), tuple(map(str, paths)), array is not None)
+        self._throttle()
+        self._last_job_submitted = time.time()
+        job = self._send(resolved, pickles)
+        if array is None:
+            return [job]
+        done = Submission(job.job_id, job.run.folder, job.access)
+        return [self._handle(done, f"{job.job_id}_{index}", resolved) for index in range(len(submissions))]
 
-    def _elements(self, job: FunctionJob[Any], count: int) -> list[FunctionJob[Any]]:
-        resolved = self._resolve()
-        run = job.run.folder
-        done = Submission(job.job_id, run, job.access)
-        return [self._handle(done, f"{job.job_id}_{index}", resolved) for index in range(count)]
-
-    def _pickled(self, submissions: list[DelayedSubmission]) -> list[Path]:
+    def _pickled(self, submissions: list[DelayedSubmission], minutes: int) -> list[Path]:
         folder = JobPaths.get_first_id_independent_folder(self.folder)
         # Arguments may hold what is nobody else's business.
         make_folder(folder, mode=0o700)
-        minutes = timeout_minutes(self._resolve().job)
         pickles: list[Path] = []
         for delayed in submissions:
             pickles.append(folder / f"{uuid.uuid4().hex}.pkl")

@@ -168,14 +168,18 @@ def _told(answer: Completed) -> Answer | None:
 
 
 def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
+    from hpc_kit.submit.pickles import listed
     from hpc_kit.submit.refusals import own_words
 
     words = own_words(answer) if answer.returncode > 0 else "it was ended before it had answered"
     if answer.returncode == 0:
         words = f"no job id in its answer: {answer.stdout.strip()!r}"
+    # Of functions, two submissions of the same script are two.
+    later = "the next submission looks for it first, and gives it its functions; the same again would be a second job"
+    if listed(script.parent) is None:
+        later = "submit it again later: then it is looked for first, and found by the path of its script"
     return AnswerLost(
         f"sbatch did not tell whether it took {resolved.job.name}",
         found=words,
-        remedy="submit it again later: then it is looked for first, and found by the path of its script. By hand:\n"
-        f"squeue --me --states=all --format='%i %T %o' | grep {script.parent.name}",
+        remedy=f"{later}. By hand:\nsqueue --me --states=all --format='%i %T %o' | grep {script.parent.name}",
     )

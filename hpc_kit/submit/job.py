@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from submitit.core.utils import JobPaths, pickle_load
 
 from hpc_kit.run_files import SCRIPT, read_first_failure
 from hpc_kit.slurm.states import State
-from hpc_kit.submit.handle import Handle, R_co, ScriptFailed
+from hpc_kit.submit.handle import FILE_PAUSE, Handle, R_co, ScriptFailed
 from hpc_kit.submit.outcome import Outcome, end_of
 
 if TYPE_CHECKING:
@@ -127,13 +129,26 @@ class FunctionJob(Handle[R_co]):
     def exception(self) -> ScriptFailed | None:
         """The first failure, or None; waits for the end of the job, or for this task's result."""
         self.wait()
-        told = {job.task_id: job.answer() for job in (self._sub_jobs or [self]) if isinstance(job, FunctionJob)}
+        told = self._answers()
         if all(answer is not None and answer[0] == "success" for answer in told.values()):
             return None
         end = end_of(self.run, self.status())
         first = read_first_failure(self._run_folder)
         ranks = [first.rank] if first else [rank for rank, answer in told.items() if answer and answer[0] == "error"]
         return ScriptFailed(self._with_own_words(end, ranks[0] if ranks else None, told))
+
+    def _answers(self) -> dict[int | None, tuple[str, Any] | None]:
+        """What each rank left; of a job that ended well, waited for as long as a slow file system may hide it."""
+        jobs = [job for job in (self._sub_jobs or [self]) if isinstance(job, FunctionJob)]
+        until = time.monotonic() + self._results_timeout_s
+        while True:
+            told = {job.task_id: job.answer() for job in jobs}
+            if None not in told.values() or self.state != "COMPLETED" or time.monotonic() >= until:
+                return told
+            # A change of its folder makes NFS ask the server anew for what lies in it.
+            with suppress(OSError):
+                self.paths.folder.chmod(self.paths.folder.stat().st_mode)
+            time.sleep(FILE_PAUSE)
 
     def answer(self) -> tuple[str, Any] | None:
         """What this rank left: "success" and its result, or "error" and its traceback; None where it left nothing."""

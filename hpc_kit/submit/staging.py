@@ -19,11 +19,13 @@ from msgspec import structs
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, write_whole
+from hpc_kit.submit.pickles import LIST, deliver, listed
 from hpc_kit.submit.record import Record, RecordGit, encode, reason
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpc_kit.submit.pickles import Pickles
     from hpc_kit.submit.provenance import GitState
 
 LATEST = "latest"
@@ -55,12 +57,13 @@ class Staging:
         folder: `runs/<job_name>`; it exists.
         script: The bytes for sbatch.
         record: What is known so far.
+        pickles: Functions that the job is to call.
 
     Raises:
         RecordError: They cannot be written; nothing is left behind.
     """
 
-    def __init__(self, folder: Path, script: str, record: Record) -> None:
+    def __init__(self, folder: Path, script: str, record: Record, pickles: Pickles | None = None) -> None:
         self.folder = folder
         self.own = folder / f"{STAGING}{os.urandom(6).hex()}"
         self.script = self.own / SCRIPT
@@ -70,6 +73,8 @@ class Staging:
             self.own.mkdir(0o700)
             write_whole(self.script, script.encode(), lasting=False)
             write_whole(self.own / RECORD, encode(record), lasting=False)
+            if pickles is not None:
+                pickles.write(self.own)
         except OSError as error:
             self.drop()
             raise unwritable(folder, error) from error
@@ -170,6 +175,8 @@ def forget(own: Path) -> None:
     try:
         young = time.time() - own.stat().st_mtime < REMEMBERED_SECONDS
         if young:
+            if pickles := listed(own):
+                pickles.drop()
             _remove(own)
         else:
             own.rename(own.with_name(own.name.replace(STAGING, "lost-", 1)))
@@ -179,6 +186,7 @@ def forget(own: Path) -> None:
 
 def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
     """Its files become those of a job; None: with the record as it is."""
+    deliver(own, job_id)
     run = own.with_name(job_id)
     _set_aside(run, started)
     if record is not None:
@@ -200,7 +208,7 @@ def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
 
 
 def _remove(own: Path) -> None:
-    for name in (SCRIPT, RECORD, PATCH, MARK):
+    for name in (SCRIPT, RECORD, PATCH, MARK, LIST):
         (own / name).unlink(missing_ok=True)
     if own.is_dir():
         own.rmdir()

@@ -22,6 +22,7 @@ from hpc_kit.submit import handover, whose
 from hpc_kit.submit.access import Access, access_of, version_of
 from hpc_kit.submit.ends import obeyed_later
 from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
+from hpc_kit.submit.pickles import deliver
 from hpc_kit.submit.provenance import Git, GitState, kept_environment, kept_words, packages
 from hpc_kit.submit.record import Record, RecordLogs
 from hpc_kit.submit.staging import STAGING, Staging
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submit.job import ScriptJob
     from hpc_kit.submit.logs import Logs
+    from hpc_kit.submit.pickles import Pickles
 
 
 def submit(
@@ -128,6 +130,7 @@ def send(
     environ: Mapping[str, str] | None = None,
     text: str | None = None,
     allow_ids: bool = False,
+    pickles: Pickles | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     taken: Callable[[Submission], object] = lambda _: None,
 ) -> Submission:
@@ -141,6 +144,7 @@ def send(
         environ: The environment to submit from (default: this process's).
         text: The script, where it is rendered already.
         allow_ids: See `make_log_folders`.
+        pickles: Functions that the job is to call; of those that no job gets, the caller disposes.
         meanwhile: What to import while sbatch is at work.
         taken: Told of the job as soon as there is one; git, which may take seconds, is waited for behind it.
 
@@ -171,7 +175,7 @@ def send(
     try:
         version = str(version_of(resolved.cluster, access.environ, here=True) or "") or None
         record = draft(resolved, root, command_line, environ, version=version, recipient=recipient)
-        staging = Staging(folder, text, record)
+        staging = Staging(folder, text, record, pickles)
     except BaseException:
         git.stop()
         remove_folders(made)
@@ -199,6 +203,7 @@ def _keep(done: Submission, staging: Staging, git: Git, taken: Callable[[Submiss
     """Leave the record of a job that is in the queue, however its news are taken; whether Ctrl-C came meanwhile."""
     stopped = late = False
     try:
+        deliver(staging.own, done.job_id)
         taken(done)
     except KeyboardInterrupt:
         stopped = True

@@ -263,6 +263,14 @@ def test_a_job_that_submits_a_job_passes_on_nothing_of_its_own() -> None:
     assert clean_environ(old_name) == kept
 
 
+def test_a_job_of_ours_passes_on_nothing_that_its_script_has_set() -> None:
+    own = {"HPC_KIT_BACKEND": "mpi", "HPC_KIT_LAYOUT": "tp=2", "RAY_ADDRESS": "n1:6379", "RAY_AUTH_MODE": "token"}
+    users = {"HPC_KIT_CLUSTER": "site", "HPC_KIT_REPORT": "1", "PATH": "/bin"}
+    assert clean_environ({"SLURM_JOB_ID": "7", "HPC_KIT_RUN": "/runs/job/7"} | own | users) == users
+    # In a shell of salloc they are the user's own.
+    assert clean_environ({"SLURM_JOB_ID": "7"} | own | users) == own | users
+
+
 def test_outside_a_job_the_users_own_defaults_stay() -> None:
     outside = {name: value for name, value in INSIDE.items() if name != "SLURM_JOB_ID"}
     assert clean_environ(outside) == outside

@@ -6,20 +6,22 @@ import inspect
 import os
 import pickle
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
-from submitit.core.utils import FailedJobError
+from submitit.core.utils import FailedJobError, pickle_load
 from submitit.slurm.slurm import SlurmExecutor
 
 import hpc_kit
-from hpc_kit.errors import JobFailed, SpecError, SubmitRefused
-from hpc_kit.submit import table
+from hpc_kit.errors import JobFailed, RecordError, SpecError, SubmitRefused
+from hpc_kit.submit import lost, table
 from hpc_kit.submit.access import Access, access_of
 from hpc_kit.submit.executor import Executor, PartlySubmitted
+from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
 from hpc_kit.submit.job import FunctionJob, ScriptJob
 from tests.submit import functions
 from tests.submit.fake import FakeSlurm
@@ -115,6 +117,48 @@ def test_a_refused_submission_leaves_no_pickle(executor: Executor, slurm: FakeSl
         executor.submit(functions.add, 2, 3)
     assert list((project / "pickles").iterdir()) == []
     assert not (project / "runs").exists()
+
+
+def test_a_job_that_is_taken_gets_its_function_whatever_is_told(
+    executor: Executor, slurm: FakeSlurm, project: Path
+) -> None:
+    slurm.says("sbatch.hook", "kill -INT $PPID; sleep 0.3\n")
+    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
+        executor.submit(functions.add, 2, 3)
+    # Its folder is taken by what cannot hold a record.
+    slurm.says("sbatch.hook", f"mkdir -p {project}/runs/job/13/record.json/x\n")
+    with pytest.raises(RecordError, match="job 13 is submitted, but"):
+        executor.submit(functions.add, 2, 4)
+    slurm.says("sbatch.hook", "")
+    folder = project / "pickles"
+    assert sorted(path.name for path in folder.iterdir()) == ["12_submitted.pkl", "13_submitted.pkl"]
+    assert pickle_load(folder / "13_submitted.pkl").args == (2, 4)
+
+
+def test_a_job_whose_answer_was_lost_gets_its_functions_when_it_is_found(
+    executor: Executor, slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK_SECONDS", "AWAY_SECONDS", "LOOK_PAUSE"):
+        monkeypatch.setattr(lost, name, 0)
+    slurm.says("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
+    with pytest.raises(AnswerLost) as error:
+        executor.map_array(functions.add, [1, 2], [3, 4])
+    assert str(error.value.remedy).startswith("the next submission looks for it first, and gives it its functions; ")
+    (slurm.folder / "sbatch.error").unlink()
+    (own,) = (project / "runs/job").glob(".submitting-*")
+    (slurm.folder / "11.path").write_text(f"{own}/script.sbatch\n")
+    executor.submit(functions.add, 5, 6)
+    folder = project / "pickles"
+    found = {path.name: pickle_load(path).args for path in folder.glob("*.pkl")}
+    assert found == {"11_0_submitted.pkl": (1, 3), "11_1_submitted.pkl": (2, 4), "12_submitted.pkl": (5, 6)}
+    assert sorted(path.name for path in (project / "runs/job/11").iterdir()) == ["record.json", "script.sbatch"]
+    # What Slurm has never taken leaves nothing.
+    slurm.says("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
+    with pytest.raises(AnswerLost):
+        executor.submit(functions.add, 7, 8)
+    (slurm.folder / "sbatch.error").unlink()
+    executor.submit(functions.add, 9, 10)
+    assert {path.name for path in folder.glob("*.pkl")} == {*found, "13_submitted.pkl"}
 
 
 def test_arrays_stay_below_the_greatest_index(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
@@ -233,6 +277,21 @@ def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     while access.ask(["squeue", "--noheader"]).stdout:
         assert time.monotonic() < deadline, "the queue does not become empty"
         time.sleep(0.1)
+
+
+def test_a_result_that_a_slow_file_system_hides_is_waited_for(
+    executor: Executor, slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor.update_parameters(nodes=1, ntasks_per_node=1)
+    job = executor.submit(functions.add, 2, 3)
+    slurm.queue("12 COMPLETED")
+    late = threading.Timer(1.5, job.paths.result_pickle.write_bytes, [pickle.dumps(("success", 5))])
+    late.start()
+    assert cast("object", job.result()) == 5
+    late.join()
+    job.paths.result_pickle.unlink()
+    monkeypatch.setattr(FunctionJob, "_results_timeout_s", 0)
+    assert job.exception() is not None
 
 
 def test_a_function_gives_one_result_a_rank(embedded: Access, project: Path) -> None:
