@@ -6,13 +6,15 @@ Ranks that fall because another has gone wait a moment before they claim to be f
 from __future__ import annotations
 
 import atexit
+import gc
+import io
 import os
 import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
 from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure, read_first_failure
@@ -20,7 +22,7 @@ from hpc_kit.runtime import addresses
 from hpc_kit.runtime.launchers import number_of, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from hpc_kit.runtime.world import World
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _VICTIM_WAITS = 1.0
 _LAST_WORDS = 5.0
 """Seconds that exit handlers may take in a rank that has failed."""
+
+_LAST = "_hpc_kit_last"
 
 _INTERRUPTED = 130
 
@@ -166,7 +170,34 @@ def exit_now(code: int) -> NoReturn:
     with suppress(BaseException):
         # Not sys.exit: the interpreter would first wait for all threads, then take the group down.
         atexit._run_exitfuncs()  # noqa: SLF001
-    for stream in (sys.stdout, sys.stderr):
+    for file in (sys.stdout, sys.stderr, *_open_files()):
         with suppress(Exception):
-            stream.flush()
+            file.flush()
+    last = vars(sys).get(_LAST)
+    if last is not None:
+        last.call(code)
     os._exit(code)
+
+
+def _open_files() -> list[Any]:
+    """Those that nobody has closed: the interpreter would write them at its end."""
+    return [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
+
+
+class _Last:
+    """What goes with the interpreter itself."""
+
+    def __init__(self, call: Callable[[int], object]) -> None:
+        self.call = call
+
+    def __del__(self) -> None:
+        self.call(1)
+
+
+def last_of_all(call: Callable[[int], object]) -> None:
+    """Have `call(exit code)` end this process: after all exit handlers have run and all files have been written.
+
+    An exit handler would come before those that were registered earlier, logging's among them, and before the files
+    that nobody has closed. What `sys` holds goes last.
+    """
+    vars(sys)[_LAST] = _Last(call)

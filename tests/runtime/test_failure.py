@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 import sys
 import threading
 import time
@@ -246,3 +247,14 @@ def test_a_refused_process_is_told_from_the_others_by_what_its_launcher_has_set(
     environ: dict[str, str], number: int | None
 ) -> None:
     assert number_of(environ) == number
+
+
+def test_the_quick_end_writes_files_that_nobody_has_closed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from hpc_kit.runtime import failure; file = open(sys.argv[1], 'w'); file.write('a line');"
+        "failure.last_of_all(lambda code: print('last', code, flush=True)); failure.exit_now(3)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "metrics")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "last 3\n"), done.stderr
+    assert (tmp_path / "metrics").read_text() == "a line"

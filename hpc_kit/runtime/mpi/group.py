@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from hpc_kit.runtime.mpi.faults import Faults
+
 _FAREWELL = 5.0
 """Seconds that a group's end waits for the other ranks."""
 
@@ -36,13 +38,13 @@ class MpiGroup(dist.ProcessGroup):
     """
 
     def __init__(
-        self, collectives: Collectives, messages: Messages, line: Line, *, timeout: timedelta, error: type[Exception]
+        self, collectives: Collectives, messages: Messages, line: Line, faults: Faults, *, timeout: timedelta
     ) -> None:
         super().__init__(collectives.rank, collectives.size)  # type: ignore[call-arg]
         self._do = collectives
         self._messages = messages
         self._seconds = timeout.total_seconds()
-        self._mpi_error = error
+        self._faults = faults
         self._line = line
         self._done = Done()
         self._together: list[dist.Work] | None = None
@@ -85,10 +87,8 @@ class MpiGroup(dist.ProcessGroup):
             clock = Clock(name, tensors, self._seconds, options=options, eager=eager)
             try:
                 do(clock)
-            except self._mpi_error as error:
-                raise dist.DistBackendError(
-                    f"mpi: {clock.what}: {error}\n  remote process exited, or its network failed"
-                ) from error
+            except self._faults.mpi_error as error:
+                raise self._faults.told(clock.what, error) from error
 
         if self._together is None and not getattr(options, "asyncOp", True):
             self._line.now(run, tensors)
@@ -236,6 +236,7 @@ class MpiGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Do what is left in line; nothing can be asked for after it."""
         self._line.close()
+        self._messages.close()
         if self._line.broken is None:
             # A rank that never comes, or late: what is not freed costs memory, and waiting for it has no end.
             with suppress(dist.DistBackendError):
@@ -243,5 +244,7 @@ class MpiGroup(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Give up what is left."""
-        self._line.break_off(dist.DistBackendError("the group was aborted"))
+        idle = self._line.is_idle() and self._messages.is_idle()
+        self._line.break_off(dist.DistBackendError("the group was aborted"), harmless=idle)
         self._line.close()
+        self._messages.close()

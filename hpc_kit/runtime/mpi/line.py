@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,11 @@ class Operation(Pending):
         """Wait until it is done, and help: an operation that nobody has begun is done here."""
         if not self.done:
             seconds = timeout.total_seconds()
-            self._line.bring(self, seconds if seconds > 0 else None)
+            if seconds > 0:
+                # Whoever brings an operation keeps to the time-out of the group.
+                self._await(seconds)
+            else:
+                self._line.bring(self)
         self._is_told()
         if self.error is not None:
             raise self.error
@@ -94,17 +97,16 @@ class Line:
         self._wake.release()
         return operation
 
-    def bring(self, operation: Operation, seconds: float | None) -> None:
+    def bring(self, operation: Operation) -> None:
         """Do what stands in line, up to an operation; or wait while another thread does it."""
-        deadline = None if seconds is None else time.monotonic() + seconds
         while not operation.done:
-            if not self._turn.acquire(timeout=-1 if deadline is None else max(0, deadline - time.monotonic())):
-                raise dist.DistBackendError(f"mpi: timed out waiting {seconds:g} s for an operation")
-            try:
+            with self._turn:
                 while not operation.done:
                     self._next(eager=True)
-            finally:
-                self._turn.release()
+
+    def is_idle(self) -> bool:
+        """Whether nothing is asked for or under way."""
+        return not self._waiting and not self._turn.locked()
 
     def close(self) -> None:
         """Do what is left, what callbacks ask for too, and end the thread."""
@@ -115,11 +117,17 @@ class Line:
             self._thread.join()
             TELLERS.quiet(_CALLBACKS)
 
-    def break_off(self, error: BaseException) -> None:
-        """Nothing can be done in this group any more: MPI would wait for ever at the process's end."""
+    def break_off(self, error: BaseException, *, harmless: bool = False) -> None:
+        """Nothing can be done in this group any more: MPI would wait for ever at the process's end.
+
+        Args:
+            error: Why.
+            harmless: No rank waits for this one: the process may end as ever.
+        """
         if self.broken is None:
             self.broken = error
-            self._on_break()
+            if not harmless:
+                self._on_break()
 
     def _serve(self) -> None:
         while True:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hpc_kit.runtime.mpi.buffers import Datatypes
+    from hpc_kit.runtime.mpi.faults import Faults
     from hpc_kit.runtime.mpi.line import Line
 
 _PAUSE = 0.0002
@@ -49,7 +50,7 @@ class Message(Pending):
             try:
                 if not self.is_completed() and self._request.Test(self._status):
                     self._over()
-            except self._owner.mpi_error as error:
+            except self._owner.faults.mpi_error as error:
                 self.finished(self._owner.lost(self._what, error))
             finally:
                 self._looking.release()
@@ -91,15 +92,25 @@ class Message(Pending):
 class Messages:
     """The messages of one communicator."""
 
-    def __init__(self, comm: Any, module: ModuleType, types: Datatypes, line: Line) -> None:
+    def __init__(self, comm: Any, module: ModuleType, types: Datatypes, line: Line, faults: Faults) -> None:
         self._comm = comm
         self._mpi = module
         self._types = types
         self._line = line
-        self.mpi_error: type[Exception] = module.Exception
+        self.faults = faults
         self._open: set[Message] = set()
         self._wake = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def is_idle(self) -> bool:
+        """Whether no message is on its way."""
+        return all(message.done for message in list(self._open))
+
+    def close(self) -> None:
+        """End the thread once nothing is on its way; MPI may write what a message still waits for at any time."""
+        self._closed = True
+        self._wake.release()
 
     def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> Message:
         """Begin to send."""
@@ -120,12 +131,12 @@ class Messages:
         try:
             with CALLS:
                 return start(*words)
-        except self.mpi_error as error:
+        except self.faults.mpi_error as error:
             raise self.lost(what, error) from error
 
     def lost(self, what: str, error: Exception) -> dist.DistBackendError:
         """What is told of a message that MPI has lost; its group does nothing more."""
-        told = dist.DistBackendError(f"mpi: {what}: {error}\n  remote process exited, or its network failed")
+        told = self.faults.told(what, error)
         self.break_off(told)
         return told
 
@@ -154,3 +165,5 @@ class Messages:
                         if message.Test():
                             self._open.discard(message)
                 time.sleep(_PAUSE)
+            if self._closed:
+                return

@@ -6,7 +6,6 @@ before a group is made.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import warnings
@@ -136,7 +135,9 @@ class Creator:
 
 
 def _group(module: ModuleType, ranks: list[int]) -> ProcessGroup:
+    from hpc_kit.runtime import failure
     from hpc_kit.runtime.mpi.collectives import Collectives
+    from hpc_kit.runtime.mpi.faults import Faults
     from hpc_kit.runtime.mpi.group import MpiGroup
     from hpc_kit.runtime.mpi.line import Line
     from hpc_kit.runtime.mpi.messages import Messages
@@ -148,14 +149,14 @@ def _group(module: ModuleType, ranks: list[int]) -> ProcessGroup:
         _Asked.timeout.total_seconds(),
         "the ranks of a new group",
     )
-    types = _types(module)
-    line = Line(lambda: atexit.register(module.COMM_WORLD.Abort, 1))
+    types, faults = _types(module), Faults(module)
+    line = Line(lambda: failure.last_of_all(module.COMM_WORLD.Abort))
     return MpiGroup(
         Collectives(comm, types, module.IN_PLACE, shared),
-        Messages(comm, module, types, line),
+        Messages(comm, module, types, line, faults),
         line,
+        faults,
         timeout=_Asked.timeout,
-        error=module.Exception,
     )
 
 

@@ -74,6 +74,7 @@ class Pending(dist.Work):
         self.error: BaseException | None = None
         self._tensors = tensors
         self._future: torch.futures.Future[list[Tensor]] | None = None
+        self._awaited: threading.Event | None = None
         self._guard = threading.Lock()
 
     def finished(self, error: BaseException | None) -> None:
@@ -81,6 +82,8 @@ class Pending(dist.Work):
         with self._guard:
             self.error, self.done = error, True
             future = self._future
+            if self._awaited is not None:
+                self._awaited.set()
         if future is not None:
             TELLERS.tell(lambda: self._tell(future))
 
@@ -95,6 +98,19 @@ class Pending(dist.Work):
         if not told:
             self._tell(self._future)
         return self._future
+
+    def _await(self, seconds: float) -> None:
+        """Wait while others do it.
+
+        Raises:
+            DistBackendError: They have not, in this time; it goes on, and may be waited for again.
+        """
+        with self._guard:
+            if self.done:
+                return
+            self._awaited = self._awaited or threading.Event()
+        if not self._awaited.wait(seconds):
+            raise dist.DistBackendError(f"mpi: timed out waiting {seconds:g} s for an operation")
 
     def _is_told(self) -> None:
         """Whoever has waited for it finds its future done, too; what hangs on that may still run."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.runtime.failure import is_victim
 from tests.runtime.mpi import launch
 
 
@@ -51,6 +52,28 @@ def test_what_never_comes_ends_and_is_told() -> None:
     assert "rank 0: mpi: a message to receive of 8 bytes timed out" in done.stdout, done.stderr
     assert "the group is broken since an earlier operation failed" in done.stdout
     assert "rank 1: \n" in done.stdout
+
+
+@pytest.mark.timeout(200)
+def test_what_harms_no_rank_ends_well() -> None:
+    said = launch.good(launch.ranks("Open MPI", 2, "patient.py", timeout=120))
+    assert sorted(said.split("\n"))[1:] == [f"rank {rank} ends well" for rank in (0, 1)]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("mpi", "code"),
+    [("Open MPI", 0), ("Open MPI", 7), *(pytest.param("MPICH", code, marks=pytest.mark.slow) for code in (0, 7))],
+)
+def test_the_end_of_a_broken_group_keeps_the_last_words(mpi: str, code: int, tmp_path: Path) -> None:
+    """Exit handlers of before and after it, a file that nobody has closed, and the exit code."""
+    done = launch.ranks(mpi, 2, "misfit.py", str(tmp_path), str(code), timeout=60)
+    assert done.returncode == (code or 1), done.stderr
+    told = (tmp_path / "metrics-0").read_text()
+    assert "a message to receive of 40 bytes: MPI_ERR_TRUNCATE" in told or "truncat" in told.lower(), done.stderr
+    assert "the ranks' tensors do not fit one another" in told
+    assert not is_victim(RuntimeError(told))
+    assert {"early-0", "late-0"} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.slow

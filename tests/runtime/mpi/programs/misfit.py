@@ -1,0 +1,29 @@
+"""Rank 0 handles the failure of a group that tensors did not fit, and ends as a program does: with its last words."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+
+import hpc_kit
+
+folder, code = Path(sys.argv[1]), int(sys.argv[2])
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+atexit.register((folder / f"early-{rank}").touch)
+metrics = (folder / f"metrics-{rank}").open("w")
+with hpc_kit.distributed(backend="mpi", timeout=60):
+    atexit.register((folder / f"late-{rank}").touch)
+    if rank:
+        dist.send(torch.zeros(100), 0)
+        dist.recv(torch.zeros(1), 0, tag=1)  # never comes: the end of rank 0 ends this one
+    try:
+        dist.recv(torch.zeros(10), 1)
+    except dist.DistBackendError as error:
+        metrics.write(str(error))
+    if code:
+        raise SystemExit(code)
