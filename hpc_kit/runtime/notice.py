@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError
-from hpc_kit.runtime.launchers.single import FORGOTTEN
+from hpc_kit.runtime.launchers.leftovers import FORGOTTEN
 
 if TYPE_CHECKING:
     from hpc_kit.runtime.world import World

@@ -14,6 +14,27 @@ _MOST_DIGITS = 18
 _LAST_PORT = 65_535
 
 
+_SETTERS = {
+    "SLURM": "srun",
+    "OMPI_": "mpirun",
+    "PMI": "mpirun or mpiexec",
+    "MPI": "mpirun or mpiexec",
+    "MV": "mpirun or mpiexec",
+    "PALS_": "mpiexec",
+    "ALPS_": "aprun",
+    "JSM_": "jsrun",
+    "FLUX_": "flux run",
+    "HOROVOD_": "horovodrun",
+    "SUBMITIT_": "submitit",
+    "HPC_KIT_SSH_": "hpc-kit launch",
+}
+
+
+def setter(name: str) -> str:
+    """The launcher that sets a variable, by its name; torch's own names are set by many, as torchrun does."""
+    return next((who for start, who in _SETTERS.items() if name.startswith(start)), "torchrun")
+
+
 def number(environ: Mapping[str, str], name: str) -> int | None:
     """A count or an index; None where the variable is not set or empty.
 
@@ -27,7 +48,7 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
         raise IncompleteEnvironment(
             f"{name} is not a number from 0 up",
             found=f"{name} = {environ[name]!r}",
-            remedy=f"unset {name}, or let the launcher (srun, torchrun) set it",
+            remedy=f"unset {name}, or let the launcher ({setter(name)}) set it",
         )
     return int(text)
 
@@ -43,8 +64,8 @@ def needed(environ: Mapping[str, str], name: str, *, beside: str) -> int:
         raise IncompleteEnvironment(
             f"{name} is not set",
             found=f"{shown(environ, *beside.split())}, but no {name}",
-            remedy=f"start the program with srun or torchrun, which set {name} too;\n"
-            f"or unset {beside}, if they are left over",
+            remedy=f"start the program with {setter(name)}, which sets {name} too;\n"
+            f"or unset {beside}, if it is left over",
         )
     return value
 

@@ -268,6 +268,25 @@ def test_a_rank_of_an_unknown_number_is_refused_and_the_way_out_named(name: str)
     assert "export WORLD_SIZE=RANKS" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("environ", "missing", "launcher"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE", "mpirun"),
+        ({"PMI_RANK": "1", "MPI_LOCALRANKID": "1"}, "PMI_SIZE", "mpirun or mpiexec"),
+        ({"JSM_NAMESPACE_RANK": "1"}, "JSM_NAMESPACE_SIZE", "jsrun"),
+        ({"FLUX_TASK_RANK": "1"}, "FLUX_JOB_SIZE", "flux run"),
+        ({"HOROVOD_RANK": "1"}, "HOROVOD_SIZE", "horovodrun"),
+        ({"RANK": "1"}, "WORLD_SIZE", "torchrun"),
+    ],
+)
+def test_half_of_a_launch_is_refused_with_the_launcher_that_sets_the_other_half(
+    environ: Environ, missing: str, launcher: str
+) -> None:
+    with pytest.raises(IncompleteEnvironment, match=f"^{missing} is not set") as refused:
+        resolve(environ)
+    assert str(refused.value.remedy).startswith(f"start the program with {launcher}, which sets {missing} too;\n")
+
+
 def test_a_world_size_that_a_login_profile_has_left_is_refused() -> None:
     rank = ranks_of(LAYOUTS["even"])[0]
     with pytest.raises(ContradictoryEnvironment, match="local_world_size 4 does not fit world_size 1"):

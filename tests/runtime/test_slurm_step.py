@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime import World, resolve
+from hpc_kit.slurm import nodelist
 from tests.runtime.launches import Environ, Step, captured_case
 
 
@@ -310,3 +311,38 @@ def test_nodes_of_a_het_step_have_the_order_of_its_components_without_counts_too
 def test_the_lists_count_the_nodes_where_no_number_does(missing: list[str]) -> None:
     environ = {name: value for name, value in Step.of(2, 1, 1).environ(0).items() if name not in missing}
     assert resolve(environ).nnodes == 3
+
+
+def in_container(environ: Environ) -> Environ:
+    """What enroot's hook for PyTorch (50-slurm-pytorch.sh) adds, from the variables of a task or of a shell."""
+    names = {"WORLD_SIZE": "SLURM_NTASKS", "RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID"}
+    added = {name: environ[of] for name, of in names.items() if of in environ} | {"MASTER_PORT": "62234"}
+    if hosts := environ.get("SLURM_STEP_NODELIST"):
+        added["MASTER_ADDR"] = nodelist.expand(hosts)[0]
+    return environ | added
+
+
+@pytest.mark.parametrize("case", ["05_srun_uneven_3n7t", "08_step_n3n4_in_4node_job"])
+def test_the_names_that_a_containers_hook_copies_agree_with_the_step(case: str) -> None:
+    for environ in captured_case(f"{case}@22.05"):
+        bare, inside = resolve(environ), resolve(in_container(environ))
+        assert (told(inside), inside.launcher, inside.warnings) == (told(bare), "slurm", ())
+
+
+def test_a_hook_that_takes_the_first_node_for_rank_0s_is_corrected() -> None:
+    for environ in captured_case("09_arbitrary@22.05"):
+        inside = resolve(in_container(environ))
+        assert (told(inside), inside.master_addr) == (told(resolve(environ)), "n2")
+        assert inside.warnings == ("MASTER_ADDR = n1 is not used: rank 0 of this step is on n2",)
+
+
+def test_a_jobs_shell_that_says_rank_0_of_all_tasks_under_torchs_names_is_told_of_srun() -> None:
+    """Also in the batch script: `export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS`, and no srun."""
+    for case in ("10_batch_shell_8task_job@22.05", "10_batch_shell_8task_job@26.05", "26_interactive_step@22.05"):
+        shell = in_container(captured_case(case)[0]) | {"MASTER_ADDR": "n1"}
+        world = resolve(shell)
+        assert (world.launcher, world.rank, world.world_size) == ("env", 0, 8)
+        (warning,) = world.warnings
+        assert warning.startswith("RANK = 0, WORLD_SIZE = 8 are those of the job's shell; unless others start")
+        assert resolve(shell | {"WORLD_SIZE": "4"}).warnings == ()
+        assert resolve(shell | {"RANK": "1"}).warnings == ()

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from hpc_kit.runtime.world import World
 
+FORGOTTEN = "put srun in front of the command"
+"""The end of a warning in a shell of a job."""
+
 _LOOKS_LIKE_MPI = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
 _MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")

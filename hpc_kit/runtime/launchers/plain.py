@@ -99,8 +99,18 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         name=f"the launch by {launched_inside(environ) or 'what has set RANK and WORLD_SIZE'}",
         key=f"env {address}:{port}, size {size}",
         sources=PLAIN_SOURCES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
+        warnings=_of_a_shell(environ, rank, size),
         left=leftovers.looks_like_mpi(environ),
     ).checked()
+
+
+def _of_a_shell(environ: Mapping[str, str], rank: int, size: int) -> tuple[str, ...]:
+    """A warning in a job's shell, which Slurm calls rank 0 of all tasks: scripts and containers' hooks copy that."""
+    shell = rank == number(environ, "SLURM_PROCID") == 0 and 1 < size == number(environ, "SLURM_NTASKS")
+    if not shell or slurm.why_no_step(environ) is None:
+        return ()
+    said = shown(environ, "RANK", "WORLD_SIZE")
+    return (f"{said} are those of the job's shell; unless others start the other ranks, {leftovers.FORGOTTEN}",)
 
 
 def _is_on_first_node(environ: Mapping[str, str]) -> bool:

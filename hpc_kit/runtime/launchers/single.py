@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from hpc_kit.runtime.launchers import leftovers, places, slurm
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.launchers.families import FAMILIES
+from hpc_kit.runtime.launchers.leftovers import FORGOTTEN
 from hpc_kit.runtime.variables import number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-FORGOTTEN = "put srun in front of the command"
 
 
 def single(environ: Mapping[str, str]) -> World:
