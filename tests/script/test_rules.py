@@ -58,6 +58,7 @@ BAD = [
     Bad("KIT103", HEAD + "#SBATCH --mem='4G\n", 2, E, "never closed"),
     Bad("KIT103", HEAD + "#SBACTH --nodes=4\n", 2, W, "comment to Slurm"),
     Bad("KIT103", HEAD + "#sbatch -N 4\n", 2, W, "comment to Slurm"),
+    Bad("KIT103", HEAD + "# SBATCH --nodes=4\n#SBATCH -t 5\n", 2, W, "no other line gives --nodes"),
     Bad("KIT104", HEAD + "set -e\n#SBATCH --nodes=4\n", 3, E, "ignored in silence"),
     Bad("KIT104", HEAD + "  #SBATCH --nodes=4\n", 2, E, "does not begin the line"),
     Bad("KIT104", "#!/usr/bin/env python3\nimport os\n#SBATCH --nodes=4\n", 3, E, "ignored in silence"),
@@ -93,6 +94,8 @@ BAD = [
     Bad("KIT113", HEAD + "#SBATCH -J a -D there -e logs/%x/%j.err\n", 2, E, "does not exist: there/logs/a"),
     Bad("KIT113", HEAD + "#SBATCH --output=logs/%j/out.log\n", 2, E, "before the job runs"),
     Bad("KIT113", HEAD + "#SBATCH --output=/elsewhere/x/%j.log\n", 2, W, "does not exist: /elsewhere/x"),
+    Bad("KIT113", HEAD + "#SBATCH --output=/home/me/x/%j.log\n", 2, W, "does not exist: /home/me/x"),
+    Bad("KIT113", HEAD + "#SBATCH --output=/there/%j.log\n", 2, W, "does not exist: /there"),
     Bad("KIT114", HEAD + "#SBATCH --tres-per-task=gres/gpu:1\n", 2, E, "came with Slurm 23.11, and this is 22.05.8"),
     Bad("KIT115", HEAD + "#SBATCH --gpus-per-task=1g.10gb:1\n", 2, W, "the same MIG device"),
     Bad("KIT116", HEAD + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n", 3, E, "no heterogeneous jobs"),
@@ -306,6 +309,11 @@ BAD = [
         E,
         "Slurm's",
     ),
+    Bad(
+        "KIT207", ONE_A_NODE + "srun torchrun --nnodes=4 --master-addr=$H t.py\n", 3, E, "no --node-rank: each of the 4"
+    ),
+    Bad("KIT304", FOUR + "MASTER_ADDR=$(hostname)\necho $MASTER_ADDR\nsrun python t.py\n", 3, W, "no program sees it"),
+    Bad("KIT304", FOUR + "MASTER_ADDR=n1\nsrun bash -c 'python t.py $MASTER_ADDR'\n", 3, E, "the tasks put nothing"),
     Bad("KIT401", HEAD + "srun python t.py\necho done\n", 2, E, "'echo' in line 3"),
     Bad("KIT401", HEAD + "srun python t.py\nrc=$?\ncp -r out /archive\nexit 0\n", 2, E, "'exit' in line 5"),
     Bad("KIT401", HEAD + "torchrun t.py > log\ndate >> log\nX=1\n", 2, E, "'X=' in line 4"),
@@ -365,6 +373,7 @@ GOOD = [
         "KIT104",
         HEAD + "\n# text\n#SBATCH -N1\ncat <<E >x.sbatch\n#SBATCH -N4\nE\necho '\n#SBATCH -N4'\n#SBATCHES are many\n",
     ),
+    ("KIT103", HEAD + "# SBATCH -N 4\n#SBATCH --nodes=2\n# SBATCH --exclusive\n# SBATCH is\n##SBATCH --ntasks=4\n"),
     ("KIT104", HEAD + "ls\n## SBATCH -N4\n  ##SBATCH -N4\n"),
     ("KIT103", HEAD + "#SBATCH --image=x/y:1 --module=gpu,nccl --environment=/x.toml --uenv=p/v1 --view=default\n"),
     ("KIT104", HEAD + "echo SBATCH -N4\n./SBATCH -N4\n"),
@@ -384,6 +393,7 @@ GOOD = [
     ),
     ("KIT113", HEAD + "#SBATCH -o logs/%x-%j.log -e %j.err\n"),
     ("KIT113", HEAD + "#SBATCH -o %u/%x.log\n"),
+    ("KIT113", HEAD + "#SBATCH -o new/%j.log\nif [ -z $SLURM_JOB_ID ]; then mkdir -p new; sbatch $0; exit; fi\n"),
     ("KIT114", HEAD + "#SBATCH --prefer=a100 --requeue\n"),
     ("KIT115", HEAD + "#SBATCH --gpus-per-task=a100:1 --gres=gpu:1g.10gb:2\n"),
     ("KIT116", HEAD + "#SBATCH -N1\n##SBATCH hetjob\n"),
@@ -486,6 +496,15 @@ GOOD = [
         "KIT311",
         HEAD + 'export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"\nexport CUDA_DEVICE_ORDER=PCI_BUS_ID\n',
     ),
+    ("KIT302", HEAD + "MASTER_PORT=$X\n"),
+    ("KIT207", ONE_A_NODE + "srun torchrun --nnodes=4 --master-addr=$H --rdzv-backend=c10d t.py\n"),
+    ("KIT207", ONE_A_NODE + "srun torchrun --nnodes=4 --master-addr=$H --node_rank=$R t.py\n"),
+    ("KIT304", FOUR + "MASTER_ADDR=n1\nexport OTHER MASTER_ADDR\nNCCL_DEBUG=INFO srun python t.py\n"),
+    ("KIT304", FOUR + "MASTER_ADDR=n1\nsrun python t.py --addr $MASTER_ADDR\n"),
+    ("KIT304", FOUR + 'MASTER_ADDR=n1\nsrun bash -c "python t.py $MASTER_ADDR"\n'),
+    ("KIT304", FOUR + "WORLD_SIZE=8\nsrun torchrun t.py\n"),
+    ("KIT304", FOUR + "set -a\nMASTER_ADDR=n1\nsrun python t.py\n"),
+    ("KIT304", FOUR + "MASTER_ADDR=n1\nmpirun -x MASTER_ADDR python t.py\n"),
     ("KIT401", HEAD + "echo start\nsrun python t.py\n"),
     ("KIT401", HEAD + "set -euo pipefail\nsrun python t.py\necho done\n"),
     ("KIT401", "#!/bin/bash -e\nsrun python t.py | tee log\necho done\n"),
@@ -617,7 +636,7 @@ def test_a_secret_is_never_repeated() -> None:
 
 
 def test_findings_come_in_the_order_of_the_script() -> None:
-    text = FOUR + "#SBATCH --ndoes=1\nMASTER_PORT=29500\nMASTER_ADDR=localhost\nsrun python t.py\necho\n"
+    text = FOUR + "#SBATCH --ndoes=1\nexport MASTER_PORT=29500\nexport MASTER_ADDR=localhost\nsrun python t.py\necho\n"
     assert [(finding.line, finding.code) for finding in findings(text)] == [
         (3, "KIT103"),
         (4, "KIT302"),

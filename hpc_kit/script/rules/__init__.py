@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_kit.script.rules import agents, ending, form, launch, lines, options, rendezvous, secrets, signals
+from hpc_kit.script.rules import agents, ending, form, launch, lines, options, rendezvous, secrets, signals, steps
 from hpc_kit.script.rules.base import Evidence as Evidence
 from hpc_kit.script.rules.base import Finding as Finding
 from hpc_kit.script.rules.base import Rule as Rule
@@ -18,6 +18,7 @@ RULES: tuple[Rule, ...] = tuple(
             *options.RULES,
             *launch.RULES,
             *agents.RULES,
+            *steps.RULES,
             *rendezvous.RULES,
             *ending.RULES,
             *signals.RULES,

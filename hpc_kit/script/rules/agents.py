@@ -44,7 +44,7 @@ def lonely_agents(subject: Subject) -> Iterator[Fault]:
         agent = launch.agent
         if agent is None or agent.opaque or script.is_cut(launch):
             continue
-        fault = _one_by_one(launch, agent) or _miscounted(script, launch, agent)
+        fault = _one_by_one(launch, agent) or _miscounted(script, launch, agent) or _all_first(script, launch, agent)
         if fault is not None:
             first = agent.words[0]
             what, remedy, evidence = fault
@@ -93,6 +93,22 @@ def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str,
         what = f"{agent.kind} takes {told[1]} nodes, and is started on {geometry.nodes}: the others are not let in"
         return what, "--nnodes=$SLURM_NNODES", line
     return None
+
+
+def _all_first(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+    """Agents that meet at a fixed address, each of which takes itself for the first."""
+    nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
+    if agent.kind != "torchrun" or nodes is None or nodes.text in {"1", "1:1"} or "standalone" in agent.options:
+        return None
+    if "node-rank" in agent.options or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
+        return None
+    geometry = script.geometry_of(launch)
+    if (backend is not None and backend.text != "static") or not geometry.several_nodes or geometry.per_node != 1:
+        return None
+    if any(each.name == "PET_NODE_RANK" for each in script.assigned):
+        return None
+    what = f"no --node-rank: each of the {geometry.least_nodes} nodes takes itself for node 0"
+    return what, "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which counts them itself", None
 
 
 def _are(count: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from hpc_kit.script.directive_lines import Placed
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.versions import MIG_SHARED, missing_in
 
@@ -89,7 +90,7 @@ def log_folders(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), --output and "filename pattern".
     """
     script = subject.script
-    if subject.is_folder is None:
+    if subject.is_folder is None or _submits_itself(script):
         return
     start = script.options.get("chdir", "")
     for each in script.given:
@@ -102,7 +103,7 @@ def log_folders(subject: Subject) -> Iterator[Fault]:
             yield Fault(each.line, each.column, what, "name a folder without %j, %A, %a; keep those for the file")
         elif not subject.is_folder(path):
             # Another machine's file systems are not seen from here.
-            elsewhere = path.startswith("/") and not subject.is_folder("/" + PurePath(path).parts[1])
+            elsewhere = path.startswith("/") and not subject.is_folder(_root_of(path))
             yield Fault(
                 each.line,
                 each.column,
@@ -110,6 +111,21 @@ def log_folders(subject: Subject) -> Iterator[Fault]:
                 f"mkdir -p {path}, before sbatch runs",
                 severity="warning" if elsewhere else None,
             )
+
+
+def _root_of(path: str) -> str:
+    """The file system, or the home, in which a folder lies."""
+    parts = PurePath(path).parts
+    home = parts[1] in {"home", "users", "Users"} or len(parts) > 3
+    return str(PurePath(*parts[: 3 if home else 2]))
+
+
+def _submits_itself(script: Script) -> bool:
+    """It is run by hand first, makes its folders, and hands itself to sbatch."""
+    texts = [word.text for step in script.steps if step.name == "sbatch" for word in step.words]
+    return any(re.match(r"\$\{?(0|BASH_SOURCE)\b", text) for text in texts) and any(
+        step.name == "mkdir" for step in script.steps
+    )
 
 
 def _folder(value: str, job_name: str | None) -> str | None:

@@ -85,7 +85,7 @@ def fixed_port(subject: Subject) -> Iterator[Fault]:
     """
     if "exclusive" in subject.script.options:
         return
-    for text, port in _ports(subject.script):
+    for text, port in _first_of_each(_ports(subject.script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is fixed: two jobs on a node meet there"
             yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
@@ -101,10 +101,19 @@ def ephemeral_port(subject: Subject) -> Iterator[Fault]:
     Mend: a port from the job id, below 32768: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: ip(7), ip_local_port_range.
     """
-    for text, port in _ports(subject.script):
+    for text, port in _first_of_each(_ports(subject.script)):
         if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is one that Linux hands out by itself ({EPHEMERAL[0]}-{EPHEMERAL[1]})"
             yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+
+
+def _first_of_each(ports: Iterator[tuple[Text, int]]) -> Iterator[tuple[Text, int]]:
+    """One place for each number: that where it is given mends the others."""
+    seen: set[int] = set()
+    for text, port in ports:
+        if port not in seen:
+            seen.add(port)
+            yield text, port
 
 
 def _ports(script: Script) -> Iterator[tuple[Text, int]]:
@@ -126,6 +135,52 @@ def _urls(launch: Launch) -> list[Text]:
     """HOST:PORT of each tcp:// that the program is given."""
     found = ((word, _URL.search(word.text)) for word in launch.program.words)
     return [word.part(match.start(1), match.end(1)) for word, match in found if match]
+
+
+_READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
+
+
+@rule("KIT304")
+def unexported_variables(subject: Subject) -> Iterator[Fault]:
+    """A variable that programs read is set, but not exported.
+
+    `MASTER_ADDR=...` without `export` is the batch shell's own: in the tasks it is not set, and
+    `srun bash -c '... $MASTER_ADDR ...'` puts nothing in its place. Where nothing in the script reads it either, it is
+    a warning.
+
+    Mend: `export MASTER_ADDR=...`.
+    Documented: bash(1), ENVIRONMENT.
+    """
+    script = subject.script
+    started = [launch for launch in script.launches if launch.trains]
+    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    if not started or not script.is_shell or re.search(r"set\s+(-\w*a|-o\s+allexport)", text):
+        return
+    quoted = [
+        part.text for launch in started for word in launch.step.command.words for part in word.parts if part.quoted
+    ]
+    agents = all(launch.agent for launch in started)
+    for name in dict.fromkeys(each.name for each in script.assigned if _READ_BY_PROGRAMS.match(each.name)):
+        places = [each for each in script.assigned if each.name == name]
+        given = re.search(rf"\b(export|declare|typeset)\b[^\n;]*\b{name}\b|--export[= ]\S*{name}=|-x +{name}\b", text)
+        if given or any(each.exported or each.task for each in places):
+            continue
+        first, mention = places[0], rf"\$\{{?{name}\b"
+        if any(re.search(mention, each) for each in quoted):
+            what = f"{name} is not exported: the tasks put nothing in the place of ${name}"
+        elif agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE):
+            continue
+        else:
+            what = f"{name} is not exported: no program sees it"
+        sure = "put nothing" in what
+        yield Fault(
+            first.line,
+            max(1, first.column - len(name) - 1),
+            what,
+            f"export {name}=...",
+            (),
+            None if sure else "warning",
+        )
 
 
 @rule("KIT311", "warning")
@@ -160,4 +215,4 @@ def visible_devices(subject: Subject) -> Iterator[Fault]:
         )
 
 
-RULES: tuple[Rule, ...] = (loopback_master, fixed_port, ephemeral_port, visible_devices)
+RULES: tuple[Rule, ...] = (loopback_master, fixed_port, ephemeral_port, unexported_variables, visible_devices)

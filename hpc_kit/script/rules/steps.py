@@ -1,0 +1,64 @@
+"""Rules of srun's own options: does it take them, and does the step get its CPUs?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpc_kit.script.directive_lines import mending
+from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
+from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
+
+
+@rule("KIT205", "warning")
+def lost_cpus(subject: Subject) -> Iterator[Fault]:
+    """A launch line without --cpus-per-task, in a job that asks for several.
+
+    In Slurm 22.05 and 23.02, srun no longer takes the job's --cpus-per-task along: every step falls to one CPU a
+    task, and data loaders and threads share it. No message tells.
+
+    Mend: say it on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
+    Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
+    """
+    script = subject.script
+    if CPUS_NOT_HANDED_ON.holds(subject.version) is False:
+        return
+    if any(each.name == "SRUN_CPUS_PER_TASK" for each in script.assigned):
+        return
+    for launch in script.launches:
+        srun = launch.stage("srun")
+        if srun is None or srun.opaque or srun.fault or not launch.trains:
+            continue
+        given = [script.parts[index].get("cpus-per-task") for index in script.components_of(launch)]
+        asked = next((each for each in given if each and each.value.isdigit() and int(each.value) > 1), None)
+        if asked is not None and not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
+            first, cpus = srun.words[0], asked.value
+            yield Fault(
+                first.line,
+                first.column,
+                f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.span}: one CPU a task",
+                f"srun --cpus-per-task={cpus} ...",
+                (asked.line,),
+            )
+
+
+@rule("KIT206")
+def srun_options(subject: Subject) -> Iterator[Fault]:
+    """A launch line with an option that srun does not take.
+
+    The job waits in the queue, starts, and ends at once with srun's "unrecognized option". An option that resembles
+    none of srun's is a warning only: it may belong to a plugin of the site.
+
+    Mend: as the message says. Options of the program stand behind the program.
+    Documented: srun(1), OPTIONS.
+    """
+    for launch in subject.script.launches:
+        srun = launch.stage("srun")
+        if srun is None or srun.fault is None or any(not word.known for word in srun.words):
+            continue
+        first, fault = srun.words[0], srun.fault
+        remedy, certain = mending(fault, "srun")
+        severity: Severity | None = None if certain else "warning"
+        yield Fault(first.line, first.column, fault.what, remedy, (launch.step.line,), severity, fault.found)
+
+
+RULES: tuple[Rule, ...] = (lost_cpus, srun_options)
