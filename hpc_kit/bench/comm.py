@@ -46,8 +46,8 @@ COLUMNS = {
 """seconds: of one collective of the slowest rank, or of one message; algbw: bytes / seconds; busbw: algbw times what
 each rank's link carries, comparable among collectives and numbers of ranks."""
 
-_SIZE = re.compile(r"(\d+)\s*(?:([KMG])i?)?B?", re.IGNORECASE)
-_POWERS = {"": 0, "K": 10, "M": 20, "G": 30}
+_SIZE = re.compile(r"(\d+)\s*(?:([KMGT])i?)?B?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _STEP = 4
 """Between the sizes of a range."""
 
@@ -129,7 +129,9 @@ def size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) << _POWERS[(match[2] or "").upper()] if match else 0
     if number < 4:
-        raise SpecError(f"{text!r} is no size", found="a number of bytes from 4 up", remedy="4KiB, 64MiB, 1KiB-256MiB")
+        raise SpecError(
+            f"{text!r} is no size", found=f"--sizes {text}", remedy="bytes from 4 up: 4096, 4KiB, 64MiB, 1KiB-256MiB"
+        )
     return number
 
 

@@ -23,6 +23,10 @@ TENSORS = 3
 """Of the largest size, in each rank: two that are filled, and as much again for copies of the backend's own."""
 
 
+PROCESS = 150 << 20
+"""What a rank takes before it has any of them."""
+
+
 def refuse(asked: Question, step: int, *, elsewhere: bool = False) -> None:
     """Refuse what cannot be measured, before a rank is started.
 
@@ -42,7 +46,7 @@ def refuse(asked: Question, step: int, *, elsewhere: bool = False) -> None:
         return
     _refuse_gpus(asked, step)
     if step == 1 and set(asked.backends) != {"nccl"}:
-        refuse_on_host(asked, asked.ranks, addresses.of_this_node(os.environ), room.available())
+        refuse_on_host(asked, asked.ranks, addresses.of_this_node(os.environ), room.available(), PROCESS)
 
 
 def _refuse_gpus(asked: Question, step: int) -> None:
@@ -133,7 +137,7 @@ def refuse_size(asked: Question, hosts: Sequence[str], gpu: torch.device | None 
         refuse_on_host(asked, 1, f"a GPU of {host}", of_gpu)
 
 
-def refuse_on_host(asked: Question, ranks: int, host: str, left: int | None) -> None:
+def refuse_on_host(asked: Question, ranks: int, host: str, left: int | None, own: int = 0) -> None:
     """Refuse sizes that one host's memory cannot hold.
 
     Args:
@@ -141,15 +145,18 @@ def refuse_on_host(asked: Question, ranks: int, host: str, left: int | None) -> 
         ranks: How many of them are there.
         host: Its name.
         left: Bytes that it has left; None: nobody tells.
+        own: Bytes that each rank takes besides, where they do not run yet.
 
     Raises:
-        SpecError: They are too large; the largest that fits is told.
+        SpecError: They are too large, with the largest that fits; or the ranks are too many.
     """
     largest = max(asked.sizes)
     needed = TENSORS * largest * ranks
-    if left is None or needed <= left:
+    if left is None or needed + own * ranks <= left:
         return
-    fits = left // (TENSORS * ranks)
+    fits = (left - own * ranks) // (TENSORS * ranks)
+    if own and fits < 1 << 20:
+        room.refuse_beyond(needed + own * ranks, f"bench comm on {ranks} ranks of {host}", "fewer --ranks", left=left)
     raise SpecError(
         f"{quantity(largest, 'B')} are too many for the memory of {host}",
         found=f"{ranks} ranks x {TENSORS} tensors of {quantity(largest, 'B')} = {quantity(needed, 'B', 3)}, "

@@ -98,9 +98,16 @@ def of_hosts(*hosts: Host) -> Machine:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     for name, argv in _PROGRAMS.items():
-        if said := _said(*argv).strip().split("\n")[0]:
+        if said := version_of(_said(*argv)):
             found[name] = said
     return Machine(hosts=hosts, versions=found, kernel=f"{platform.system()} {platform.release()}")
+
+
+def version_of(said: str) -> str:
+    """The line that has a program's version: the first one, but of MPICH, whose mpirun begins with another."""
+    first = said.strip().split("\n")[0]
+    hydra = re.search(r"^\s*Version:\s+(\S+)", said, re.MULTILINE) if first.startswith("HYDRA") else None
+    return f"MPICH {hydra[1]}" if hydra else first
 
 
 def processor(cpuinfo: str) -> str:

@@ -36,6 +36,8 @@ def results(document: Document) -> list[str]:
 def repeats(document: Document) -> list[str]:
     """The sentence that says what the medians are of; none where nothing was repeated."""
     found = sorted({spread.repeats for row in document.results for spread in row.spread.values()})
+    if found == [1]:
+        return ["One repeat each: nothing tells by how much they vary."]
     return [f"Medians of {_range(found)} repeats, quartiles in brackets."] if found else []
 
 

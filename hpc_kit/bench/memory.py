@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import ranks, room
 from hpc_kit.bench.document import Column
+from hpc_kit.bench.quantity import plain
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
@@ -99,6 +100,6 @@ def refuse(asked: Question) -> None:
     needed = max(formula(way, asked.parameters, asked.ranks) for way in asked.ways)
     room.refuse_beyond(
         here * 1.25 * needed,
-        f"a model of {asked.parameters / 1e6:.1f} million parameters on {here} ranks of this host",
+        f"a model of {plain(asked.parameters / 1e6)} million parameters on {here} ranks of this host",
         "a smaller --layers or --width, or fewer ranks",
     )

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_kit.bench.quantity import quantity
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
@@ -72,6 +73,6 @@ def refuse_beyond(needed: float, what: str, remedy: str, *, left: int | None = N
     if left is not None and needed > left:
         raise SpecError(
             f"{what} does not fit into memory",
-            found=f"about {needed / 2**30:.1f} GiB needed, {left / 2**30:.1f} GiB available",
+            found=f"about {quantity(needed, 'B', 3)} needed, {quantity(left, 'B', 3)} available",
             remedy=remedy,
         )

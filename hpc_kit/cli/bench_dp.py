@@ -38,6 +38,7 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
     question = dp.Question(**asked)  # type: ignore[arg-type]
     slurm = here(cluster)
     slurm.access.require(slurm.cluster.name)
+    dp.refuse(question)
     return carry_out(
         "dp",
         dp.TITLE,

@@ -32,6 +32,7 @@ def command(offload: str, ranks: int | None, out: Path | None, as_json: bool, **
     from hpc_kit.bench.ranks import chosen
 
     question = memory.Question(**asked, offload=_OFFLOAD[offload], ranks=chosen(ranks, 4))  # type: ignore[arg-type]
+    memory.refuse(question)
     return carry_out(
         "memory",
         memory.TITLE,

@@ -112,10 +112,16 @@ def carry_out(
         if speaks and sheet.rows:
             _show(sheet.close(interrupted=True), folder, as_json=as_json)
         raise
+    except RecordError:
+        # What cannot be written any more can be printed.
+        folder = None
+        if speaks and sheet.rows:
+            _show(sheet.close(interrupted=True), folder, as_json=as_json)
+        raise
     if speaks:
         _show(sheet.close(interrupted=interrupted), folder, as_json=as_json)
         if not interrupted and not sheet.rows:
-            raise JobFailed("nothing could be measured", found="the notes above", remedy="what they say")
+            raise JobFailed("nothing could be measured", remedy="the notes above say why")
     return INTERRUPTED if interrupted else 0
 
 

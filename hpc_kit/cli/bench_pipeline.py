@@ -45,6 +45,7 @@ def command(full: bool, ranks: int | None, out: Path | None, as_json: bool, **as
     question = pipeline.Question(**asked, ranks=chosen(ranks, 2))  # type: ignore[arg-type]
     if full:
         question = question._replace(**pipeline.FULL)  # type: ignore[arg-type]
+    pipeline.refuse(question)
     return carry_out(
         "pipeline",
         pipeline.TITLE,

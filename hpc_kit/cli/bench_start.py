@@ -45,6 +45,7 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
     jobs = next(folder for folder in places.folders("jobs", root) if (folder / start.PROGRAM).is_file())
     slurm.runs.mkdir(parents=True, exist_ok=True)
     reached = start.Slurm(cluster, slurm.access.environ, (jobs / start.PROGRAM).resolve(), slurm.runs.resolve())
+    start.refuse(question)
     return carry_out(
         "start",
         start.TITLE,

@@ -35,6 +35,7 @@ def command(only: tuple[str, ...], ranks: int | None, out: Path | None, as_json:
 
     wanted = {} if only == ("all",) else {"strategies": only}
     question = strategies.Question(**wanted, **asked, ranks=chosen(ranks, 4))  # type: ignore[arg-type]
+    strategies.refuse(question)
     return carry_out(
         "strategies",
         strategies.TITLE,

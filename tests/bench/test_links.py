@@ -97,6 +97,8 @@ def test_sizes_beyond_the_memory_are_refused_with_the_numbers() -> None:
     assert "384 GiB, 20 GiB are left" in str(caught.value)
     assert "--sizes up to 3413MiB" in str(caught.value)
     comm_checks.refuse_on_host(asked, 2, "n1", None)
+    with pytest.raises(SpecError, match=r"bench comm on 500 ranks of n1 does not fit into memory"):
+        comm_checks.refuse_on_host(comm.question("gloo", "all_reduce", 500, "4"), 500, "n1", 20 << 30, 150 << 20)
     with pytest.raises(SpecError, match="too many for the memory"):
         comm_checks.refuse(comm.question("gloo", "all_reduce", 2, "99999GiB"), 1)
 

@@ -24,6 +24,12 @@ def test_what_lies_between_two_gpus() -> None:
     assert machine.pairs_of("") == ()
 
 
+def test_the_version_of_an_mpi() -> None:
+    assert machine.version_of("mpirun (Open MPI) 4.1.4\n\nReport bugs\n") == "mpirun (Open MPI) 4.1.4"
+    assert machine.version_of("HYDRA build details:\n    Version:      5.0.2\n    CC: cc\n") == "MPICH 5.0.2"
+    assert machine.version_of("") == ""
+
+
 def test_links_that_are_up(tmp_path: Path) -> None:
     for name, state, speed in (("lo", "unknown", ""), ("eth0", "up", "25000"), ("eth1", "down", ""), ("ib0", "up", "")):
         folder = tmp_path / "net" / name

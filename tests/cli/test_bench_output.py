@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from hpc_kit.bench import machine
 from hpc_kit.bench.document import Column, Plot
 from hpc_kit.bench.sheet import Sheet
+from hpc_kit.cli import bench_output
+from hpc_kit.cli.bench import command
 from hpc_kit.cli.bench_output import carry_out
-from hpc_kit.errors import JobFailed, RecordError
+from hpc_kit.errors import JobFailed, RecordError, SpecError
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +98,38 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match="cannot make"):
         run(measured(), tmp_path / "file/out")
+
+
+def test_a_full_disk_keeps_the_table_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def measure(sheet: Sheet) -> None:
+        measured()(sheet)
+        monkeypatch.setattr(bench_output, "write_whole", full)
+        sheet.add({"size": 2}, seconds=[1.0])
+
+    with pytest.raises(RecordError, match="No space left"):
+        run(measure, tmp_path / "out")
+    told = capsys.readouterr().out
+    assert "**Interrupted:" in told
+    assert "| 2 B  |" in told
+    assert len(json.loads((tmp_path / "out/bench_test.json").read_text())["results"]) == 1
+
+
+def test_nothing_measured_is_no_success(project: Path) -> None:
+    with pytest.raises(JobFailed, match="nothing could be measured"):
+        run(lambda sheet: sheet.miss("all of it", "it failed"))
+    (folder,) = (project / "runs/bench_test").iterdir()
+    assert json.loads((folder / "bench_test.json").read_text())["missing"] == ["all of it"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("memory", "--ways", "x"), ("dp", "--ways", "x"), ("strategies", "--ranks", "3"), ("pipeline", "--ranks", "1")],
+)
+def test_what_is_refused_leaves_no_folder(words: tuple[str, ...], project: Path) -> None:
+    assert isinstance(CliRunner().invoke(command, words).exception, SpecError)
+    assert not (project / "runs").exists()
