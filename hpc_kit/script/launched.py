@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.script.launch import read_launch
 from hpc_kit.script.shell.trace import Step, Trace
-from hpc_kit.script.shell.values import Environment, Text
-from hpc_kit.script.stages import AGENTS, BUILTINS, HELPERS, MULTIPLIERS, Stage
+from hpc_kit.script.shell.values import Environment, Read, Text
+from hpc_kit.script.stages import AGENTS, BUILTINS, HELPERS, MULTIPLIERS, Code, Stage
 
 LOOPS = frozenset({"for", "while", "until", "select"})
 
@@ -17,12 +18,18 @@ class Launch(NamedTuple):
     """One command line of the script, as the programs that start one another.
 
     `step` is the batch script's own command; `line` and `column` are those of the last program, which may stand
-    elsewhere (in a variable, in the code of a `bash -c`).
+    elsewhere (in a variable, in the code of a `bash -c`); `written` is what the batch shell expanded in here-documents.
     """
 
     stages: tuple[Stage, ...]
     step: Step
     inner: Step
+    written: tuple[Read, ...] = ()
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """Tasks' variables that the batch shell expands in its words, or in the file that it writes for it."""
+        return (*self.written, *(read for word in (*self.step.words, *self.inner.words) for read in word.reads))
 
     def stage(self, *kinds: str) -> Stage | None:
         """The first stage of one of these kinds."""
@@ -65,7 +72,12 @@ class Launch(NamedTuple):
 
 
 def note(
-    trace: Trace, step: Step, launches: list[Launch], outer: tuple[Stage, ...] = (), root: Step | None = None
+    trace: Trace,
+    step: Step,
+    launches: list[Launch],
+    outer: tuple[Stage, ...] = (),
+    root: Step | None = None,
+    written: tuple[Read, ...] = (),
 ) -> None:
     """Note a command as a launch line; go through the code that it starts, too.
 
@@ -75,11 +87,12 @@ def note(
         launches: Where it is noted.
         outer: The programs that start it.
         root: The batch script's own command.
+        written: What the batch shell expanded in the here-documents that hold it.
     """
     if step.name in BUILTINS or step.name.startswith(("$(", "`")):
         return
     for words in _components(step.words):
-        _note(trace, step, words, launches, outer, root or step)
+        _note(trace, step, words, launches, outer, root or step, written)
 
 
 def _components(words: tuple[Text, ...]) -> list[tuple[Text, ...]]:
@@ -91,6 +104,19 @@ def _components(words: tuple[Text, ...]) -> list[tuple[Text, ...]]:
     return [words[: marks[0]], *((words[0]._replace(pieces=part[0].pieces), *part) for part in parts if part)]
 
 
+def _written(trace: Trace, stdin: Text | None, stage: Stage) -> Code | None:
+    """The code of a here-document: on a shell's standard input, or in a file that the script wrote before."""
+    if stage.kind not in {"shell", "program", "ssh"} or "code" in stage.options:
+        return None
+    file = stage.words[0] if stage.kind == "program" else stage.option("file")
+    body = trace.files.get(str(PurePath(file.text))) if file is not None else None
+    if body is not None:
+        index = next(number for number, word in enumerate(stage.words) if word is file)
+        return Code(body, stage.words[index + 1 :])
+    bare = stage.kind != "program" and file is None
+    return Code(stdin, remote=stage.kind == "ssh") if bare and stdin is not None else None
+
+
 def _note(
     trace: Trace,
     step: Step,
@@ -98,19 +124,21 @@ def _note(
     launches: list[Launch],
     outer: tuple[Stage, ...],
     root: Step,
+    written: tuple[Read, ...],
 ) -> None:
     parsed = read_launch(words)
     stages = outer + parsed.stages
     task = any(stage.kind in MULTIPLIERS for stage in stages)
     for name, value in parsed.gives:
         trace.assign(name, value, task=trace.environment.task)
-    if parsed.code is None or parsed.code.text.opaque:
-        launches.append(Launch(stages, root, step))
+    code = parsed.code or _written(trace, step.stdin or root.stdin, stages[-1])
+    if code is None or code.text.opaque:
+        launches.append(Launch(stages, root, step, written))
         return
+    written = written if parsed.code else (*written, *code.text.reads)
 
     def inner(trace: Trace, inside: Step) -> None:
-        note(trace, inside, launches, stages, root)
+        note(trace, inside, launches, stages, root, written)
 
-    code = parsed.code
     environment = Environment({}, task=True) if code.remote else trace.environment.child(code.arguments, task=task)
     trace.code(code.text, environment, step.place, inner)

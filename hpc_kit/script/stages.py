@@ -77,8 +77,8 @@ HELPERS = frozenset({
     "pwd", "ray", "rclone", "readlink", "realpath", "rev", "rm", "rocm-smi", "rsync", "sacct", "sacctmgr",
     "sbcast", "scancel", "scontrol", "scp", "sed", "seq", "sha256sum", "sinfo", "singularity", "sleep", "sort",
     "split", "squeue", "sstat", "stat", "stdbuf", "sync", "tail", "tar", "tee", "test", "time", "top", "touch",
-    "tr", "true", "ulimit", "umount", "uname", "uniq", "unzip", "wandb", "wc", "wget", "which", "whoami", "xargs",
-    "zcat",
+    "tr", "true", "ulimit", "umount", "uname", "uniq", "unzip", "virtualenv", "wandb", "wc", "wget", "which",
+    "whoami", "xargs", "zcat",
 })  # fmt: skip
 """Programs that prepare, look or clean up; a job is not run for their sake."""
 

@@ -242,6 +242,30 @@ def test_a_launch_line_is_its_programs(line: str, expected: list[str]) -> None:
     assert kinds(only(line)) == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat >run.sh <<'E'\n#!/bin/bash\npython \"$1\" $X\nE\nsrun bash ./run.sh t.py\n",
+        "cat <<E >run.sh\npython t.py\nE\nsrun ./run.sh\n",
+        "srun bash <<-E\n\tpython t.py\n\tE\n",
+        "ssh n1 bash -s <<E\npython t.py\nE\n",
+        "ssh n1 <<E\npython t.py\nE\n",
+        "read -r -d '' C <<'E'\npython t.py\nE\nsrun bash -c \"$C\"\n",
+    ],
+)
+def test_code_of_a_here_document_is_read(text: str) -> None:
+    launch = read(text).launches[-1]
+    assert kinds(launch)[-1] == "python"
+    assert launch.program.options["file"].text == "t.py"
+    assert launch.inner.line == 3 + text.startswith("cat >run")
+
+
+def test_a_here_document_for_another_program_is_no_code() -> None:
+    script = read("cat >a.py <<'E'\nimport os\nprint('it is', os)\nE\nsrun python - <<E\nx = (1\nE\nls\n")
+    assert script.unread is None
+    assert [step.name for step in script.steps] == ["cat", "srun", "ls"]
+
+
 def test_the_parts_of_a_heterogeneous_line_are_each_a_launch_in_its_component() -> None:
     script = read(
         "#SBATCH -N2 --ntasks-per-node=1 -c2\n#SBATCH hetjob\n#SBATCH -N3 --ntasks-per-node=4\n"

@@ -33,8 +33,9 @@ def lonely_agents(subject: Subject) -> Iterator[Fault]:
     """An agent, torchrun or accelerate, is told another number of nodes than it is started on.
 
     Without --nnodes torchrun takes its own node for all there are: started on four, each trains the same model by
-    itself. With too many it waits for nodes that never come, with too few the last ones are not let in. A loop that
-    starts them one after the other, without `&`, does not get beyond the first.
+    itself. With too many it waits for nodes that never come, with too few the last ones are not let in. Without
+    --node-rank those that meet at a --master-addr all take themselves for node 0. A loop that starts one after the
+    other, without `&`, does not get beyond the first.
 
     Mend: `--nnodes=$SLURM_NNODES`, and `srun torchrun ...` for all nodes at once.
     Documented: pytorch.org/docs/stable/elastic/run.html.

@@ -144,7 +144,7 @@ def early_expansion(subject: Subject) -> Iterator[Fault]:
         if launch.multiplier is not None and launch.multiplier.kind == "mpirun":
             geometry = script.geometry
         idle = _without_effect(launch)
-        for read in [read for word in (*launch.step.words, *launch.inner.words) for read in word.reads]:
+        for read in launch.reads:
             if _differs(read.name, geometry) and (read.line, read.column) not in idle:
                 yield _early(read.name, read.line, read.column, geometry, launch.step.line)
     yield from _early_exports(script)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpc_kit.script.shell.lexer import HereDocument, Lexer, Token
+from hpc_kit.script.shell.lexer import Lexer, Token
 from hpc_kit.script.shell.tree import Block, Chain, Command, Compound, Pipeline, Simple, Statement
-from hpc_kit.script.shell.words import Assignment, Unreadable, Word, as_assignment
+from hpc_kit.script.shell.words import Assignment, HereDocument, Unreadable, Word, as_assignment
 
 _ENDINGS = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
 _COMPOUND = {"if", "while", "until", "for", "select", "case", "{", "[[", "function"}
@@ -18,6 +18,8 @@ class Parser:
         self.lexer = lexer
         self._outermost = outermost if outermost is not None else []
         self._depth = 0
+        self._document: HereDocument | None = None
+        self._output: Word | None = None
         self.token: Token = lexer.next()
 
     def block(self, stops: set[str]) -> Block:
@@ -235,12 +237,16 @@ class Parser:
         if operator in {"<<", "<<-"}:
             delimiter = token.word.literal if token.word.literal is not None else token.word.raw
             quoted = any(part.quoted for part in token.word.parts)
-            self.lexer.waiting.append(HereDocument(delimiter, strip=operator == "<<-", quoted=quoted))
+            self._document = HereDocument(delimiter, strip=operator == "<<-", quoted=quoted)
+            self.lexer.waiting.append(self._document)
+        elif operator in {">", ">|"}:
+            self._output = token.word
         self._advance()
 
     def _simple(self) -> Command:
         place = self.lexer.place(self.token.offset)
         assignments, words, redirected = list[Assignment](), list[Word](), False
+        self._document = self._output = None
         while True:
             if self._skip_redirects():
                 redirected = True
@@ -261,4 +267,5 @@ class Parser:
                 break
         if not (assignments or words or redirected):
             raise self._unexpected()
-        return Simple(tuple(assignments), tuple(words), place.line, place.column)
+        document, output = self._document, self._output
+        return Simple(tuple(assignments), tuple(words), place.line, place.column, document, output)

@@ -7,22 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from hpc_kit.script.shell.scanner import Scanner
-from hpc_kit.script.shell.words import NAME, WHOLE_FILE, Part, Piece, Word
+from hpc_kit.script.shell.words import NAME, WHOLE_FILE, HereDocument, Part, Piece, Unreadable, Word
 
 _OPERATOR = re.compile(r"&>>|<<<|<<-|;;&|&&|\|\||;;|;&|\|&|&>|<<|>>|<&|>&|<>|>\||[;&|<>()]")
 _BLANK = re.compile(r"(?:[ \t]|\\\n)+")
 _PLAIN = re.compile(r"[^ \t\n;&|<>()\\'\"$`]+")
+_IN_BODY = re.compile(r"[^\\$`]+")
 _ARRAY_HEAD = re.compile(rf"{NAME}(\[[^\]]*\])?\+?=\Z")
-
-
-class HereDocument:
-    """A here-document: its body is filled in when the line that asks for it ends."""
-
-    def __init__(self, delimiter: str, *, strip: bool, quoted: bool) -> None:
-        self.delimiter = delimiter
-        self.strip = strip
-        self.quoted = quoted
-        self.body = ""
 
 
 class Token(NamedTuple):
@@ -74,18 +65,43 @@ class Lexer(Scanner):
 
     def _read_here_documents(self) -> None:
         for document in self.waiting:
-            lines: list[str] = []
+            start = last = self.position
             while self.position < len(self.text):
+                last = self.position
                 end = self.text.find("\n", self.position)
                 end = end if end >= 0 else len(self.text)
                 line = self.text[self.position : end]
-                self.position = min(end + 1, len(self.text))
+                self.position = last = min(end + 1, len(self.text))
                 line = line.lstrip("\t") if document.strip else line
                 if line == document.delimiter:
+                    last = end - len(line)
                     break
-                lines.append(line + "\n")
-            document.body = "".join(lines)
+            behind = self.position
+            document.parts = self._here_parts(start, last, quoted=document.quoted)
+            self.position = behind
         self.waiting.clear()
+
+    def _here_parts(self, start: int, end: int, *, quoted: bool) -> tuple[Part, ...]:
+        """The body of a here-document, as a word: nothing is expanded where its delimiter is quoted."""
+        parts: list[Part] = []
+        self.position = start
+        while self.position < end:
+            plain = None if quoted else _IN_BODY.match(self.text, self.position, end)
+            if quoted or plain:
+                stop = plain.end() if plain else end
+                self._add(parts, self.text[self.position : stop], self.position, quoted=True)
+                self.position = stop
+            elif self.text[self.position] == "\\":
+                escaped = self.text[self.position + 1 : self.position + 2]
+                kept = "" if escaped == "\n" else escaped if escaped in "$`\\" else "\\" + escaped
+                self._add(parts, kept, self.position, quoted=True)
+                self.position += 2
+            else:
+                try:
+                    self._expansion(parts, quoted=True)
+                except Unreadable:
+                    break
+        return tuple(parts)
 
     def word(self) -> Word:
         """The word that begins here."""

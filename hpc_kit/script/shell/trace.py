@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.script.shell.parse import parse
 from hpc_kit.script.shell.tree import Block, Chain, Command, Compound, Pipeline, Simple, Statement
 from hpc_kit.script.shell.values import Environment, Text, expand, expand_value, join
-from hpc_kit.script.shell.words import Assignment, Origin, Piece, as_assignment
+from hpc_kit.script.shell.words import Assignment, Origin, Piece, Word, as_assignment
 
 _DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
@@ -37,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One command as it is reached, its words expanded as far as they are known."""
+    """One command as it is reached, its words expanded as far as they are known; `stdin`: its here-document."""
 
     command: Simple
     words: tuple[Text, ...]
@@ -45,6 +46,7 @@ class Step(NamedTuple):
     errexit: bool
     pipefail: bool
     task: bool
+    stdin: Text | None = None
 
     @property
     def name(self) -> str:
@@ -88,6 +90,7 @@ class Trace:
         self.errexit = errexit
         self.pipefail = False
         self.allexport = False
+        self.files: dict[str, Text] = {}
         self.depth = 0
         self._nested = nested
 
@@ -146,7 +149,7 @@ class Trace:
     def _simple(self, command: Simple, place: Place) -> None:
         environment = self.environment
         words = tuple(text for word in command.words for text in expand(word, environment))
-        step = Step(command, words, place, self.errexit, self.pipefail, environment.task)
+        step = Step(command, words, place, self.errexit, self.pipefail, environment.task, self._document(command))
         for assignment in command.assignments:
             self._assign(assignment, exported=self.allexport or bool(words), keep=not words)
         self.steps.append(step)
@@ -155,7 +158,7 @@ class Trace:
         if step.name in _DECLARING:
             self._declare(step)
         elif step.name in _READING:
-            environment.forget(text.text for text in words[1:] if text.text.isidentifier())
+            self._read(step)
         elif step.name == "unset":
             for text in words[1:]:
                 environment.values.pop(text.text, None)
@@ -165,6 +168,23 @@ class Trace:
             self.code(join(words[1:], separator=" "), environment, place)
         elif self._nested is not None:
             self._nested(self, step)
+
+    def _read(self, step: Step) -> None:
+        self.environment.forget(text.text for text in step.words[1:] if text.text.isidentifier())
+        # `read -r -d '' NAME <<END` takes the whole document.
+        if step.stdin is not None and "-d" in {text.text for text in step.words}:
+            self.environment.set(step.words[-1].text, step.stdin)
+
+    def _document(self, command: Simple) -> Text | None:
+        """The command's here-document; where it is copied into a file, that file is known from here on."""
+        if command.document is None:
+            return None
+        word = Word(command.document.parts, "", command.line, command.column)
+        body = expand_value(word, self.environment)
+        name = expand_value(command.output, self.environment).text if command.output is not None else None
+        if name is not None and command.words and command.words[0].plain == "cat":
+            self.files[str(PurePath(name))] = body
+        return body
 
     def assign(self, name: str, value: Text, *, task: bool) -> None:
         """Note a variable that a command line gives to the program it starts, as `env NAME=value program` does."""

@@ -1,19 +1,21 @@
-"""The tree of a shell text: statements, `&&`/`||` chains, pipelines, simple and compound commands; no redirections."""
+"""The tree of a shell text: statements, chains, pipelines, commands; of redirections here-documents and `>` alone."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_kit.script.shell.words import Assignment, Word
+from hpc_kit.script.shell.words import Assignment, HereDocument, Word
 
 
 class Simple(NamedTuple):
-    """`NAME=value program word ...`."""
+    """`NAME=value program word ... <<document >output`."""
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
     line: int
     column: int
+    document: HereDocument | None = None
+    output: Word | None = None
 
 
 class Compound(NamedTuple):

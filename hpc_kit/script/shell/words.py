@@ -75,6 +75,16 @@ class Word(NamedTuple):
         return self.literal if not any(part.quoted for part in self.parts) else None
 
 
+class HereDocument:
+    """A here-document: the parts of its body are filled in when the line that asks for it ends."""
+
+    def __init__(self, delimiter: str, *, strip: bool, quoted: bool) -> None:
+        self.delimiter = delimiter
+        self.strip = strip
+        self.quoted = quoted
+        self.parts: tuple[Part, ...] = ()
+
+
 class Assignment(NamedTuple):
     """`NAME=value`, or `NAME+=value`; `indexed`: one element of an array."""
 
