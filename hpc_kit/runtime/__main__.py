@@ -48,7 +48,7 @@ def main(words: list[str]) -> None:
         if rank is not None:
             failure.claim(error, rank)
         if failure.exit_code(error):
-            _tell(error)
+            _tell(error if rank is None else failure.as_told(error, rank))
             failure.exit_now(failure.exit_code(error))
 
 

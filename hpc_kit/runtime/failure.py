@@ -101,15 +101,23 @@ def resolved(environ: Mapping[str, str]) -> World:
     try:
         return resolve(environ)
     except LauncherError as error:
-        rank, folder = number_of(environ), os.environ.get(RUN_VARIABLE)
+        rank = number_of(environ)
         if rank is None:
             raise
         claim(error, rank)
-        first = read_first_failure(Path(folder)) if folder else None
-        teller = first.rank if first else 0 if error.everywhere else rank
-        if teller == rank:
-            raise
-        raise error.shortened(teller) from None
+        raise _as_told(error, rank) from None
+
+
+def as_told(error: BaseException, rank: int) -> BaseException:
+    """`error`, after `claim`: in a line where it is certainly every rank's, and another one tells all of it."""
+    return _as_told(error, rank) if isinstance(error, LauncherError) and error.everywhere else error
+
+
+def _as_told(error: LauncherError, rank: int) -> LauncherError:
+    folder = os.environ.get(RUN_VARIABLE)
+    first = read_first_failure(Path(folder)) if folder else None
+    teller = first.rank if first else 0 if error.everywhere else rank
+    return error if teller == rank else error.shortened(teller)
 
 
 def host() -> str:
@@ -124,7 +132,10 @@ def claimed(rank: int) -> Iterator[None]:
         yield
     except BaseException as error:
         claim(error, rank)
-        raise
+        told = as_told(error, rank)
+        if told is error:
+            raise
+        raise told from None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from hpc_kit.errors import IncompleteEnvironment, LauncherError, RendezvousError
+from hpc_kit.errors import HpcKitError, IncompleteEnvironment, LauncherError, RendezvousError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, read_first_failure
 from hpc_kit.runtime import failure
 from hpc_kit.runtime.launchers import number_of
@@ -217,6 +217,26 @@ def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPat
     environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
     assert failure.resolved(environs[0]).rank == 0
     assert ["  do     unset RANK WORLD_SIZE" in said for said in refusals(environs[1:])] == [True] * 3
+
+
+def test_what_every_rank_finds_out_later_is_told_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As that srun has started them without MPI, when the program asks for the backend mpi."""
+
+    def said(rank: int, error: HpcKitError) -> str:
+        with pytest.raises(type(error)) as raised, failure.claimed(rank):
+            raise error
+        return str(raised.value)
+
+    def alike(*, everywhere: bool) -> IncompleteEnvironment:
+        return IncompleteEnvironment("no MPI", found="nothing", remedy="srun --mpi=pmix", everywhere=everywhere)
+
+    line = "no MPI: nothing; rank {} tells what to do"
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    assert [said(rank, alike(everywhere=True)) for rank in (1, 0)] == [line.format(0), str(alike(everywhere=True))]
+    monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
+    assert [said(rank, alike(everywhere=True)) for rank in (2, 0)] == [str(alike(everywhere=True)), line.format(2)]
+    for other in (alike(everywhere=False), SpecError("no MPI", remedy="srun --mpi=pmix")):
+        assert said(1, other) == str(other)
 
 
 def test_with_a_folder_of_the_run_the_first_that_is_refused_tells_all(

@@ -87,6 +87,7 @@ def _check(module: ModuleType, world: World, found: evidence.Evidence) -> None:
         + (f" ({os.environ[CHOICE]})" if CHOICE in os.environ else ""),
         remedy=f"mpi4py has taken another MPI than the {found.families[0]} that started the ranks: export\n"
         f"{CHOICE}=/PATH/TO/{'libmpi.so.40' if found.families[0] == evidence.OPEN_MPI else 'libmpi.so.12'} of that one",
+        everywhere=comm.size == 1,
     )
 
 
@@ -97,11 +98,13 @@ def _not_started_by_mpi(world: World, found: evidence.Evidence | None) -> Incomp
             f"MPI would make {world.world_size} worlds of 1 inside of {world.name} of {world.world_size}",
             found="neither PMIX_RANK nor PMI_RANK and PMI_SIZE: srun has started the tasks without MPI",
             remedy=f'{_kinds_of_mpi()};\nor start the ranks with mpirun, in a job file: launcher = "mpirun"',
+            everywhere=True,
         )
     return IncompleteEnvironment(
         "the backend mpi needs ranks that MPI has started",
         found=f"{ranks} of {world.name}" + (f"; {found.shown_by} belongs to what started that" if found else ""),
         remedy="mpirun -n 2 python train.py, or srun --mpi=pmix; or the backend gloo",
+        everywhere=True,
     )
 
 
