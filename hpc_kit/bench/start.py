@@ -6,21 +6,20 @@ script that trains by env:// or by torchrun; the program is the same, jobs/train
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.bench import by_hand, one_job
+from hpc_kit.bench import by_hand, one_job, start_jobs
 from hpc_kit.bench.document import Column, Plot
 from hpc_kit.bench.quantity import quantity
 from hpc_kit.errors import JobFailed, SpecError
 
 if TYPE_CHECKING:
     from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.bench.start_jobs import Slurm
 
 TITLE = "From the command to the first step"
 PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
@@ -31,10 +30,6 @@ WAYS = ("hpc-kit", "hpc-kit torchrun", "plain srun", "plain torchrun")
 
 PROGRAM = Path("train", "first_step.py")
 """Below the folder of the jobs."""
-
-_JOB = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
-_LIKE = {"plain srun": "hpc-kit", "plain torchrun": "hpc-kit torchrun"}
-"""Whose resources a script by hand asks for."""
 
 
 class Question(NamedTuple):
@@ -58,19 +53,6 @@ class Start(NamedTuple):
     """Seconds by which the clocks of the ranks differ at most; None: they did not tell."""
     ahead: float = 0.0
     """Seconds by which the nodes' clocks are ahead of this host's at least, where that is positive."""
-
-
-class Slurm(NamedTuple):
-    """How jobs are submitted from here."""
-
-    cluster: str | None
-    """The cluster file; None: what fits this machine."""
-    environ: Mapping[str, str]
-    """In which sbatch, squeue and scancel are found."""
-    program: Path
-    """first_step.py, as the nodes see it, too."""
-    folder: Path
-    """That the nodes see: for logs and results."""
 
 
 def refuse(asked: Question) -> None:
@@ -113,6 +95,8 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
     every: list[Start] = []
     for number in asked.ranks:
         nodes = min(asked.nodes, number)
+        if slurm.gpus and start_jobs.lacks_gpus(number // nodes, slurm):
+            sheet.note(f"{number} ranks: {number // nodes} on a node of {slurm.gpus} GPUs, so they compute on CPUs.")
         found: dict[str, list[Start]] = {way: [] for way in asked.ways}
         without: set[str] = set()
         for turn in range(asked.repeats):
@@ -189,11 +173,11 @@ def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float, telling:
     """
     with tempfile.TemporaryDirectory(dir=slurm.folder, prefix="start-") as name:
         folder = Path(name)
-        site = None if way in _JOB else _site(_LIKE[way], nodes, each, slurm)
+        site = None if way in start_jobs.JOB else start_jobs.site(way, nodes, each, slurm)
         begun = time.time()
         words = ["--submitted", repr(begun), "--to", str(folder / "found.json")]
         if site is None:
-            argv = ours(way, nodes, each, slurm, words)
+            argv = start_jobs.ours(way, nodes, each, slurm, words)
         else:
             file = folder / "by-hand.sbatch"
             file.write_text(by_hand.script(way, nodes, each, site, folder, [str(slurm.program), *words]))
@@ -202,39 +186,3 @@ def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float, telling:
             found = one_job.result(job, folder, slurm.environ, begun + timeout, telling.doing)
             apart = found.pop("clocks", None)
             return Start(found, apart, begun + sum(found.values()) - time.time())
-
-
-def ours(way: str, nodes: int, each: int, slurm: Slurm, words: list[str]) -> list[str]:
-    """The command line of a user."""
-    return [
-        sys.executable,
-        "-m",
-        "hpc_kit",
-        "submit",
-        _JOB[way],
-        "--no-wait",
-        *_options(way, nodes, each, slurm, words),
-    ]
-
-
-def _options(way: str, nodes: int, each: int, slurm: Slurm, words: list[str]) -> list[str]:
-    tasks = 1 if "torchrun" in way else each
-    sets = [f"resources.nodes={nodes}", f"resources.ntasks_per_node={tasks}", "resources.time=00:10:00"]
-    if "torchrun" in way:
-        sets += [f"launch.nproc_per_node={each}", f"resources.cpus_per_task={each}", f"resources.gpus_per_task={each}"]
-    sets.append(f"command={json.dumps(['python', str(slurm.program), *words])}")
-    cluster = [] if slurm.cluster is None else ["--cluster", slurm.cluster]
-    return [*cluster, *(word for each_set in sets for word in ("--set", each_set))]
-
-
-def _site(way: str, nodes: int, each: int, slurm: Slurm) -> by_hand.Site:
-    """What a script by hand takes from ours.
-
-    Raises:
-        JobFailed: Ours cannot be rendered.
-    """
-    argv = [sys.executable, "-m", "hpc_kit", "render", _JOB[way], *_options(way, nodes, each, slurm, [])]
-    done = one_job.ask(argv, slurm.environ)
-    if done.returncode:
-        raise JobFailed("there is no script of ours to ask for the same", found=done.stderr.strip(), remedy="--cluster")
-    return by_hand.site_of(done.stdout)

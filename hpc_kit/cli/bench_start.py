@@ -35,7 +35,7 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
 
     Exit status 2 where ranks do not divide over the nodes; what Slurm refuses is noted below the table.
     """
-    from hpc_kit.bench import start
+    from hpc_kit.bench import start, start_jobs
     from hpc_kit.spec import places
 
     question = start.Question(**asked)  # type: ignore[arg-type]
@@ -44,7 +44,9 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
     root = places.current_folder()
     jobs = next(folder for folder in places.folders("jobs", root) if (folder / start.PROGRAM).is_file())
     slurm.runs.mkdir(parents=True, exist_ok=True)
-    reached = start.Slurm(cluster, slurm.access.environ, (jobs / start.PROGRAM).resolve(), slurm.runs.resolve())
+    environ, gpus = slurm.access.environ, slurm.cluster.node.gpus
+    gpus = start_jobs.gpus_of_a_node(environ) if gpus is None else gpus
+    reached = start_jobs.Slurm(cluster, environ, (jobs / start.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
     start.refuse(question)
     return carry_out(
         "start",

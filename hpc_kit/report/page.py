@@ -29,7 +29,8 @@ def page(sections: Sequence[Section], made: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters["marked"] = marked
-    title = ", ".join(dict.fromkeys(section.name for section in sections))
+    names = dict.fromkeys(section.name for section in sections)
+    title = sections[0].title if len(sections) == 1 else ", ".join(names)
     return environment.get_template("page.html.j2").render(sections=told_apart(sections), title=title, made=made)
 
 

@@ -77,7 +77,7 @@ def _facts(record: Mapping[str, Any], end: Outcome, status: JobStatus | None) ->
     slurm = " ".join(filter(None, (_at(record, "slurm"), _at(record, "slurm_version"))))
     where = (status.nodelist if status else "") or _at(record, "end", "nodes")
     facts = {
-        "Command": shlex.join(_at(record, "command_line") or []),
+        "Command": _command(_at(record, "command_line") or []),
         "Program": shlex.join(_at(record, "resolved", "job", "command") or []),
         "Submitted": record.get("submitted"),
         "Exit status": str(end.exit_status),
@@ -91,6 +91,12 @@ def _facts(record: Mapping[str, Any], end: Outcome, status: JobStatus | None) ->
         ),
     }
     return [(name, str(value)) for name, value in facts.items() if value]
+
+
+def _command(words: list[str]) -> str:
+    """As it is typed: whichever file of ours Python was given."""
+    own = bool(words) and Path(words[0]).name in {"hpc-kit", "__main__.py"}
+    return shlex.join(["hpc-kit", *words[1:]] if own else words)
 
 
 def _tables(record: Mapping[str, Any], end: Outcome) -> list[Table]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.bench import by_hand, one_job, start
+from hpc_kit.bench import by_hand, one_job, start, start_jobs
 from hpc_kit.bench.sheet import Kept
 from hpc_kit.errors import JobFailed, SpecError
 
@@ -26,7 +26,7 @@ echo 7
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> start.Slurm:
+def slurm(tmp_path: Path) -> start_jobs.Slurm:
     """A Slurm whose jobs are done at once."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -35,7 +35,7 @@ def slurm(tmp_path: Path) -> start.Slurm:
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-    return start.Slurm(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
+    return start_jobs.Slurm(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
 
 
 def telling() -> start.Telling:
@@ -54,7 +54,7 @@ def test_what_cannot_be_measured_is_refused(asked: start.Question, fault: str) -
         start.refuse(asked)
 
 
-def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: start.Slurm) -> None:
+def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: start_jobs.Slurm) -> None:
     sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
     asked = start.Question(ranks=(2, 8), ways=("plain srun", "plain torchrun"), nodes=2, repeats=2)
     start.measure(asked, sheet, slurm)
@@ -125,7 +125,7 @@ def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_
     assert "at least 3 s ahead" in ahead
 
 
-def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start.Slurm) -> None:
+def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start_jobs.Slurm) -> None:
     (slurm.folder / "refuse").touch()
     sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
     start.measure(start.Question(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
@@ -138,7 +138,7 @@ def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start.Slurm) ->
 
 
 def test_a_job_that_ends_without_a_step_is_told_with_its_log(
-    slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch
+    slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_job, "QUEUE_PAUSE", 0.0)
     (slurm.folder / "silent").touch()
@@ -147,7 +147,7 @@ def test_a_job_that_ends_without_a_step_is_told_with_its_log(
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
-def test_a_squeue_without_an_answer_is_no_end(slurm: start.Slurm) -> None:
+def test_a_squeue_without_an_answer_is_no_end(slurm: start_jobs.Slurm) -> None:
     squeue = slurm.folder / "bin" / "squeue"
     for said, state in (("Unable to contact slurm controller", "UNKNOWN"), ("Invalid job id specified", "")):
         squeue.write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {said}' >&2\nexit 1\n")
@@ -175,7 +175,7 @@ esac
     ],
 )
 def test_a_job_that_never_begins_is_not_waited_for(
-    reason: str, mine: str, ends: bool, slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch
+    reason: str, mine: str, ends: bool, slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("QUEUE_PAUSE", "STUCK", "STUCK_FOR_NODES"):
         monkeypatch.setattr(one_job, name, 0.0)
@@ -190,7 +190,7 @@ def test_a_job_that_never_begins_is_not_waited_for(
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
-def test_ctrl_c_while_a_job_is_submitted_cancels_it(slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_job_is_submitted_cancels_it(slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch = slurm.folder / "bin" / "sbatch"
     sbatch.write_text(f"#!/bin/sh\nsleep 0.3\nkill -INT {os.getpid()}\nsleep 0.3\necho 8\n")
     with pytest.raises(KeyboardInterrupt):
@@ -198,7 +198,7 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it(slurm: start.Slurm, monkeypa
     assert (slurm.folder / "ended").read_text() == "8\n"
 
 
-def test_a_job_that_does_not_leave_the_queue_is_named(slurm: start.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_does_not_leave_the_queue_is_named(slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_job, "_LEAVING", -1.0)
     (slurm.folder / "bin" / "squeue").write_text("#!/bin/sh\necho 'RUNNING|None'\n")
     notes: list[str] = []
@@ -208,8 +208,28 @@ def test_a_job_that_does_not_leave_the_queue_is_named(slurm: start.Slurm, monkey
 
 
 def test_the_command_line_of_our_own_ways() -> None:
-    reached = start.Slurm("mine", {}, Path("/a b/first_step.py"), Path("/runs"))
-    argv = start.ours("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
+    reached = start_jobs.Slurm("mine", {}, Path("/a b/first_step.py"), Path("/runs"))
+    argv = start_jobs.ours("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
     assert argv[2:8] == ["hpc_kit", "submit", "ddp_torchrun", "--no-wait", "--cluster", "mine"]
     assert {"resources.nodes=4", "resources.ntasks_per_node=1", "launch.nproc_per_node=2"} < set(argv)
+    assert "resources.gpus_per_task=2" in argv
+    few = " ".join(start_jobs.ours("hpc-kit", 4, 4, reached._replace(gpus=2), []))
+    assert "resources.gpus_per_task=0" in few
+    assert "resources.gpus_per_task=1" in " ".join(start_jobs.ours("hpc-kit", 4, 2, reached._replace(gpus=2), []))
     assert 'command=["python", "/a b/first_step.py", "--to", "/x"]' in argv
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus"),
+    [
+        ("(null)", 0),
+        ("(null)\ngpu:2", 2),
+        ("gpu:a100:4(S:0-1),shard:8\ngpu:1", 4),
+        ("gpu:a100:2,gpu:h100:6,nvme:1", 8),
+        ("", None),
+    ],
+)
+def test_the_gpus_of_a_node(said: str, gpus: int | None, slurm: start_jobs.Slurm) -> None:
+    (slurm.folder / "bin" / "sinfo").write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
+    (slurm.folder / "bin" / "sinfo").chmod(0o755)
+    assert start_jobs.gpus_of_a_node(slurm.environ) == gpus

@@ -216,3 +216,21 @@ def test_a_browser_shows_it_in_light_and_dark(scheme: int, background: str, tmp_
     argv += [f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", f"file://{tmp_path / 'look.html'}"]
     told = subprocess.run(argv, capture_output=True, text=True, timeout=120).stdout
     assert f"<title>{background}|1|true|true</title>" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["/a/.venv/bin/hpc-kit", "submit", "a b"], "hpc-kit submit 'a b'"),
+        (["/a/hpc_kit/__main__.py", "submit"], "hpc-kit submit"),
+        (["sweep.py", "--all"], "sweep.py --all"),
+    ],
+)
+def test_the_command_is_shown_as_it_is_typed(words: list[str], shown: str, tmp_path: Path) -> None:
+    run = tmp_path / "runs/train/7"
+    run.mkdir(parents=True)
+    (run / "record.json").write_text(json.dumps({"job_name": "train", "command_line": words}))
+    (run / "end").write_text("0 1790000000.0\n")
+    found = Page(CliRunner().invoke(command, [str(run), "--out", "-"]).stdout)
+    assert shown in {data for where, data in found.words if where == "dd"}
+    assert (found.said("h1"), found.said("h2")) == ("train, job 7", "")
