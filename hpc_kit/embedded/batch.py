@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hpc_kit.embedded import commands_folder, exports
+from hpc_kit.embedded import commands_folder, exports, limits
 from hpc_kit.embedded.environ import batch_environ
 from hpc_kit.embedded.filenames import ARRAY_OUTPUT, BATCH_OUTPUT, Names, batch_path
 from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE
@@ -157,6 +157,7 @@ def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, i
 
 
 def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
+    limits.obey(job.limits)
     try:
         os.execve(path, [str(path), *job.arguments], environ)  # noqa: S606 - its first line names the shell
     except OSError as error:

@@ -13,7 +13,7 @@ import sqlite3
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.embedded import processes, start, supervisor, wake
+from hpc_kit.embedded import limits, processes, start, supervisor, wake
 from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.recover import book_lost, sweep
@@ -44,6 +44,7 @@ class Controller:
     def run(self) -> None:
         """Look, start, sleep; until the queue is empty or the directory is gone."""
         processes.adopt_orphans("hpc-slurmctld")
+        limits.lift()
         while not self._directory_gone():
             try:
                 again = self._look()

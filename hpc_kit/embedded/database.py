@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 NAME = "slurm.db"
 BUSY_SECONDS = 30.0
-_JSON = frozenset({"options", "request", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
+_JSON = frozenset({"options", "request", "limits", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
 _BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
 _JOB_COLUMNS = ", ".join(f'"{name}"' + " INTEGER PRIMARY KEY" * (name == "job_id") for name in Job._fields)
 _STEP_COLUMNS = ", ".join(f'"{name}"' for name in Step._fields)

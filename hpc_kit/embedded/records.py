@@ -35,6 +35,7 @@ class Job(NamedTuple):
         holder: Identity (`processes.identity`) of the srun that owns an allocation, empty for a batch job.
         supervisor: Identity of the process that runs and watches it, empty while there is none.
         attempt: Which start of the job this is; a supervisor of an older one has nothing to say.
+        limits: Soft resource limits by name, those of its submitter.
         begin_time: Not before; `time_limit` is in seconds, -1 without limit.
         submit_line: The command line, for `sacct -o SubmitLine`.
     """
@@ -82,6 +83,7 @@ class Job(NamedTuple):
     dependency: str = ""
     deadline: float = NEVER
     umask: int = 0o022
+    limits: dict[str, int] = {}
     begin_time: float = NEVER
     submit_time: float = NEVER
     eligible_time: float = NEVER

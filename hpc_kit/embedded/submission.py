@@ -6,7 +6,7 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import allocate, dependencies, exports, leniency, nodes, processes, start, wake
+from hpc_kit.embedded import allocate, dependencies, exports, leniency, limits, nodes, processes, start, wake
 from hpc_kit.embedded.owner import is_known, whoami
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.refused import Refused
@@ -140,6 +140,7 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         work_dir=os.path.normpath(os.path.join(here, options.get("chdir", ""))),  # noqa: PTH118
         batch=what.script is not None,
         holder=what.holder,
+        limits=limits.chosen(options.get("propagate")),
         submit_time=now(),
     )
     return job._replace(**terms._asdict()), request

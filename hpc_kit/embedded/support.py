@@ -111,7 +111,7 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "prefer": Row(_KEPT, "nodes have no features; refused with `strict`"),
     "priority": Row(_DONE),
     "profile": Row(_KEPT, "nothing is sampled"),
-    "propagate": Row(_KEPT, "limits are those of the first sbatch since the queue was empty"),
+    "propagate": Row(_DONE, "soft limits; below the hard ones of the first sbatch since the queue was empty"),
     "qos": _BOOKS,
     "quiet": Row(_DONE),
     "reboot": Row(_KEPT, "this machine is not restarted"),
