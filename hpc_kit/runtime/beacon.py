@@ -138,9 +138,21 @@ def _call_of(key: selectors.SelectorKey) -> socket.socket:
     return key.fileobj
 
 
+def allow_files(ranks: int) -> None:
+    """Let this process open a call and a connection with the store of each rank: 1024 is the usual soft limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * ranks + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _calls(ranks: int) -> int:
     """How many calls may stay open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return 2 * ranks
     return min(2 * ranks, max(0, files - ranks - _OTHER_FILES))
 
 

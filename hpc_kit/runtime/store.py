@@ -49,6 +49,7 @@ def opened(world: World, token: str, timeout: float) -> Iterator[Opened]:
     Raises:
         RendezvousError: All ports that this launch may use are taken.
     """
+    beacon.allow_files(world.world_size)
     with _bound(world) as listener, _announced(world, token, listener.getsockname()[1]) as ring:
         yield _served(world, listener, timeout)._replace(ring=ring)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict
+import socket
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 
 from hpc_kit.errors import SpecError
 from options import Options
+from ranks import gather, together
 from report import say
 from restart import ABOUT, identity, moved
 
@@ -61,6 +63,41 @@ def begin(options: Options, world: Group) -> int:
         was = ", ".join(as_given(name, theirs[name]) for name in changed)
         say(world, f"note    the checkpoint was made with {was}: an unbroken training had gone on differently")
     return about["step"]
+
+
+def agreed(options: Options, world: Group) -> Options:
+    """The options; without a checkpoint where the hosts do not share its folder, and nobody has asked for one.
+
+    Raises:
+        SpecError: somebody has: what each host keeps for itself is no checkpoint.
+    """
+    if not options.checkpoint:
+        return options
+    # A name that nobody has looked for yet: a network's file system may remember for a while that it was not there.
+    mark = options.checkpoint.with_name(f".{options.checkpoint.name}.{gather(os.urandom(4).hex())[0]}")
+    try:
+        together(lambda: touch(mark) if world.is_main else None)
+        seen = gather((socket.gethostname(), mark.exists()))
+    finally:
+        if world.is_main:
+            mark.unlink(missing_ok=True)
+    apart = sorted({host for host, is_there in seen if not is_there})
+    if not apart:
+        return options
+    if options.asks_for_checkpoint:
+        found = f"--checkpoint {options.checkpoint}: what rank 0 puts there, {', '.join(apart)} cannot see"
+        raise SpecError(
+            "the hosts do not share the checkpoint's folder", found=found, remedy="one that all of them see"
+        )
+    say(world, f"note    no checkpoint is written: {', '.join(apart)} cannot see {shown(options.checkpoint)} of rank 0")
+    return replace(options, checkpoint=None)
+
+
+def touch(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise unwritable(path, error.strerror or str(error)) from None
 
 
 def deciding(options: Options) -> dict[str, str]:

@@ -48,9 +48,10 @@ class Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        whole = gradients[0].contiguous()
-        dist.all_reduce(whole, group=ctx.group)
-        return whole.chunk(ctx.group.size(), dim=2)[ctx.group.rank()], None
+        parts = [part.contiguous() for part in gradients[0].chunk(ctx.group.size(), dim=2)]
+        mine = torch.empty_like(parts[0])
+        dist.reduce_scatter(mine, parts, group=ctx.group)
+        return mine, None
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hpc_kit.errors import SpecError
 from loop import Split, Whole, adamw, train
 from options import Options, among, option
 from report import Result, say
-from start import gpt, ranks_of
+from start import autocast, gpt, ranks_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions(Options):
     dp: int = option(1, among(1), "processes: one, which takes all GPUs that it sees")
+
+
+class InThread(nn.Module):
+    """The model as DataParallel's threads run it: autocast's dtype does not follow into them, and theirs is float16."""
+
+    def __init__(self, model: nn.Module, options: Options, device: torch.device) -> None:
+        super().__init__()
+        self.model, self.options, self.device = model, options, device
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with autocast(self.options, self.device):
+            logits: Tensor = self.model(inputs)
+        return logits
 
 
 def main(argv: Sequence[str] | None = None) -> Result:
@@ -40,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
             say(world, f"note    {gpus} GPUs here: without two of them nn.DataParallel scatters and copies nothing,")
             say(world, "note    so this run shows neither the cost of copying the model nor the load on the first GPU")
         model = gpt(options, world.device)
-        whole = Whole(nn.DataParallel(model), options, world.device)
+        whole = Whole(nn.DataParallel(InThread(model, options, world.device)), options, world.device)
         split = Split(
             model=model,
             optimizer=adamw(model, options),

@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", type=Path, help="file for the seconds of each phase, and of the clocks, as JSON")
     args = parser.parse_args(argv)
     meet: Callable[[], AbstractContextManager[Any]] = plain if args.plain else hpc_kit.distributed
-    with meet():
+    with meet() as world:
         marks["rendezvous"] = time.time()
-        first_step(marks)
+        first_step(marks, world.device if world else plain_device())
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, marks)
         apart = clocks_apart()
@@ -61,9 +61,14 @@ def plain() -> Iterator[None]:
     time.sleep(0.1)  # gloo's threads may still be freeing tensors, for which they need Python
 
 
-def first_step(marks: dict[str, float]) -> None:
-    rank, ranks, cuda = dist.get_rank(), dist.get_world_size(), torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+def plain_device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
+def first_step(marks: dict[str, float], device: torch.device) -> None:
+    rank, ranks, cuda = dist.get_rank(), dist.get_world_size(), device.type == "cuda"
     model = GPT(Config()).to(device)
     initialise(model, SEED)
     replica = DistributedDataParallel(model, device_ids=[device.index] if cuda else None)

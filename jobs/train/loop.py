@@ -125,6 +125,7 @@ def train(options: Options, world: Group, text: Text, split: Split, meter: Meter
     """From the first step, or the checkpoint's, to the last; rank 0 says how it goes."""
     refuse(options, text, split.share[1])
     first = together(lambda: checkpoint.begin(options, world))
+    options = checkpoint.agreed(options, world)
     if path := options.resume:
         together(lambda: checkpoint.load(path, split.model, split.optimizer, first))
     meter = meter or Meter(world.device)

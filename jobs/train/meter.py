@@ -27,6 +27,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 Mark = float | torch.cuda.Event
+LATEST = 1000
 
 
 def seconds(start: Mark, end: Mark) -> float:
@@ -46,7 +47,7 @@ class Steps:
     waiting: list[float] = field(default_factory=list)
     data: list[float] = field(default_factory=list)
     busy: list[list[float]] = field(default_factory=list)
-    """What each rank did not wait."""
+    """What each rank did not wait, in the latest steps: with many ranks these are many numbers."""
 
     @property
     def communication(self) -> float:
@@ -165,6 +166,7 @@ class Meter:
         )
         for name, values in vars(self.all).items():
             values.extend(getattr(steps, name))
+        del self.all.busy[:-LATEST]
         return steps
 
 

@@ -76,7 +76,7 @@ class Halves:
             stream = torch.empty(*part.shape, self.options.width, device=self.device, requires_grad=backward)
             dist.recv(stream.detach(), 0)
             share = (part != IGNORED).sum() / known
-            if not share:
+            if not backward and not share:  # in training every target counts: to ask would stop the host for the GPU
                 continue
             with autocast(self.options, self.device):
                 loss = next_byte_loss(self.model(stream), part) * share

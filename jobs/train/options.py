@@ -127,9 +127,7 @@ class Options:
         options = cls(**vars(parser.parse_args(argv)))
         if options.width % options.heads:
             parser.error(f"--heads {options.heads} does not divide --width {options.width}")
-        run = os.environ.get(RUN_VARIABLE)
-        if run and not options.checkpoint:
-            options = replace(options, checkpoint=Path(run, "checkpoint"))
+        options = replace(options, checkpoint=options.checkpoint or checkpoint_of_run())
         if options.checkpoint_every and not options.checkpoint:
             parser.error("--checkpoint-every needs --checkpoint")
         if options.checkpoint and (own := own_checkpoint(options.checkpoint, os.environ)):
@@ -141,6 +139,11 @@ class Options:
         return options
 
     @property
+    def asks_for_checkpoint(self) -> bool:
+        """Whether somebody has said that one is to be written; a job's run has one without being asked."""
+        return self.checkpoint not in {None, checkpoint_of_run()} or self.checkpoint_every > 0
+
+    @property
     def model(self) -> Config:
         return Config(layers=self.layers, width=self.width, heads=self.heads, sequence=self.sequence)
 
@@ -150,13 +153,23 @@ class Options:
         return self.accumulate
 
 
+def checkpoint_of_run() -> Path | None:
+    """Where a job's own checkpoint goes."""
+    run = os.environ.get(RUN_VARIABLE)
+    return Path(run, "checkpoint") if run else None
+
+
 def without(options: Options, *names: str) -> None:
     """Refuse options that the program does not heed.
 
     Raises:
         SpecError: one of them is said.
     """
-    if said := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != getattr(Options, name)]:
+
+    def is_said(name: str) -> bool:
+        return options.asks_for_checkpoint if name == "checkpoint" else getattr(options, name) != getattr(Options, name)
+
+    if said := [f"--{name.replace('_', '-')}" for name in names if is_said(name)]:
         raise SpecError("this program does not know how to do that", found=", ".join(said), remedy="ddp.py does")
 
 

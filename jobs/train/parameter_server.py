@@ -49,31 +49,31 @@ def serve(model: GPT, options: Options, world: Group, group: dist.ProcessGroup, 
     """Rank 0: take gradients, each of a share of a batch, and answer with parameters and the next share to compute."""
     workers = world.world_size - 1
     optimizer, curve, begun = adamw(model, options), Curve(), time.perf_counter()
-    together = workers if synchronous else 1  # gradients that an update takes; a step is `workers` of them
+    at_once = workers if synchronous else 1  # gradients that an update takes; a step is `workers` of them
     total, shares = options.steps * workers, iter(range(workers, options.steps * workers))
     message, late = empty_message(model), 0
     seen = dict.fromkeys(range(1, workers + 1), 0)
-    for updates in range(total // together):
+    for updates in range(total // at_once):
         mean, sources = torch.zeros_like(message), list[int]()
-        for _ in range(together):
+        for _ in range(at_once):
             sources.append(dist.recv(message, group=group))
-            mean += message / together
+            mean += message / at_once
         late += sum(updates - seen[source] for source in sources)
         take(mean[:-1], model)
         clip_grad_norm_(model.parameters(), options.clip)
         for entry in optimizer.param_groups:
-            entry["lr"] = learning_rate(options, updates * together // workers) * together / workers
+            entry["lr"] = learning_rate(options, updates * at_once // workers) * at_once / workers
         optimizer.step()
         curve.losses.append(mean[-1].item())
         curve.seconds.append(time.perf_counter() - begun)
-        if (updates + 1) % (options.log_every * workers // together) == 0:
-            step = (updates + 1) * together // workers
+        if (updates + 1) % (options.log_every * workers // at_once) == 0:
+            step = (updates + 1) * at_once // workers
             say(world, f"step {step}/{options.steps}   loss {curve.losses[-1]:.2f}   {curve.seconds[-1]:.1f} s")
         parameters = parameters_to_vector(model.parameters()).detach().cpu()
         for source in sorted(sources):
             seen[source] = updates + 1
             dist.send(torch.cat([parameters, torch.tensor([float(next(shares, STOP))])]), source, group=group)
-    return by_step(curve, workers // together, late / total)
+    return by_step(curve, workers // at_once, late / total)
 
 
 def work(model: GPT, options: ServerOptions, text: Text, world: Group, group: dist.ProcessGroup) -> float:
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
         workers = world.world_size - 1
         if not workers:
             raise SpecError("a server needs a worker", found="1 rank", remedy="2 ranks or more: ntasks_per_node = 2")
-        without(options, "resume", "checkpoint_every", "eval_every", "accumulate")
+        without(options, "resume", "checkpoint", "checkpoint_every", "eval_every", "accumulate")
         refuse(options, text, workers)
         group = group_of_all(options, world, "gloo")
         curves, waits = dict[str, Curve](), dict[str, float]()

@@ -93,21 +93,26 @@ class Pipeline:
             ) from error
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        return self.run(self.schedule.step, inputs, targets)
+        # All of them are real: to look for it would stop the host until the GPU is through.
+        return self.run(self.schedule.step, inputs, targets, targets.numel())
 
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        real = int((targets != IGNORED).sum())
         if not isinstance(self.schedule, ScheduleZBVZeroBubble):
-            return self.run(self.schedule.eval, inputs, targets)
+            return self.run(self.schedule.eval, inputs, targets, real)
         # torch 2.13 cannot run a V forward only ("can't steal_bwd_input"): it runs whole, its gradients are dropped.
         with torch.enable_grad():
-            loss = self.run(self.schedule.step, inputs, targets)
+            loss = self.run(self.schedule.step, inputs, targets, real)
         self.model.zero_grad()
         return loss
 
-    def run(self, order: Callable[..., object], inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """All micro-batches through this rank's stages: the first takes the bytes, the last gives the losses."""
+    def run(self, order: Callable[..., object], inputs: Tensor, targets: Tensor, real: int) -> Tensor | None:
+        """All micro-batches through this rank's stages: the first takes the bytes, the last gives the losses.
+
+        `real` targets count, the others are ignored.
+        """
         losses: list[Tensor] = []
-        self.scale = 1 / max(1, int((targets != IGNORED).sum()))
+        self.scale = 1 / max(1, real)
         given = {"target": targets, "losses": losses} if self.last else {}
         with autocast(self.options, self.device):
             order(*([inputs] if self.first else []), **given)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -101,3 +103,17 @@ def test_it_takes_the_next_port_where_one_is_taken() -> None:
         found = beacon.light([port, 0])
         assert found is not None
         found.close()
+
+
+@pytest.mark.parametrize(("ranks", "soft", "after"), [(10, 300, 300), (500, 300, 1200), (5000, 300, 2000)])
+def test_many_ranks_may_have_many_files(ranks: int, soft: int, after: int) -> None:
+    """As many as they need, where the hard limit allows it; never fewer than before."""
+    code = f"""
+import resource
+from hpc_kit.runtime import beacon
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, 2000))
+beacon.allow_files({ranks})
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == [str(after), "2000"]

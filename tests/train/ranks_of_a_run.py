@@ -163,8 +163,14 @@ def blind() -> None:
     mock.patch("checkpoint.whole", side_effect=error).start()
 
 
+def elsewhere() -> None:
+    """What it calls by the same name lies on its own disk."""
+    Path("elsewhere").mkdir()
+    os.chdir("elsewhere")
+
+
 SPOILERS: dict[str, Callable[[], None]] = {
-    "late": late, "hangs": hangs, "dies": dies, "another text": another_text, "blind": blind,
+    "late": late, "hangs": hangs, "dies": dies, "another text": another_text, "blind": blind, "elsewhere": elsewhere,
 }  # fmt: skip
 
 if __name__ == "__main__":

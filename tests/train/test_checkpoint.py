@@ -185,3 +185,32 @@ def test_a_checkpoint_of_another_model_is_refused_with_both_numbers() -> None:
         "  found  layers 2 in c, 4 asked for, width 8 in c, 16 asked for\n"
         "  do     --layers 2 --width 8"
     )
+
+
+def of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Options:
+    """As a program reads them in a job, one of whose two hosts sees nothing of what is put into the run's folder."""
+    monkeypatch.setenv("HPC_KIT_RUN", str(folder))
+    monkeypatch.setattr(
+        checkpoint, "gather", lambda value: [value] if isinstance(value, str) else [value, ("n2", False)]
+    )
+    return Options.parse(None, words)
+
+
+def test_hosts_that_do_not_share_the_runs_folder_train_without_a_checkpoint(
+    tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = of_a_run(tmp_path, monkeypatch)
+    assert options.checkpoint == tmp_path / "checkpoint" and not options.asks_for_checkpoint
+    assert checkpoint.agreed(options, world).checkpoint is None
+    assert "no checkpoint is written: n2 cannot see" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [("--checkpoint", "mine"), ("--checkpoint-every", "5")])
+def test_but_not_where_somebody_has_asked_for_one(
+    tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match="the hosts do not share the checkpoint's folder"):
+        checkpoint.agreed(of_a_run(tmp_path, monkeypatch, *words), world)
+    assert not list(tmp_path.iterdir())

@@ -36,6 +36,7 @@ RUNS = [
     run("unlike", 2, "--steps 10", "--seed 5"),
     run("another text", 2, "--steps 10", "another text"),
     run("blind", 2, "--steps 10 --resume half", "blind"),
+    run("apart", 2, "--steps 4 --checkpoint apart", "elsewhere"),
     run("diverged", 2, "--steps 10 --lr 1e38 --warmup 0"),
     run("late", 2, "--steps 4", "late"),
     Run(name="plain", ranks=2, arguments=["--steps", "2", "--global-batch", "4"], plain=True),
@@ -142,6 +143,17 @@ def test_a_checkpoint_that_one_rank_does_not_see_stops_every_rank(trained: Train
     first, second = trained.errors("blind")
     assert second == "there is no checkpoint\n  found  --resume half"
     assert re.fullmatch(r"rank 1 cannot go on\n  found  \S+: there is no checkpoint\n +found  --resume half", first)
+
+
+def test_a_checkpoint_on_two_disks_is_refused_before_the_training(trained: Trained) -> None:
+    for error in trained.errors("apart"):
+        assert re.fullmatch(
+            r"the hosts do not share the checkpoint's folder\n"
+            r"  found  --checkpoint apart: what rank 0 puts there, \S+ cannot see\n"
+            r"  do     one that all of them see",
+            error,
+        )
+    assert not list(trained.folder.glob("*apart*.????????"))  # the mark
 
 
 def test_a_checkpoint_at_the_last_step_is_refused_with_both_numbers(trained: Trained) -> None:

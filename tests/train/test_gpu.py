@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from data import Feed
+from dataparallel import InThread
 from meter import Meter
 from options import Options
 from report import utilisation
@@ -96,3 +98,18 @@ def test_what_the_gpus_were_used_for_is_told_where_their_peak_is_known(monkeypat
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A Card Of Its Own")
     assert utilisation(options, world, 1e6, 2) is None
     assert utilisation(options, SimpleNamespace(device=torch.device("cpu")), 1e6, 2) is None  # type: ignore[arg-type]
+
+
+def test_a_thread_of_data_parallel_computes_in_bfloat16() -> None:
+    """torch hands autocast on to its threads without the dtype."""
+    found: list[torch.dtype] = []
+    replica = InThread(torch.nn.Linear(2, 2), Options(bf16=True), torch.device("cpu"))
+
+    def as_torch_does() -> None:
+        with torch.amp.autocast("cpu", dtype=torch.float16):
+            found.append(replica(torch.zeros(1, 2)).dtype)
+
+    thread = threading.Thread(target=as_torch_does)
+    thread.start()
+    thread.join()
+    assert found == [torch.bfloat16]

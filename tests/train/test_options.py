@@ -16,7 +16,7 @@ from fsdp import FsdpOptions
 from hpc_kit.errors import SpecError
 from hpc_kit.spec.stated import options_of
 from model import Config
-from options import Options, refuse
+from options import Options, refuse, without
 from restart import ABOUT, identity
 from stages import PipelineOptions
 from tests.train.conftest import TRAIN
@@ -260,3 +260,10 @@ def test_a_text_of_which_nothing_is_held_back_is_refused() -> None:
         "  found  3 files, 104 bytes, crc 00000000, 4 of them held back; --sequence 4\n"
         "  do     a smaller --sequence, or --data with more files"
     )
+
+
+def test_a_program_without_checkpoints_refuses_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", "/runs/1")
+    without(Options.parse(None, []), "checkpoint")  # the run's own
+    with pytest.raises(SpecError, match="--checkpoint"):
+        without(Options.parse(None, ["--checkpoint", "mine"]), "checkpoint")
