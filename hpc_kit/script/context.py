@@ -17,6 +17,8 @@ Directive = tuple[str, str | int | None]
 """Long option and value; None: a flag."""
 
 
+_THREADS = "OMP_NUM_THREADS"
+
 OF_THE_WHOLE = frozenset({
     "array", "begin", "chdir", "comment", "dependency", "error", "export", "export-file", "hold", "input", "job-name",
     "kill-on-invalid-dep", "mail-type", "mail-user", "no-requeue", "open-mode", "output", "requeue", "signal",
@@ -33,6 +35,7 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         standalone: Whether the nodes do without hpc_kit.
     """
     job, resources = resolved.job, resolved.job.resources
+    own_threads = _THREADS in job.env
     return {
         "name": job.name,
         "description": job.description,
@@ -55,6 +58,8 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "nproc_per_node": job.launch.nproc_per_node,
         "cpus_per_task": resources.cpus_per_task,
         "cpus_per_gpu": resources.cpus_per_gpu,
+        "cpus_by_slurm": resolved.cpus_by_slurm and (job.launch.launcher != "mpirun" or not own_threads),
+        "threads_by_slurm": resolved.cpus_by_slurm and not own_threads,
         "world_size": resolved.world_size,
         "launcher": job.launch.launcher,
         "mpi": job.launch.mpi,
@@ -129,6 +134,9 @@ def components(resolved: Resolved, *, standalone: bool) -> list[dict[str, object
             "ntasks_per_node": part.resources.ntasks_per_node,
             "cpus_per_task": part.resources.cpus_per_task,
             "cpus_per_gpu": part.resources.cpus_per_gpu,
+            "threads": None if _THREADS in resolved.job.env else structs.replace(
+                own, nodes=part.nodes, ntasks=part.ntasks
+            ).cpus,
             "command": command(own, standalone=standalone),
         })  # fmt: skip
     return found
@@ -141,8 +149,10 @@ def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
         "PYTHONUNBUFFERED": 1,
         # Where no name server answers, torch warns in each rank's log that a peer's host name is not known.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "OMP_NUM_THREADS": max(1, resolved.cpus // launch.nproc_per_node),
     }
+    # Each component's tasks have CPUs of their own, and what Slurm gives is known to the job alone.
+    if not resolved.parts and not resolved.cpus_by_slurm:
+        ours[_THREADS] = max(1, resolved.cpus // launch.nproc_per_node)
     if resolved.told:
         ours["HPC_KIT_LAYOUT"] = resolved.told
     if launch.launcher == "mpirun" and resolved.cluster.slurm == "embedded":

@@ -28,6 +28,9 @@ GPU_OPTIONS = (
     "ntasks_per_gpu",
 )
 
+_THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
+"""Options by which a step may have fewer CPUs than its job was given."""
+
 
 class Part(Struct, frozen=True, kw_only=True):
     """One component of a heterogeneous job, fitted to its cluster."""
@@ -59,6 +62,11 @@ class Resolved(Struct, frozen=True, kw_only=True):
     def ranks_per_node(self) -> int | None:
         """Ranks on each node; None where nodes hold different numbers of them."""
         return self.world_size // self.nodes if self.job.launch.starts_agents else self.job.resources.ntasks_per_node
+
+    @property
+    def cpus_by_slurm(self) -> bool:
+        """Whether only the job's allocation will tell how many CPUs it has."""
+        return self.job.resources.cpus_per_task is None and self.job.resources.cpus_per_gpu is None
 
     @property
     def cpus(self) -> int:
@@ -159,10 +167,11 @@ def _fit(job: Job, cluster: Cluster, root: Path, where: checks.Where) -> _Fit:
     nodes, ntasks = shape.counts(job, cluster.node, where)
     resources, notes = _without_gpus(asked, cluster)
     resources, unheard = _without_features(resources, cluster)
-    resources, more = _seen_by_all(_with_counts(resources, nodes, ntasks))
+    resources, share = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
+    resources, more = _seen_by_all(resources)
     job = structs.replace(job, resources=resources)
     shape.check_node(job, cluster, where, nodes)
-    return _Fit(job, nodes, ntasks, (*notes, *unheard, *more))
+    return _Fit(job, nodes, ntasks, (*notes, *unheard, *share, *more))
 
 
 def interpreter(root: Path) -> str:
@@ -226,11 +235,23 @@ def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
 
 def _with_counts(resources: Resources, nodes: int, ntasks: int) -> Resources:
     """Say every count: 23.02.0 to 23.02.4 leave SLURM_NTASKS unset where only --ntasks-per-node is given."""
-    per_node, cpus = resources.ntasks_per_node, resources.cpus_per_task
+    per_node = resources.ntasks_per_node
     if per_node is None and ntasks % nodes == 0 and resources.ntasks_per_gpu is None:
         per_node = ntasks // nodes
-    if cpus is None and resources.cpus_per_gpu is None:
-        cpus = 1
-    return structs.replace(
-        resources, job_name=None, nodes=nodes, ntasks=ntasks, ntasks_per_node=per_node, cpus_per_task=cpus
-    )
+    return structs.replace(resources, job_name=None, nodes=nodes, ntasks=ntasks, ntasks_per_node=per_node)
+
+
+def _with_cpus(resources: Resources, *, component: bool) -> tuple[Resources, tuple[str, ...]]:
+    """A CPU for each task where nobody says how many; of a job on GPUs, what the site gives with each of them.
+
+    Slurm gives that (DefCpuPerGPU) to jobs alone that say neither --cpus-per-task nor --cpus-per-gpu. What it has given
+    the script divides among the tasks of a node: where they differ from node to node, or not all CPUs count, one it is.
+    """
+    if resources.cpus_per_task is not None or resources.cpus_per_gpu is not None:
+        return resources, ()
+    given = resources.given()
+    on_gpus = any(name in given for name in GPU_OPTIONS) or shape.gres_gpus(resources.gres) is not None
+    if on_gpus and not component and resources.ntasks_per_node is not None and not _THREADS & given.keys():
+        return resources, ("no cpus_per_task or cpus_per_gpu: the site's default for each GPU (DefCpuPerGPU) holds",)
+    told = ("--cpus-per-task=1, whatever the site gives with a GPU: cpus_per_task or cpus_per_gpu says more",)
+    return structs.replace(resources, cpus_per_task=1), told if on_gpus else ()

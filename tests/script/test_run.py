@@ -230,6 +230,39 @@ def test_cpus_that_go_by_the_gpu_are_said_so_to_srun(run: Run, project: Path) ->
     assert [option for option in said if "cpus" in option] == ["--cpus-per-gpu=3"]
 
 
+@pytest.mark.parametrize(
+    ("given", "cpus", "threads"),
+    [("32(x2),15", "7", "7"), ("8(x4)", "4", "4"), ("1", "1", "1"), ("9,64(x3)", "4", "4")],
+)
+def test_cpus_that_slurm_gives_with_each_gpu_are_shared_out(
+    run: Run, project: Path, given: str, cpus: str, threads: str
+) -> None:
+    program = 'echo "threads $OMP_NUM_THREADS"'
+    changes: dict[str, object] = {"resources.nodes": 3, "resources.gpus_per_node": 2}
+    done = run("bash", "-c", program, set=changes, SLURM_JOB_CPUS_PER_NODE=given)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"threads {threads}\n")
+    assert f"--cpus-per-task={cpus}" in (project / "srun-options").read_text().splitlines()
+    done = run("bash", "-c", program, set={**changes, "env.OMP_NUM_THREADS": "3"}, SLURM_JOB_CPUS_PER_NODE=given)
+    assert done.stdout == "threads 3\n"
+
+
+def test_torchruns_ranks_share_what_slurm_gives_their_agent(project: Path) -> None:
+    changes: dict[str, object] = {"launch.launcher": "torchrun", "launch.nproc_per_node": 4}
+    text = render("single", "slurm", set={**changes, "resources.gpus_per_node": 4}, root=project)
+    assert "export OMP_NUM_THREADS=$((cpus > 4 ? cpus / 4 : 1))\n" in text
+    changes |= {"launch.launcher": "mpirun", "launch.nproc_per_node": 1, "env.OMP_NUM_THREADS": "3"}
+    assert "cpus=" not in render("single", "slurm", set={**changes, "resources.gpus_per_node": 4}, root=project)
+
+
+def test_components_have_threads_by_their_own_cpus(run: Run, project: Path) -> None:
+    components = [{"nodes": 1, "cpus_per_task": 2}, {"nodes": 1, "cpus_per_task": 5}]
+    text = render("single", "slurm", set={"component": components}, root=project)
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("  env ")] == [
+        "OMP_NUM_THREADS=2", "OMP_NUM_THREADS=5",
+    ]  # fmt: skip
+    assert "export OMP_NUM_THREADS" not in text
+
+
 def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project: Path) -> None:
     assert run("true", set={"name": "100%t"}).returncode == 0
     assert "--output=runs/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()

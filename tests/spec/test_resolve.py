@@ -44,7 +44,7 @@ GPUS = ("gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task", "gres", "gp
 
 @pytest.mark.parametrize(("asked", "by_node"), [(1, "2"), ("a100:1", "a100:2"), ("a100", "a100:2"), ("3", "6")])
 def test_gpus_of_a_task_are_asked_for_by_node(asked: object, by_node: str) -> None:
-    job = fit(nodes=2, ntasks_per_node=2, gpus_per_task=asked)
+    job = fit(nodes=2, ntasks_per_node=2, gpus_per_task=asked, cpus_per_task=1)
     assert options(job, *GPUS) == {"gpus_per_node": by_node}
     assert job.notes == (
         f"--gpus-per-task={asked} is asked for as --gpus-per-node={by_node}: every rank sees its node's GPUs",
@@ -61,8 +61,30 @@ def test_gpus_of_a_task_are_asked_for_by_node(asked: object, by_node: str) -> No
     ],
 )
 def test_gpus_of_a_task_stay_as_said_where_tasks_are_uneven_or_the_job_says_more(asked: dict[str, Any]) -> None:
-    job = fit(**asked)
+    job = fit(**asked, cpus_per_task=1)
     assert (options(job, *asked), job.notes) == (asked, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "note"),
+    [
+        ({"nodes": 2, "ntasks_per_node": 2}, 1, None),
+        ({"ntasks_per_node": 2, "gpus_per_task": 1, "cpus_per_task": 3}, 3, None),
+        ({"ntasks_per_node": 2, "gpus_per_node": 2, "cpus_per_gpu": 3}, None, None),
+        ({"nodes": 2, "ntasks_per_node": 2, "gpus_per_task": 1}, None, "(DefCpuPerGPU) holds"),
+        ({"nodes": 2, "gres": "gpu:a100:4"}, None, "(DefCpuPerGPU) holds"),
+        ({"nodes": 2, "gres": "lscratch:4"}, 1, None),
+        ({"nodes": 2, "ntasks": 3, "gpus_per_node": 2}, 1, "--cpus-per-task=1, whatever the site gives"),
+        ({"ntasks_per_node": 2, "gpus_per_node": 2, "hint": "nomultithread"}, 1, "--cpus-per-task=1, whatever"),
+    ],
+)
+def test_cpus_that_nobody_asks_for_are_the_sites_for_each_gpu(
+    asked: dict[str, Any], cpus: int | None, note: str | None
+) -> None:
+    job = fit(**asked)
+    assert (job.job.resources.cpus_per_task, job.cpus_by_slurm) == (cpus, cpus is None and "cpus_per_gpu" not in asked)
+    told = [each for each in job.notes if "cpus" in each]
+    assert [note in each if note else each for each in told] == [True] * (note is not None)
 
 
 @pytest.mark.parametrize(
