@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc_kit.script.rules import agents, ending, form, launch, lines, options, rendezvous, secrets, signals, steps
+from hpc_kit.script.rules import (
+    agents,
+    counts,
+    ending,
+    form,
+    launch,
+    lines,
+    options,
+    rendezvous,
+    secrets,
+    signals,
+    steps,
+)
 from hpc_kit.script.rules.base import Evidence as Evidence
 from hpc_kit.script.rules.base import Finding as Finding
 from hpc_kit.script.rules.base import Rule as Rule
@@ -18,6 +30,7 @@ RULES: tuple[Rule, ...] = tuple(
             *options.RULES,
             *launch.RULES,
             *agents.RULES,
+            *counts.RULES,
             *steps.RULES,
             *rendezvous.RULES,
             *ending.RULES,

@@ -1,11 +1,10 @@
-"""Rules of torchrun and its like: do they count the nodes, the GPUs and one another as the job does?"""
+"""Rules of torchrun and its like: do they know how many nodes there are, and which one each is?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from hpc_kit.script.geometry import Geometry
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
@@ -49,13 +48,17 @@ def lonely_agents(subject: Subject) -> Iterator[Fault]:
         if fault is not None:
             first = agent.words[0]
             what, remedy, evidence = fault
-            yield Fault(first.line, first.column, what, remedy, (evidence, launch.step.line))
+            doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _meets(agent))
+            lines = (evidence, launch.step.line)
+            yield Fault(first.line, first.column, what, remedy, lines, "warning" if doubtful else None)
 
 
 def _told(agent: Stage) -> tuple[int, int] | None:
     """The least and the most nodes that an agent was told of; None where that is not known."""
-    if agent.kind == "deepspeed" or "standalone" in agent.options:
+    if agent.kind == "deepspeed":
         return None
+    if "standalone" in agent.options:
+        return 1, 1
     text = agent.option("nnodes", "num-machines")
     if text is None:
         return (1, 1) if agent.kind == "torchrun" else None
@@ -98,18 +101,30 @@ def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str,
 
 def _all_first(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
     """Agents that meet at a fixed address, each of which takes itself for the first."""
-    nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
-    if agent.kind != "torchrun" or nodes is None or nodes.text in {"1", "1:1"} or "standalone" in agent.options:
+    nodes, geometry = agent.option("nnodes", "num-machines"), script.geometry_of(launch)
+    if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _elsewhere_said(script, agent):
         return None
-    if "node-rank" in agent.options or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
+    if agent.options.keys() & {"node-rank", "machine-rank"} or not geometry.several_nodes or geometry.per_node != 1:
         return None
-    geometry = script.geometry_of(launch)
-    if (backend is not None and backend.text != "static") or not geometry.several_nodes or geometry.per_node != 1:
-        return None
-    if any(each.name == "PET_NODE_RANK" for each in script.assigned):
+    if agent.kind == "accelerate":
+        what = "no --machine_rank: accelerate stops, or each node takes itself for the first, as its default file says"
+        return what, "srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'", None
+    if _meets(agent) or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
         return None
     what = f"no --node-rank: each of the {geometry.least_nodes} nodes takes itself for node 0"
     return what, "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which counts them itself", None
+
+
+def _meets(agent: Stage) -> bool:
+    """The nodes get their numbers as they meet."""
+    backend = agent.option("rdzv-backend")
+    return backend is not None and backend.text != "static"
+
+
+def _elsewhere_said(script: Script, agent: Stage) -> bool:
+    """A file, or the environment, may tell the agent what its line does not."""
+    said = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assigned)
+    return said or "config-file" in agent.options or "standalone" in agent.options
 
 
 def _are(count: int) -> str:
@@ -120,61 +135,6 @@ def _elsewhere(agent: Stage) -> bool:
     """Its number is said from outside: the other nodes may be those of other jobs."""
     number = agent.option("node-rank", "machine-rank")
     return number is not None and not number.known
-
-
-@rule("KIT208")
-def processes_and_gpus(subject: Subject) -> Iterator[Fault]:
-    """More processes a node than GPUs.
-
-    A process without a GPU of its own ends with "invalid device ordinal", or shares one with another, which NCCL
-    refuses ("Duplicate GPU detected"). With fewer processes than GPUs the others are paid for and idle (a warning).
-
-    Mend: one process a GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`, or --ntasks-per-node as many as --gpus-per-node.
-    Documented: pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/gres.html.
-    """
-    script = subject.script
-    training = [launch for launch in script.launches if launch.trains and not script.is_cut(launch)]
-    if len(training) != 1 or any("VISIBLE_DEVICES" in each.name for each in script.assigned):
-        return
-    (launch,) = training
-    geometry, agent = script.geometry_of(launch), launch.agent
-    gpus, processes = geometry.gpus_per_node, _processes_on_node(launch, geometry)
-    if not gpus or processes is None or processes == gpus:
-        return
-    first = (agent or launch.multiplier or launch.program).words[0]
-    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.step.line)
-    count = f"{gpus} GPU{'s' * (gpus > 1)}"
-    if processes > gpus:
-        what = f"{processes} processes a node, and {count}: no device for the others"
-        yield Fault(first.line, first.column, what, "one process a GPU", lines, None if agent else "warning")
-    elif agent is not None:
-        what = f"{processes} process{'es' * (processes > 1)} a node, and {count}: the others are idle"
-        yield Fault(first.line, first.column, what, f"{gpus} processes a node, or fewer GPUs", lines, "warning")
-
-
-def _processes_on_node(launch: Launch, geometry: Geometry) -> int | None:
-    agent = launch.agent
-    if agent is None:
-        return geometry.per_node if launch.multiplier and launch.program.kind == "python" else None
-    if agent.opaque or ((geometry.per_node or 1) != 1 and launch.multiplier):
-        return None
-    if agent.kind == "torchrun" and agent.option("nproc-per-node") is None:
-        return 1
-    return processes(agent)
-
-
-def processes(agent: Stage) -> int | None:
-    """Processes that an agent starts on its node; None: several, or not known how many."""
-    if agent.kind == "torchrun":
-        text = agent.option("nproc-per-node")
-        if text is None:
-            return 1
-        return int(text.text) if text.text.isdigit() else None
-    text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
-    if text is None or not text.text.isdigit():
-        return None
-    nodes = int(machines.text) if machines and machines.text.isdigit() else 1
-    return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
 
 
 @rule("KIT209", "warning")
@@ -221,4 +181,4 @@ def _options_not_given(script: Script) -> Iterator[Fault]:
             yield Fault(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)
 
 
-RULES: tuple[Rule, ...] = (lonely_agents, processes_and_gpus, missing_variables)
+RULES: tuple[Rule, ...] = (lonely_agents, missing_variables)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hpc_kit.script.geometry import Geometry
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
-from hpc_kit.script.rules.agents import processes
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.rules.counts import processes
 from hpc_kit.script.stages import HELPERS, Stage
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
@@ -34,7 +34,10 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
         return
     if not geometry.said or not geometry.several_tasks or not script.readable:
         return
-    if any(launch.multiplier for launch in script.launches) or not _nothing_unknown(script):
+    if not _nothing_unknown(script):
+        return
+    if any(launch.multiplier for launch in script.launches):
+        yield from _idle_nodes(script)
         return
     for launch in script.launches:
         agent = launch.agent
@@ -53,6 +56,21 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
             # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
             "error" if geometry.several_nodes else "warning",
         )
+
+
+def _idle_nodes(script: Script) -> Iterator[Fault]:
+    """The one launch line of a job takes fewer nodes than the job has."""
+    training = [launch for launch in script.launches if launch.trains]
+    srun = training[0].stage("srun") if len(training) == 1 else None
+    if srun is None or training[0].repeated:
+        return
+    nodes, job = script.geometry_of(training[0]).nodes, script.geometry.nodes
+    background = any(place.statement.background for place in training[0].step.place.outward())
+    if nodes is not None and job is not None and nodes < job and not background:
+        first = srun.words[0]
+        what = f"srun starts this on {nodes} of the job's {job} nodes: the others are idle"
+        lines = (script.line_of("nodes"), training[0].step.line)
+        yield Fault(first.line, first.column, what, f"srun without -N and -n, or --nodes={nodes} for the job", lines)
 
 
 def _idle_components(script: Script) -> Iterator[Fault]:

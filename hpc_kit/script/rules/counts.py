@@ -1,0 +1,93 @@
+"""Rules of counts: as many processes as GPUs, and a world of as many as are started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpc_kit.script.geometry import Geometry
+from hpc_kit.script.launched import Launch
+from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.stages import Stage
+
+
+@rule("KIT208")
+def processes_and_gpus(subject: Subject) -> Iterator[Fault]:
+    """More processes a node than GPUs.
+
+    A process without a GPU of its own ends with "invalid device ordinal", or shares one with another, which NCCL
+    refuses ("Duplicate GPU detected"). With fewer processes than GPUs the others are paid for and idle (a warning).
+
+    Mend: one process a GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`, or --ntasks-per-node as many as --gpus-per-node.
+    Documented: pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/gres.html.
+    """
+    script = subject.script
+    training = [launch for launch in script.launches if launch.trains and not script.is_cut(launch)]
+    if len(training) != 1 or any("VISIBLE_DEVICES" in each.name for each in script.assigned):
+        return
+    (launch,) = training
+    geometry, agent = script.geometry_of(launch), launch.agent
+    gpus, processes = geometry.gpus_per_node, _processes_on_node(launch, geometry)
+    if not gpus or processes is None or processes == gpus:
+        return
+    first = (agent or launch.multiplier or launch.program).words[0]
+    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.step.line)
+    count = f"{gpus} GPU{'s' * (gpus > 1)}"
+    if processes > gpus:
+        what = f"{processes} processes a node, and {count}: no device for the others"
+        yield Fault(first.line, first.column, what, "one process a GPU", lines, None if agent else "warning")
+    elif agent is not None:
+        what = f"{processes} process{'es' * (processes > 1)} a node, and {count}: the others are idle"
+        yield Fault(first.line, first.column, what, f"{gpus} processes a node, or fewer GPUs", lines, "warning")
+
+
+@rule("KIT210")
+def world_sizes(subject: Subject) -> Iterator[Fault]:
+    """WORLD_SIZE is not the number of processes that are started.
+
+    With `init_method="env://"` rank 0 waits until as many have come; a rank that is none of them is refused. torchrun
+    and its like set it themselves. One that counts a node's GPUs may be right, where the program starts the processes.
+
+    Mend: `export WORLD_SIZE=$SLURM_NTASKS`.
+    Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
+    """
+    script = subject.script
+    training = [launch for launch in script.launches if launch.trains]
+    if len(training) != 1 or training[0].agent is not None or training[0].multiplier is None:
+        return
+    geometry = script.geometry_of(training[0])
+    own = {(geometry.nodes or 0) * (geometry.gpus_per_node or 0), geometry.ntasks}
+    for each in script.assigned:
+        if each.name != "WORLD_SIZE" or not each.value.text.isdigit() or geometry.ntasks is None or not geometry.said:
+            continue
+        if int(each.value.text) not in own:
+            what = f"WORLD_SIZE={each.value.text}, and {training[0].multiplier.name} starts {geometry.ntasks} processes"
+            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].step.line)
+            yield Fault(each.line, each.column, what, "export WORLD_SIZE=$SLURM_NTASKS", lines)
+
+
+def _processes_on_node(launch: Launch, geometry: Geometry) -> int | None:
+    agent = launch.agent
+    if agent is None:
+        return geometry.per_node if launch.multiplier and launch.program.kind == "python" else None
+    if agent.opaque or ((geometry.per_node or 1) != 1 and launch.multiplier):
+        return None
+    if agent.kind == "torchrun" and agent.option("nproc-per-node") is None:
+        return 1
+    return processes(agent)
+
+
+def processes(agent: Stage) -> int | None:
+    """Processes that an agent starts on its node; None: several, or not known how many."""
+    if agent.kind == "torchrun":
+        text = agent.option("nproc-per-node")
+        if text is None:
+            return 1
+        return int(text.text) if text.text.isdigit() else None
+    text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
+    if text is None or not text.text.isdigit():
+        return None
+    nodes = int(machines.text) if machines and machines.text.isdigit() else 1
+    return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
+
+
+RULES: tuple[Rule, ...] = (processes_and_gpus, world_sizes)
