@@ -139,13 +139,20 @@ def read(path: Path) -> Document:
     """The document in a file.
 
     Raises:
-        SpecError: There is none, or the file holds something else.
+        SpecError: There is none, or the file holds something else, or is of a later hpc_kit.
     """
     try:
-        return decode(path.read_bytes())
+        document = decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise SpecError(
             f"cannot read {path} as the result of a bench",
             found=str(error),
             remedy="hpc-kit bench comm --json > A.json writes one; hpc-kit bench --help lists the others",
         ) from error
+    if document.format > FORMAT:
+        raise SpecError(
+            f"{path} is the result of a later hpc_kit",
+            found=f"format {document.format} of hpc_kit {document.hpc_kit}; this one knows {FORMAT}",
+            remedy="pip install --upgrade hpc_kit",
+        )
+    return document

@@ -146,7 +146,7 @@ class _Queue:
             raise NeverBegins(
                 f"job {self._job} does not begin",
                 found=self.words(),
-                remedy=explain_reason(now.reason, self._job).next_step,
+                remedy=self._remedy(),
             )
         return bool(now.state)
 
@@ -155,6 +155,12 @@ class _Queue:
         if self._now.state != "PENDING":
             return self._now.state
         return f"PENDING ({self._now.reason}): {explain_reason(self._now.reason, self._job).sentence}"
+
+    def _remedy(self) -> str:
+        step = explain_reason(self._now.reason, self._job).next_step
+        if waits_for_my_jobs(self._now.reason) and "SLURM_JOB_ID" in self._environ:
+            return f"the job around this bench counts, too: hpc-kit bench start, on the login node\n{step}"
+        return step
 
     def _patience(self) -> float:
         """Seconds for which such a reason is borne; without an end where it may end by itself."""

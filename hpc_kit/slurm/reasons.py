@@ -35,6 +35,7 @@ _CANCEL = "It will never start: scancel {id}"
 REASONS: dict[str, tuple[str, str]] = {
     "AccountingPolicy": ("A limit of the accounting keeps it back.", _LIMITS),
     "AccountNotAllowed": ("Its account may not use this partition.", "Submit with another --account or --partition"),
+    "AssocMaxJobsLimit": ("As many of your jobs run as your account allows.", _LIMITS),
     "BadConstraints": ("No node has what it asks for; it cannot start.", _SHOW),
     "BeginTime": ("Its earliest start time has not come.", "To start it now: scontrol update jobid={id} starttime=now"),
     "BurstBufferOperation": ("An operation of its burst buffer has failed.", "Read its state: scontrol show burst"),
@@ -75,6 +76,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "Priority": ("Other jobs of higher priority go first.", _WAIT),
     "Prolog": ("The prolog is still running on its nodes.", "Wait a minute"),
     "QOSJobLimit": ("Its QOS runs as many jobs as it may.", _QOS),
+    "QOSMaxJobsPerUserLimit": ("As many of your jobs run as its QOS allows.", _QOS),
     "QOSNotAllowed": ("Its QOS may not be used in this partition or by this account.", _QOS),
     "QOSResourceLimit": ("Its QOS uses as much as it may.", _QOS),
     "QOSTimeLimit": ("Its QOS has used all the time that it has.", _QOS),

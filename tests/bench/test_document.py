@@ -130,3 +130,9 @@ def test_without_matplotlib_the_tables_still_come(
     with pytest.raises(SpecError, match="needs matplotlib") as caught:
         draw.files(two_sizes, tmp_path)
     assert "pip install" in str(caught.value)
+
+
+def test_a_result_of_a_later_version_is_refused(two_sizes: Document, tmp_path: Path) -> None:
+    (tmp_path / "A.json").write_bytes(document.encode(structs.replace(two_sizes, format=document.FORMAT + 1)))
+    with pytest.raises(SpecError, match="of a later hpc_kit"):
+        document.read(tmp_path / "A.json")

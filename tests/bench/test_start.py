@@ -187,6 +187,7 @@ def test_a_job_that_never_begins_is_not_waited_for(
         start.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
     assert isinstance(caught.value, one_job.NeverBegins) == ends
     assert f"PENDING ({reason})" in str(caught.value)
+    assert ("on the login node" in str(caught.value)) == (ends and reason == "AssocMaxJobsLimit")
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
