@@ -86,6 +86,10 @@ def load(cases: Path, labels: Path) -> list[Row]:
     return rows
 
 
+ALL_ROWS = 6
+"""Rounds after which constants are tried on all rows again, not only on those that moved with them."""
+
+
 class Problem:
     """Residuals of one quantity over rows, and which constants each row feels."""
 
@@ -145,13 +149,17 @@ class Problem:
             return float((self.weight * soft).sum() / spread + 0.5 * (((here - prior) / width) ** 2).sum() * 0.02)
 
         best = cost(base - self.target, at)
-        for _ in range(rounds):
+        for number in range(rounds):
             jacobian = np.zeros((len(self.rows), len(at)))
-            for column, rows in enumerate(self.feels):
+            if number % ALL_ROWS == 0:
+                looked = list(self.feels)
+            for column, rows in enumerate(looked):
                 moved = at.copy()
                 moved[column] += 1e-4
                 if len(rows):
-                    jacobian[rows, column] = (self.predict(moved, rows) - base[rows]) / 1e-4
+                    slopes = (self.predict(moved, rows) - base[rows]) / 1e-4
+                    jacobian[rows, column] = slopes
+                    looked[column] = rows[slopes != 0]
             residual = base - self.target
             weight = self.weight / np.sqrt(residual**2 + scale**2) / spread
             normal = jacobian.T @ (weight[:, None] * jacobian) + np.diag(0.02 / width**2)

@@ -6,23 +6,33 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner.machine import GIB, Gpu, Machine
 
-USUAL = {"a100": "a100-80g", "v100": "v100-32g", "gh200": "gh200-96g"}
+USUAL = {
+    "a100": "a100-80g",
+    "a100-pcie": "a100-pcie-80g",
+    "v100": "v100-32g",
+    "v100-pcie": "v100-pcie-32g",
+    "gh200": "gh200-96g",
+}
 SAME = {
     "gh200-120g": "gh200-96g",
     "gh200-480g": "gh200-96g",
     "mi250-128g": "mi250-64g",
     "mi250x-128g": "mi250x-64g",
+    "mi300": "mi300x",
+    "mi300-192g": "mi300x-192g",
 }
 """Names that mean another row: they count the processor's memory, or that of a card's two dies."""
 SHOWN = 0.99
 """Share of a card's nominal memory that its driver shows."""
-NO_MEANING = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam)$")
+NO_MEANING = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl\d+|dgxs?|hgx)$")
 """Parts of a driver's name that do not tell two rows apart."""
+GLUED = re.compile(r"(?<=\d)(?=(?:sxm|pcie|nvl|hbm))")
+"""Where a name leaves out a blank: `h100sxm`, `gb200nvl72`."""
 FILE = Path(__file__).with_name("hardware.toml")
 
 
@@ -58,7 +68,8 @@ def names() -> tuple[str, ...]:
 
 def plain(name: str) -> str:
     """A card's name as in the table: `NVIDIA A100 80GB PCIe` and `a100-pcie-80gb` are `a100-pcie-80g`."""
-    parts = [part for part in re.split(r"[\s_-]+", name.lower()) if part and not NO_MEANING.match(part)]
+    words = re.split(r"[\s_-]+", GLUED.sub("-", name.lower()))
+    parts = [part for part in words if part and not NO_MEANING.match(part)]
     sizes = [found[1] + "g" for part in parts if (found := re.fullmatch(r"(\d+)gi?b?", part))]
     key = "-".join([part for part in parts if not re.fullmatch(r"\d+gi?b?", part)] + sizes)
     return SAME.get(key, key)
@@ -78,54 +89,70 @@ def _row(key: str, *, exact: bool) -> str:
     return key if key in table else ""
 
 
-def _nearest(name: str, *, exact: bool) -> tuple[str, float]:
-    """The row of a GPU, and the GiB that its name says where that row has another size, else 0.
+class _Near(NamedTuple):
+    """The row that a name means, the GiB that it says where that row has another size, and words that no row has."""
 
-    Where no row has the whole name its last parts are left out until one has, those of the very memory size first.
+    row: str
+    size: float = 0.0
+    unknown: str = ""
+
+
+def _nearest(name: str, *, near: bool) -> _Near:
+    """The row of a GPU. Where none has the whole name its last parts are left out until one has.
+
+    Rows of the very memory size come first. `near`: as in `gpu`.
 
     Raises:
-        SpecError: No row is near: nothing is, or the name is that of a slice of a card.
+        SpecError: No row is near: nothing is, or the name is that of a slice of a card; or it has words of no row.
     """
     key = plain(name)
-    if found := _row(key, exact=exact):
-        return found, 0.0
+    if found := _row(key, exact=near):
+        return _Near(found)
     parts = key.split("-")
     size = f"{parts.pop().removesuffix('g')}g" if re.fullmatch(r"[1-9]\d{0,3}g?", parts[-1]) else ""
+    left: list[str] = []
     while parts and "mig" not in parts:
-        known = "-".join(parts)
+        if left and not near:
+            break
+        known, word = "-".join(parts), "-".join(left)
         same = [row for row in _file() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]
         if same:
-            return same[0], 0.0
-        if found := _row(known, exact=exact):
-            return found, float(size[:-1]) * SHOWN if size else 0.0
-        parts.pop()
+            return _Near(same[0], unknown=word)
+        if found := _row(known, exact=near):
+            return _Near(found, float(size[:-1]) * SHOWN if size else 0.0, word)
+        left.insert(0, parts.pop())
     raise unknown(name)
 
 
-def taken_for(name: str, *, exact: bool = False) -> str:
+def taken_for(name: str, *, near: bool = False) -> str:
     """What a name is taken for, in words; "" where the table has that very name.
 
     Raises:
         SpecError: As `gpu`.
     """
-    if ":" in name or _row(plain(name), exact=exact):
+    if ":" in name or _row(plain(name), exact=near):
         return ""
-    row, size = _nearest(name, exact=exact)
-    return f"gpu '{name}' as {row}" + (f" with {size:.1f} GiB" if size else "")
+    row, size, word = _nearest(name, near=near)
+    more = f" with {size:.1f} GiB" if size else ""
+    return f"gpu '{name}' as {row}{more}" + (f", for '{word}' says nothing" if word else "")
 
 
 @cache
-def gpu(name: str, *, exact: bool = False) -> Gpu:
-    """A GPU by its name; a family such as `h100` means its usual card, or `exact` the row of that very name.
+def gpu(name: str, *, near: bool = False) -> Gpu:
+    """A GPU by its name; a family such as `h100` means its usual card.
 
-    A name that no row has means the nearest one, with the memory that the name says: see `taken_for`.
+    A name that no row has means the row of another memory size, with the memory that the name says: see `taken_for`.
+
+    Args:
+        name: As in the table, or as the driver says it.
+        near: A family that is a row itself is that row, and words that no row has are left out.
 
     Raises:
         SpecError: No such GPU; near matches and how to describe one.
     """
     if ":" in name:
         return described(name)
-    key, size = _nearest(name, exact=exact)
+    key, size, _ = _nearest(name, near=near)
     row = _file()[key]
     return Gpu(
         name=key,
@@ -149,7 +176,7 @@ def unknown(name: str) -> SpecError:
     """The error for a GPU that is not in the table."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
+    near = get_close_matches(plain(name) or name.lower(), names(), n=3, cutoff=0.4)
     return SpecError(
         f"no GPU '{name}'",
         found=f"known: {', '.join(names())}",

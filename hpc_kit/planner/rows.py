@@ -100,8 +100,8 @@ def fabric_of(notes: str) -> str:
 
 
 def _machine(cells: Cells, gpus: int) -> Machine:
-    gpu = hardware.gpu(cells.text("gpu"), exact=True)
-    if other := hardware.taken_for(cells.text("gpu"), exact=True):
+    gpu = hardware.gpu(cells.text("gpu"), near=True)
+    if other := hardware.taken_for(cells.text("gpu"), near=True):
         cells.assumed.append(other)
     usual = hardware.network(gpu) * 8 / 1e9
     per_node = cells.count("gpus_per_node", 8)
