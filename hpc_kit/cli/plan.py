@@ -217,15 +217,32 @@ def _task(job: str | None, base: Job | None, given: Options, root: Path) -> tupl
 
 
 def _write(answer: Answer, base: Job | None, path: Path) -> None:
-    from hpc_kit.planner.jobfile import job, usual_base
+    from hpc_kit.planner.jobfile import job
     from hpc_kit.planner.jobmodel import shipped
-    from hpc_kit.spec import files
     from hpc_kit.spec.write import save_job
 
-    usual = usual_base(answer.plans[0])
-    own = base if base is not None and not shipped(base) else None
-    chosen = own or files.load_job(usual, root=Path.cwd())
-    save_job(job(answer.plans[0], chosen, path.stem), path)
-    if own is None:
-        click.echo(f"its command is that of job {usual}: name your own behind --, or edit {path}", err=True)
+    best = answer.plans[0]
+    if base is not None and not shipped(base):
+        save_job(job(best, base, path.stem), path)
+    else:
+        from hpc_kit.planner import programs
+        from hpc_kit.planner.search import shown
+
+        found = programs.first(answer.plans, Path.cwd())
+        if found is None:
+            raise SpecError(
+                "no program of jobs/train can do any of these layouts",
+                found=f"{shown(best.run)}, {best.run.precision}, and {len(answer.plans) - 1} others",
+                remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
+            )
+        if found.place > 1:
+            more = found.plan.time.total / best.time.total - 1
+            click.echo(
+                f"no program of jobs/train can do the first layout, {shown(best.run)};\n"
+                f"written is number {found.place} of {len(answer.plans)}, {shown(found.plan.run)}: "
+                f"{found.plan.time.total:.4g} s a step, {more:.1%} more",
+                err=True,
+            )
+        save_job(job(found.plan, found.base, path.stem), path)
+        click.echo(f"its command is that of job {found.name}: name your own behind --, or edit {path}", err=True)
     click.echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)

@@ -76,9 +76,10 @@ def show(found: Answered) -> None:
         [_time_row(plan) for plan in top],
     )
     click.echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error():.0%}")
+    parts = [part for part in report.PARTS if any(getattr(plan.memory, part) for plan in top)]
     table(
-        ("dp", "tp", "pp", "cp", *report.PARTS, "in all", "free"),
-        [_memory_row(plan, machine.gpu.memory) for plan in top],
+        ("dp", "tp", "pp", "cp", *parts, "in all", "free"),
+        [_memory_row(plan, machine.gpu.memory, parts) for plan in top],
     )
     _show_rejected(answer)
     _show_advice(found.advice)
@@ -111,11 +112,11 @@ def _time_row(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _memory_row(plan: Plan, memory: float) -> tuple[str, ...]:
+def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, ...]:
     run = plan.run
-    parts = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in report.PARTS]
+    held = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
     free = (memory - plan.memory.total) / GIB
-    return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *parts, f"{plan.memory.gib:.1f}", f"{free:.1f}")
+    return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
 
 
 def _show_rejected(answer: Answer, most: int = 6) -> None:

@@ -38,7 +38,8 @@ class Rates(Struct, frozen=True, kw_only=True):
         logits: Bytes moved for each logit, forward and backward.
         launch: Seconds to launch a layer's kernels, forward and backward, one micro-batch.
         launch_tensor: The same in addition where tensor parallelism adds collectives.
-        launch_node: The same where a tensor group fills the node.
+        launch_scores: The same where stored scores go through separate kernels, as fused ones take four matrices of
+            them at a time (Megatron).
         hop: Seconds a rank of a tensor group adds to a layer where pipeline traffic crosses nodes.
         gap: Share of the shorter one that is not hidden where launching and computing go side by side.
         wait: Seconds that each layer of a micro-batch waits for the host besides, not hidden.
@@ -68,10 +69,7 @@ class Rates(Struct, frozen=True, kw_only=True):
         activation_scale: Factor on the formula of activations.
         selective_share: Share that `selective` keeps where it works by operator.
         selective_core: 1: `selective` recomputes the attention core; 0: it works by operator.
-        gathered: Bytes of each token's hidden vector that stay gathered over the tensor group in each layer, once
-            there are more micro-batches than stages.
-        ends: Bytes of each token's hidden vector that stay gathered over the tensor group between the output of a model
-            and its input, where one stage holds both and there is more than one micro-batch.
+        ahead: Layers that a host launches ahead of its GPU, whose gathered inputs are held until then.
         logit_bytes: Bytes kept for each logit.
         logit_kept: Bytes a logit that are still held when the next micro-batch begins.
         reserve: GiB besides: workspaces, communication buffers.
@@ -98,7 +96,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     logits: float
     launch: float
     launch_tensor: float
-    launch_node: float
+    launch_scores: float
     hop: float
     gap: float
     wait: float
@@ -126,8 +124,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     activation_scale: float
     selective_share: float
     selective_core: float
-    gathered: float
-    ends: float
+    ahead: float
     logit_bytes: float
     logit_kept: float
     reserve: float

@@ -9,6 +9,7 @@ from hpc_kit.planner.memory import in_flight
 from hpc_kit.planner.report import link
 from hpc_kit.planner.run import Run
 from hpc_kit.planner.search import Plan
+from hpc_kit.planner.steps import EDGE
 
 
 def explain(plan: Plan, rates: Rates) -> list[tuple[str, str, str]]:
@@ -44,7 +45,7 @@ def time_terms(run: Run, rates: Rates) -> dict[str, str]:
         + (calls if 0 < run.zero_stage < 3 else ""),
         "optimizer": "28 bytes a parameter moved, of the part that a rank owns",
         "fixed": "what a step takes besides",
-        "allocator": f"memory is more than {rates.usable:.0%} full: {rates.thrash:.1f} s a micro-batch",
+        "allocator": f"memory is more than {EDGE:.0%} full: {rates.thrash:.1f} s a micro-batch",
     }
 
 
@@ -78,4 +79,5 @@ def memory_terms(plan: Plan, rates: Rates) -> dict[str, str]:
         "logits": f"{rates.logit_bytes:.1f} bytes each, s b V/t",
         "buffers": f"{rates.reserve:.1f} GiB and {rates.state_waste:.1f} bytes a parameter"
         + (", one layer gathered" if zero == 3 else ""),
+        "ahead": f"2 inputs of 2 s b h (1 - 1/t) of up to {rates.ahead:.0f} layers that the host has launched ahead",
     }

@@ -9,18 +9,6 @@ from hpc_kit.spec.job import Job, Value
 from hpc_kit.spec.layout import Layout, Model
 
 
-def usual_base(plan: Plan) -> str:
-    """The shipped job whose program can split a model so; for those who have none of their own yet."""
-    run = plan.run
-    if run.pp > 1:
-        return "hybrid_3d_4node"
-    if run.tp > 1:
-        return "hybrid_tp_dp_4node"
-    if run.cp > 1:
-        return "context_1node"
-    return {0: "ddp_1node", 1: "zero1_2node"}.get(run.zero_stage, "zero2_2node")
-
-
 def job(plan: Plan, base: Job, name: str) -> Job:
     """The job of a plan, from the job whose program it runs.
 

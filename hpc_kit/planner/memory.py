@@ -6,16 +6,22 @@ they leave out: copies that a framework keeps, gathered tensors, temporaries, th
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpc_kit.planner.constants import Rates
 from hpc_kit.planner.machine import GIB
 from hpc_kit.planner.model import Model
 from hpc_kit.planner.run import Run, Stage, stages
 
+STALLED = 512
+"""GPUs from which the pipelines of the measured sweep stand still a second a micro-batch: no host is ahead there."""
+
 
 class Memory(Struct, frozen=True):
-    """Bytes on one GPU at the peak, by what holds them; `stage` is the pipeline stage they were counted for."""
+    """Bytes on one GPU at the peak, by what holds them; `stage` is the pipeline stage they were counted for.
+
+    `ahead` is what a host has asked for before the GPU needs it: it is given back before an allocation fails.
+    """
 
     parameters: float
     gradients: float
@@ -24,11 +30,13 @@ class Memory(Struct, frozen=True):
     logits: float
     buffers: float
     stage: int = 0
+    ahead: float = 0.0
 
     @property
     def total(self) -> float:
         """The peak."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+        held = self.parameters + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+        return held + self.ahead
 
     @property
     def gib(self) -> float:
@@ -114,9 +122,7 @@ def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory
     if run.zero_stage == 3 and run.pp > 1:
         # A pipeline needs them for each micro-batch: parameters and gradients stay gathered for the whole step.
         unsharded = (2.0 + run.grad_bytes) * owned
-    if run.pp == 1 and run.sequence_parallel and run.micro_batches > 1:
-        logits += run.tokens * rates.ends * model.hidden * (1 - 1 / run.tp)
-    return Memory(
+    found = Memory(
         parameters,
         gradients,
         optimizer,
@@ -124,7 +130,27 @@ def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory
         logits,
         rates.reserve * GIB + rates.state_waste * owned / (shards if run.zero_stage == 3 else 1) + unsharded,
         index,
+        _ahead(run, rates, stage, kept) if rates.ahead else 0.0,
     )
+    # Before an allocation fails the allocator waits for the GPU, and has them back.
+    limit = run.machine.gpu.memory * rates.usable
+    return structs.replace(found, ahead=0.0) if limit and found.total > limit else found
+
+
+def _ahead(run: Run, rates: Rates, stage: Stage, kept: float) -> float:
+    """Bytes gathered over the tensor group for layers that the host has launched and the GPU has not reached.
+
+    Each layer gathers its input twice going forward. In a pipeline the host is ahead while the first micro-batches go
+    forward and nothing has come back, and not where the pipeline stands still: on many GPUs, or with tensor groups
+    over several nodes. With one stage it is ahead always, from the second micro-batch on by all that it may be.
+    """
+    if not run.sequence_parallel:
+        return 0.0
+    layers = rates.ahead if run.micro_batches > 1 else rates.ahead / 2
+    if run.pp > 1:
+        stalls = run.gpus >= STALLED or run.tensor_group.nodes > 2
+        layers = 0.0 if stalls else min(max(0.0, (kept - 2) * stage.layers), rates.ahead)
+    return run.tokens * 4 * run.model.hidden * (1 - 1 / run.tp) * layers
 
 
 def _activations(run: Run, rates: Rates) -> tuple[float, float]:
@@ -152,15 +178,14 @@ def _activations(run: Run, rates: Rates) -> tuple[float, float]:
         dropout=model.norm_biases,
         gate=rates.gate,
     )
-    gathered = rates.gathered * model.hidden * (1 - 1 / run.tp) if run.sequence_parallel else 0.0
-    if run.micro_batches <= run.pp:
-        gathered = 0.0
+    # A matrix product of the layer at work has its input gathered, and the gradient of that.
+    gathered = 4.0 * model.hidden * (1 - 1 / run.tp) if run.sequence_parallel else 0.0
     if run.recompute == "full":
         return run.tokens * kept, run.tokens * (rates.activation_scale * whole + gathered)
     scale = rates.activation_scale
     if run.recompute == "selective" and not rates.selective_core:
         scale *= rates.selective_share
-    return run.tokens * (scale * kept + gathered), 0.0
+    return run.tokens * scale * kept, run.tokens * gathered
 
 
 def peak_memory(run: Run, rates: Rates) -> Memory:

@@ -10,7 +10,7 @@ from hpc_kit.planner.search import Plan
 
 CHECKPOINT_BYTES = 14
 """Bytes a parameter in a checkpoint to go on from: 16-bit weights, fp32 weights, two moments."""
-PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers")
+PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers", "ahead")
 
 
 def link(group: Group) -> str:

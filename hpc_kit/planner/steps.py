@@ -14,6 +14,10 @@ LAST_BUCKET = 0.08
 """Share of the gradients that are ready only when the backward pass ends."""
 
 
+EDGE = 0.88
+"""Share of a GPU's memory above which the allocator frees and asks again: of what ran, no run below it lost time so."""
+
+
 class StepTime(Struct, frozen=True):
     """One step in seconds. The terms add up to `total`.
 
@@ -131,8 +135,9 @@ def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
     busy = compute + tensor + max(shard, 0.0)
     again = 4 / 3 if run.recompute == "full" else 1.0
     each = rates.launch * (rates.compiled if run.compiled else 1.0)
+    if not run.flash and run.micro_batch * run.model.heads // run.tp % 4:
+        each += rates.launch_scores
     if run.tp > 1:
-        each += rates.launch_node if run.tp == run.machine.gpus_per_node else 0.0
         each += rates.launch_tensor + (rates.hop * run.tp if run.pipeline_crosses_nodes else 0.0)
     host = again * each * layers + rates.micro
     launch = together(busy, host, rates.sharpness) - busy + rates.gap * min(busy, host)
@@ -188,9 +193,9 @@ def _exposed(seconds: float, hidden: float) -> float:
 def pressure(rates: Rates, filled: float) -> float:
     """Seconds that a micro-batch takes longer because the allocator works at its edge.
 
-    All of `thrash` from 4 points above the share of memory that still fits; `filled`: peak over the GPU's memory.
+    All of `thrash` from 4 points above EDGE; `filled`: peak over the GPU's memory.
     """
-    return rates.thrash * min(1.0, max(0.0, (filled - rates.usable) / 0.04))
+    return rates.thrash * min(1.0, max(0.0, (filled - EDGE) / 0.04))
 
 
 def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = None) -> StepTime:
@@ -228,4 +233,4 @@ def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = N
         optimizer=moved / run.machine.gpu.bandwidth,
         fixed=rates.step,
     )
-    return structs.replace(time, allocator=m * pressure(rates, filled)) if filled > rates.usable else time
+    return structs.replace(time, allocator=m * pressure(rates, filled)) if filled > EDGE else time

@@ -92,7 +92,7 @@ def check_splits(job: Job, where: Where, said: Stated, world_size: int) -> None:
         programs = [
             each.name
             for each in sorted(said.path.parent.glob("*.py"))
-            if (options := options_of(each)) and all(_does(options, *one) for one in asked.items())
+            if (options := options_of(each)) and splits(options, asked)
         ]
         place = f" in {where.of(f'layout.{name}')}" if where.job.says(f"layout.{name}") else ""
         raise SpecError(
@@ -100,6 +100,11 @@ def check_splits(job: Job, where: Where, said: Stated, world_size: int) -> None:
             found=f"{name} = {degree}{place}; {why}",
             remedy="; or ".join([_remedy(name, said, world_size // max(1, degree)), *programs[:3]]),
         )
+
+
+def splits(options: Mapping[str, Option], asked: Mapping[str, int]) -> bool:
+    """Whether a program with these options splits by all of these degrees."""
+    return all(_does(options, name, degree) for name, degree in asked.items())
 
 
 def _does(options: Mapping[str, Option], name: str, degree: int) -> bool:

@@ -61,6 +61,22 @@ def test_the_first_is_written_renders_and_has_its_layout(kit: Kit, project: Path
     assert again.returncode == 2 and "exists" in again.stderr
 
 
+def test_where_no_program_can_do_the_first_another_is_written_and_that_is_said(kit: Kit, project: Path) -> None:
+    words = ("--model", "llama3-70b", "--cluster", "jz-h100", "--nodes", "32", "--framework", "torchtitan")
+    done = kit("plan", *words, "--json", "--write", "jobs/mine.toml")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["plans"][0]["cp"] == 2  # with tp and pp, which none of them does
+    assert "no program of jobs/train can do the first layout, dp 4, tp 4, pp 4, cp 2" in done.stderr
+    assert "written is number" in done.stderr and "s a step" in done.stderr
+    job = tomllib.loads((project / "jobs" / "mine.toml").read_text())
+    assert "cp" not in job["layout"] and "--sequence-parallel" in job["command"]
+    script = kit("render", "mine", "--cluster", "slurm")
+    assert script.returncode == 0, script.stderr
+    none = kit("plan", "--model", "gpt2", "--cluster", "dgx-h100", "--precision", "fp8", "--write", "jobs/more.toml")
+    assert none.returncode == 2 and "no program of jobs/train can do any" in none.stderr
+    assert not (project / "jobs" / "more.toml").exists()
+
+
 def test_the_job_says_its_model(kit: Kit) -> None:
     found = json.loads(kit("plan", "ddp_4node", "--cluster", "local", "--json").stdout)
     assert found["model"]["name"] == "l4-h128" and found["gpus"] == 8 and found["global_batch"] == 64

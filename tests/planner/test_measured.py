@@ -11,16 +11,17 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import hardware, links, measured
-from hpc_kit.planner.jobfile import job, usual_base
+from hpc_kit.planner import hardware, links, measured, programs
+from hpc_kit.planner.jobfile import job
 from hpc_kit.planner.jobmodel import asked
 from hpc_kit.planner.machine import Group
 from hpc_kit.planner.measure import fastest
 from hpc_kit.planner.plot import draw
-from hpc_kit.planner.search import distinct, search
+from hpc_kit.planner.search import Plan, distinct, search
 from hpc_kit.spec import files
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.layout import Model
+from hpc_kit.spec.resolve import resolve
 from tests.conftest import ROOT
 from tests.planner.runs import rates, task
 
@@ -136,20 +137,55 @@ def test_a_plan_as_a_job(launcher: Literal["torchrun", "ray"]) -> None:
     assert found.env["PLAN_GRAD_ACCUM"] == plan.run.micro_batches
 
 
+WAYS: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "ddp_1node", "--bf16"),
+    ({"global_batch": 32}, "ddp_1node", "--bf16 --accumulate 4"),
+    ({"zero_stage": 1}, "zero1_2node", "--bf16"),
+    ({"zero_stage": 3, "recompute": "full"}, "zero2_2node", "--bf16 --recompute"),
+    ({"dp": 2, "cp": 4}, "context_1node", "--bf16 --accumulate 4"),
+    ({"dp": 4, "tp": 2, "sequence_parallel": True}, "hybrid_3d_4node", "--bf16 --sequence-parallel"),
+    ({"dp": 4, "pp": 2, "zero_stage": 1}, "hybrid_3d_4node", "--bf16"),
+    (
+        {"dp": 2, "pp": 4, "virtual_stages": 2},
+        "hybrid_3d_4node",
+        "--bf16 --schedule Interleaved1F1B --stages-per-rank 2",
+    ),
+]
+
+
+def a_plan(**change: Any) -> Plan:
+    plan = search(task("gpt2", gpus=8, global_batch=8), rates("dgx-h100")).plans[0]
+    degrees = {"dp": 8, "tp": 1, "pp": 1, "cp": 1, "virtual_stages": 1, "zero_stage": 0, "micro_batch": 1}
+    return structs.replace(plan, run=structs.replace(plan.run, **degrees | {"recompute": "none"} | change))
+
+
+@pytest.mark.parametrize(("change", "name", "words"), WAYS)
+def test_the_program_for_each_way_is_told_what_a_layout_does_not_say(
+    change: dict[str, Any], name: str, words: str
+) -> None:
+    plan = a_plan(**change)
+    found = programs.first([plan], ROOT)
+    assert found is not None and (found.name, found.place) == (name, 1)
+    assert " ".join(found.base.command).endswith(words)
+    written = files.load(job(plan, found.base, "x"), "slurm", root=ROOT)
+    assert resolve(written, root=ROOT).job.layout.size(8) == 8
+
+
 @pytest.mark.parametrize(
-    ("change", "name"),
+    "change",
     [
-        ({"pp": 2}, "hybrid_3d_4node"),
-        ({"tp": 2}, "hybrid_tp_dp_4node"),
-        ({"zero_stage": 1}, "zero1_2node"),
-        ({"zero_stage": 2}, "zero2_2node"),
-        ({}, "ddp_1node"),
+        {"dp": 1, "tp": 4, "cp": 2},
+        {"dp": 2, "pp": 2, "cp": 2},
+        {"dp": 4, "tp": 2, "zero_stage": 2},
+        {"dp": 4, "cp": 2, "zero_stage": 1},
+        {"precision": "fp8"},
+        {"recompute": "selective"},
     ],
 )
-def test_the_shipped_job_for_each_way(change: dict[str, int], name: str) -> None:
-    plan = search(task("gpt2", gpus=1, global_batch=8), rates("dgx-h100")).plans[0]
-    assert usual_base(structs.replace(plan, run=structs.replace(plan.run, **change))) == name
-    assert files.load_job(name, root=ROOT).command
+def test_what_no_program_can_do_is_passed_over(change: dict[str, Any]) -> None:
+    assert programs.first([a_plan(**change)], ROOT) is None
+    found = programs.first([a_plan(**change), a_plan(dp=2, pp=4)], ROOT)
+    assert found is not None and (found.place, found.plan.run.pp) == (2, 4)
 
 
 def test_what_a_job_trains() -> None:

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from hpc_kit.planner.constants import builtin
 from hpc_kit.planner.memory import activation_bytes, in_flight, peak_memory
-from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.steps import EDGE, step_time
 from tests.planner.runs import rates, run
 
 
@@ -91,3 +91,52 @@ def test_micro_batches_that_a_stage_keeps(virtual_stages: int, index: int, micro
     """Chunks in flight, counted in Megatron's order: 2 (p - i - 1) + (v - 1) p before the first backward, and one."""
     layout = run(pp=8, virtual_stages=virtual_stages, global_batch=micro_batches)
     assert in_flight(layout, index) == pytest.approx(kept)
+def test_scores_that_fused_kernels_do_not_take_cost_more_launches() -> None:
+    """Megatron's softmax takes four matrices of scores at a time."""
+    known = rates("dgx-a100", "megatron-deepspeed")
+    one = run("gpt2", dp=1, tp=4, global_batch=8, flash=False)  # 12 heads: 3 a rank
+
+    def more(micro_batch: int, **change: bool) -> float:
+        other = structs.replace(one, micro_batch=micro_batch, **change)
+        each, none = (step_time(other, structs.replace(known, launch_scores=n)).total for n in (1.0, 0.0))
+        return each - none
+
+    assert more(1) > 8 * 12 * 0.9
+    assert more(4) == 0
+    assert more(1, flash=True) == 0
+    assert known.launch_scores > 0
+
+
+def test_a_host_ahead_of_its_gpu_holds_gathered_inputs() -> None:
+    known = rates("efa-h100", "nanotron")
+    one = run("llama3-8b", "efa-h100", dp=2, tp=8, pp=4, global_batch=64, sequence_parallel=True)
+    vector = 8192 * 4 * 4096 * 7 / 8  # two inputs of a layer in 16 bits
+
+    def layers(**change: int | bool) -> float:
+        return peak_memory(structs.replace(one, **change), known).ahead / vector
+
+    assert layers() == pytest.approx(2 * 8, rel=0.2)  # of two micro-batches before anything comes back; cut by cost
+    assert layers(pp=2) == 0
+    assert layers(pp=8) == pytest.approx(known.ahead)
+    assert layers(pp=1) == pytest.approx(known.ahead)
+    assert layers(pp=1, global_batch=2) == pytest.approx(known.ahead / 2)
+    assert layers(dp=16, global_batch=512) == 0  # 512 GPUs: the pipeline stands still
+    assert layers(sequence_parallel=False) == 0
+    assert rates("efa-h100", "torch").ahead == 0
+
+
+def test_what_is_held_ahead_makes_room_before_memory_is_full() -> None:
+    known = rates("efa-h100", "nanotron")
+    one = run("llama3-8b", "efa-h100", dp=2, tp=8, pp=1, global_batch=64, sequence_parallel=True, zero_stage=1)
+    small = peak_memory(one, known)
+    card = structs.replace(one.machine.gpu, memory=(small.total - small.ahead / 2) / known.usable)
+    tight = peak_memory(structs.replace(one, machine=structs.replace(one.machine, gpu=card)), known)
+    assert small.ahead > 0 and tight.ahead == 0
+    assert tight.total == pytest.approx(small.total - small.ahead)
+
+
+def test_the_allocator_loses_time_only_where_memory_is_all_but_full() -> None:
+    known = rates("efa-h100", "nanotron")
+    one = run("llama3.2-1b", "efa-h100", dp=8, global_batch=64)
+    assert [step_time(one, known, filled).allocator for filled in (0.5, EDGE)] == [0, 0]
+    assert step_time(one, known, 0.95).allocator == pytest.approx(8 * known.thrash)

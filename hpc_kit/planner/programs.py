@@ -1,0 +1,74 @@
+"""Which program of jobs/train can do a layout, and what its command says for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from hpc_kit.planner.run import Run
+from hpc_kit.planner.search import Plan
+from hpc_kit.spec import files, places
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.stated import Option, stated
+from hpc_kit.spec.taken import splits
+
+BASES = ("ddp_1node", "zero1_2node", "zero2_2node", "context_1node", "hybrid_3d_4node")
+"""Jobs whose programs are asked, the plainest first."""
+
+
+class Found(Struct, frozen=True):
+    """A plan that a shipped program can do.
+
+    Attributes:
+        name: The shipped job.
+        base: That job, with what the plan asks of its program in its command.
+        place: Which of the plans it is, from 1.
+    """
+
+    plan: Plan
+    name: str
+    base: Job
+    place: int
+
+
+def first(plans: Iterable[Plan], root: Path) -> Found | None:
+    """The first of the plans that a shipped program can do; None where there is none.
+
+    Args:
+        plans: In order.
+        root: The user's project, whose programs come before the shipped ones.
+    """
+    bases = {name: files.load_job(name, root=root) for name in BASES}
+    known = {name: options(base, root) for name, base in bases.items()}
+    for place, plan in enumerate(plans, start=1):
+        for name, base in bases.items():
+            if (words := said(plan.run, known[name])) is not None:
+                return Found(plan, name, structs.replace(base, command=(*base.command, *words)), place)
+    return None
+
+
+def options(base: Job, root: Path) -> Mapping[str, Option]:
+    """What the program of a job says of its options."""
+    own = stated(base.command, root)
+    return own.options or stated(base.command, places.shipped("jobs").parent).options
+
+
+def said(run: Run, known: Mapping[str, Option]) -> tuple[str, ...] | None:
+    """The words with which a program does a layout; None where it cannot."""
+    if run.precision in {"fp16", "fp8"} or run.recompute == "selective":
+        return None  # none of them does
+    degrees = {"dp": run.dp, "tp": run.tp, "pp": run.pp, "cp": run.cp, "zero": run.zero_stage}
+    wanted: dict[str, tuple[bool, tuple[str, ...]]] = {
+        "bf16": (run.machine.gpu.generation != "cpu", ()),
+        "recompute": (run.recompute == "full", ()),
+        "sequence_parallel": (run.sequence_parallel, ()),
+        "schedule": (run.virtual_stages > 1, ("Interleaved1F1B",)),
+        "stages_per_rank": (run.virtual_stages > 1, (str(run.virtual_stages),)),
+        "accumulate": (run.micro_batches > 1 and "micro_batches" not in known, (str(run.micro_batches),)),
+    }
+    asked = {name: value for name, (is_so, value) in wanted.items() if is_so}
+    if not splits(known, degrees) or not asked.keys() <= known.keys():
+        return None
+    return tuple(word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", *value))
