@@ -91,6 +91,8 @@ def test_micro_batches_that_a_stage_keeps(virtual_stages: int, index: int, micro
     """Chunks in flight, counted in Megatron's order: 2 (p - i - 1) + (v - 1) p before the first backward, and one."""
     layout = run(pp=8, virtual_stages=virtual_stages, global_batch=micro_batches)
     assert in_flight(layout, index) == pytest.approx(kept)
+
+
 def test_scores_that_fused_kernels_do_not_take_cost_more_launches() -> None:
     """Megatron's softmax takes four matrices of scores at a time."""
     known = rates("dgx-a100", "megatron-deepspeed")
