@@ -234,6 +234,15 @@ def test_open_mpis_names_that_a_script_has_set_in_a_step_leave_the_step_its_node
     assert (world.launcher, world.rank, world.node_rank, world.nnodes, world.master_addr) == ("slurm", 3, 1, 2, "n1")
 
 
+def test_what_a_rank_of_open_mpi_starts_under_srun_is_still_the_steps() -> None:
+    """Under `srun --mpi=pmix` MPI_Init sets Open MPI's names, which a process of that rank inherits."""
+    for rank, environ in enumerate(captured_case("16_srun_pmix@22.05")):
+        bare = resolve(environ)
+        names = {"RANK": bare.rank, "SIZE": bare.world_size, "LOCAL_RANK": bare.local_rank}
+        world = resolve(environ | {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in names.items()})
+        assert (world.launcher, world.rank, world.key, world.nnodes) == ("slurm", rank, bare.key, bare.nnodes)
+
+
 def test_where_mpirun_may_have_set_them_they_stay_its_own() -> None:
     daemon = Step.of(1, 1).environ(1)
     alone = {name: value.replace("3", "1").replace("4", "2") for name, value in OF_OPEN_MPI.items()}

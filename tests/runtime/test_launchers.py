@@ -76,6 +76,18 @@ def test_whatever_started_the_agent(around: Environ) -> None:
     assert told(resolve(around | worker(5))) == ("torchrun", 5, 1, 8, 4, 1, 2)
 
 
+def test_an_mpirun_of_more_ranks_than_torchrun_has_agents_is_told_of() -> None:
+    """`mpirun -n 2 torchrun --nproc-per-node 4`, without --nnodes: two trainings, each by itself."""
+    around = MPIRUN | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    (warning,) = resolve(around | worker(1, agents=1)).warnings
+    assert warning == (
+        "Open MPI's launch has 2 ranks (OMPI_COMM_WORLD_SIZE) and torchrun 1 agents (GROUP_WORLD_SIZE): "
+        "torchrun --nnodes=2, where each of them is an agent"
+    )
+    assert resolve(around | worker(5, agents=2)).warnings == ()
+    assert resolve({"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "0"} | worker(5, agents=2)).warnings == ()
+
+
 def test_restarts_of_torchrun_meet_apart() -> None:
     first, second = resolve(worker(5)), resolve(worker(5, TORCHELASTIC_RESTART_COUNT="1"))
     assert first.key != second.key

@@ -131,13 +131,16 @@ def _local_size(environ: Mapping[str, str], names: Names, size: int, nodes: int 
 def _is_the_steps_own(environ: Mapping[str, str], world: World, names: Names) -> bool:
     """Whether they are the step's: the step tells the same, and the nodes.
 
-    ParaStation's srun sets Hydra's names, and scripts set Open MPI's for a program that reads nothing else.
+    ParaStation's srun sets Hydra's names; Open MPI's are set by MPI_Init in a rank of srun's for what that starts, and
+    by scripts for a program that reads nothing else.
     """
-    if any(environ.get(name) for name in (*names.host, *names.launch)):
+    by_srun = environ.get("PMIX_NAMESPACE", "").startswith("slurm.pmix.")
+    if not by_srun and any(environ.get(name) for name in (*names.host, *names.launch)):
         return False
     step = _step(environ, world)
     # Daemons of mpirun are steps of one task a node, and tell the same where each has one rank.
-    if step is None or (names.over_ssh and (slurm.may_be_typed(environ) or max(step.tasks_per_node, default=1) == 1)):
+    daemon = step is not None and max(step.tasks_per_node, default=1) == 1
+    if step is None or (names.over_ssh and not by_srun and (slurm.may_be_typed(environ) or daemon)):
         return False
     numbers = ("rank", "world_size", "local_rank", "local_world_size")
     return all(getattr(world, name) in {getattr(step, name), None} for name in numbers)

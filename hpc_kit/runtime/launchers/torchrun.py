@@ -67,7 +67,7 @@ def _beside_step(
     if agents is None:
         return ()
     if slurm.why_no_step(environ) is not None:
-        return _more_agents_than_nodes(environ, agents)
+        return _more_agents_than_nodes(environ, agents) or _fewer_agents_than_ranks(environ, agents)
     # Containers often get a few of the step's variables: without its size it contradicts nobody.
     tasks = number(environ, "SLURM_STEP_NUM_TASKS")
     several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
@@ -94,6 +94,17 @@ def _beside_step(
         "or HPC_KIT_LAUNCHER=torchrun, where each task is to be a launch of its own",
         everywhere=True,
     )
+
+
+def _fewer_agents_than_ranks(environ: Mapping[str, str], agents: int) -> tuple[str, ...]:
+    """A warning where each rank of an mpirun may be a training of its own; or one of each node is an agent."""
+    for family, names in FAMILIES.items():
+        # WORLD_SIZE is torchrun's own here.
+        told = names.size not in _EVIDENCE and names.evident(environ)
+        if told and (ranks := needed(environ, names.size, beside=names.rank)) > agents:
+            said = f"{ranks} ranks ({names.size}) and torchrun {agents} agents (GROUP_WORLD_SIZE)"
+            return (f"{family}'s launch has {said}: torchrun --nnodes={ranks}, where each of them is an agent",)
+    return ()
 
 
 def _are_ranks_of_mpirun(environ: Mapping[str, str], agents: int) -> bool:
