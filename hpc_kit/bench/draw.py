@@ -24,6 +24,7 @@ INK, GRID = "#1d1d20", "#dcdce1"
 
 _MARKERS = "os^Dv*Px"
 """So that lines are told apart also without colour."""
+_HEADROOM = 1.3
 _MOST_MARKERS, _MOST_LETTERS = 40, 60
 _STYLE: dict[str, Any] = {
     "figure.figsize": (7.6, 4.3),
@@ -109,8 +110,12 @@ def figure(document: Measured, plot: Plot) -> Figure:
     for number, (words, height) in enumerate(plot.marks.items()):
         axes.axhline(height, color=INK, linestyle=(0, (1, 1 + number)), linewidth=1.2, label=words)
     _axes(axes, document, plot, numbers=plot.kind == "lines" and not categories)
+    crossed = bool(plot.marks) and plot.kind != "lines"
+    if crossed:
+        # Lines across leave the legend no corner: it stands above them.
+        axes.set_ylim(top=_HEADROOM * axes.get_ylim()[1])
     if len(found) + len(plot.marks) > 1 or found[0].name:
-        axes.legend(fontsize=9)
+        axes.legend(fontsize=9, ncols=1 + crossed, loc="upper right" if crossed else "best")
     return drawn  # type: ignore[no-any-return]
 
 
