@@ -89,7 +89,7 @@ class PlanCommand(click.Command):
     "--comm", type=click.Path(path_type=Path), metavar="FILE", help="calibrate: results of bench comm --json."
 )
 def command(job: str | None, cases: Path | None, output: Path | None, **given: Any) -> int:
-    r"""Find the layout to submit: every legal one on a cluster, with its time and memory.
+    """Find the layout to submit: every legal one on a cluster, with its time and memory.
 
     \b
     hpc-kit plan --model llama3-8b --cluster dgx-h100 --nodes 4 --global-batch 1024
@@ -98,7 +98,7 @@ def command(job: str | None, cases: Path | None, output: Path | None, **given: A
     hpc-kit plan calibrate --cluster mine      a job that measures the cluster's own numbers
 
     --write jobs/x.toml keeps the first as a job file; the program behind -- is its command.
-    """
+    """  # noqa: D301 - a backspace is click's mark for lines that stay as they are
     if cases is not None or output is not None:
         return predict(cases, output)
     options = Options(**given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ INPUT_VARIABLES: dict[str, str] = {
     "SLURM_CLUSTERS": "clusters",
     "SBATCH_CONSTRAINT": "constraint",
     "SBATCH_CONTAINER": "container",
+    "SBATCH_CONTAINER_ID": "container-id",
     "SBATCH_CORE_SPEC": "core-spec",
     "SBATCH_CPU_FREQ_REQ": "cpu-freq",
     "SBATCH_CPUS_PER_GPU": "cpus-per-gpu",
@@ -58,11 +60,14 @@ INPUT_VARIABLES: dict[str, str] = {
     "SBATCH_REQ_SWITCH": "switches",
     "SBATCH_REQUEUE": "requeue",
     "SBATCH_RESERVATION": "reservation",
+    "SBATCH_SEGMENT_SIZE": "segment",
     "SBATCH_SIGNAL": "signal",
     "SBATCH_SPREAD_JOB": "spread-job",
     "SBATCH_THREAD_SPEC": "thread-spec",
     "SBATCH_THREADS_PER_CORE": "threads-per-core",
     "SBATCH_TIMELIMIT": "time",
+    "SBATCH_TRES_BIND": "tres-bind",
+    "SBATCH_TRES_PER_TASK": "tres-per-task",
     "SBATCH_USE_MIN_NODES": "use-min-nodes",
     "SBATCH_WAIT": "wait",
     "SBATCH_WAIT_ALL_NODES": "wait-all-nodes",
@@ -70,7 +75,7 @@ INPUT_VARIABLES: dict[str, str] = {
 }
 """Variables that stand for options of sbatch: stronger than a directive, weaker than the command line.
 
-Source: sbatch(1), INPUT ENVIRONMENT VARIABLES.
+Source: sbatch(1), INPUT ENVIRONMENT VARIABLES. Those of newer options mean nothing to older releases.
 """
 
 _NEVER = {
@@ -117,15 +122,26 @@ def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | Non
     rivals = {option}.union(*(group for group in _INSTEAD if option in group))
     for name in sorted(stated, key=lambda each: (each != option, each)):
         said = stated[name]
-        if name in rivals or (_counts_gpus(option, value) and _counts_gpus(name, said)):
+        same = (_counts_gpus, _counts_cpus)
+        if name in rivals or any(counts(option, value) and counts(name, said) for counts in same):
             return f"the script says --{name}" + ("" if said is None else f"={said}")
     return _NEVER.get(option)
 
 
 def _counts_gpus(option: str, value: str | None) -> bool:
     """Whether it says how many GPUs a job gets."""
-    entries = (value or "").split(",") if option == "gres" else ()
-    return option in _GPU_COUNTS or any(entry.partition(":")[0] in {"gpu", "gres/gpu"} for entry in entries)
+    return option in _GPU_COUNTS or bool({"gpu", "gres/gpu"} & _counted(option, value))
+
+
+def _counts_cpus(option: str, value: str | None) -> bool:
+    """Whether it says how many CPUs a task gets."""
+    return option in {"cpus-per-task", "cpus-per-gpu"} or "cpu" in _counted(option, value)
+
+
+def _counted(option: str, value: str | None) -> set[str]:
+    """What an option counts that counts several things: `gpu:a100:2,lustre:1`, and in newer releases `cpu=4`."""
+    entries = (value or "").split(",") if option in {"gres", "tres-per-task"} else ()
+    return {re.split("[:=]", entry)[0] for entry in entries}
 
 
 def _stated(script: str) -> dict[str, str | None]:

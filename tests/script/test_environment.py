@@ -33,8 +33,11 @@ def tools(project: Path) -> Path:
     return folder
 
 
-def run(project: Path, tools: Path, before: str = MODULE, **environment: Any) -> subprocess.CompletedProcess[str]:
-    script = render("mine", "slurm", set={f"cluster.environment.{key}": value for key, value in environment.items()})
+def run(
+    project: Path, tools: Path, before: str = MODULE, runs: str = "runs", **environment: Any
+) -> subprocess.CompletedProcess[str]:
+    own = {f"cluster.environment.{key}": value for key, value in environment.items()}
+    script = render("mine", "slurm", set={"cluster.runs": runs, **own})
     (project / "env.sh").write_text(before)
     environ = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "BASH_ENV": "env.sh"}
     return subprocess.run(["bash", "-c", script], env=environ, cwd=project, capture_output=True, text=True, timeout=60)
@@ -120,6 +123,11 @@ def test_each_rank_enters_the_container(project: Path, tools: Path) -> None:
     done = run(project, tools, apptainer="torch 2.sif", mounts=["/data", "/scratch:/tmp"])
     told = "<exec><--nv><--bind></data><--bind></scratch:/tmp><torch 2.sif><python><train.py>"
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, told), done.stderr
+    # A folder of runs outside the project is seen from within, too.
+    runs = project.resolve().parent / "elsewhere"
+    (tools / "apptainer").write_text('#!/bin/sh\necho "$APPTAINER_BIND"\n')
+    done = run(project, tools, runs=str(runs), apptainer="torch 2.sif")
+    assert done.stdout.splitlines()[-1] == f"{runs}/mine/7", done.stderr
     (project / "torch 2.sif").unlink()
     assert "no image torch 2.sif" in run(project, tools, apptainer="torch 2.sif").stderr
     (tools / "apptainer").unlink()
@@ -136,6 +144,9 @@ def test_pyxis_is_told_by_srun(project: Path, tools: Path) -> None:
     words += f"<--container-mounts={place}:{place},/data:/data><--container-workdir={place}>"
     assert done.returncode == 0, done.stderr
     assert words in done.stdout
+    runs = project.resolve().parent / "elsewhere"
+    done = run(project, tools, runs=str(runs), pyxis="x", mounts=["/data"])
+    assert f"<--container-mounts={place}:{place},{runs}/mine/7:{runs}/mine/7,/data>" in done.stdout
     (tools / "srun").write_text("#!/bin/sh\necho started\n")
     assert "no Pyxis here" in run(project, tools, pyxis="x").stderr
 
