@@ -62,11 +62,17 @@ install() {
 
 start=$SECONDS
 if ! fresh packages "$python_of"; then
-  say "$venv from $("$base" --version) (once; torch is some hundred megabytes)"
+  say "$venv from $("$base" --version) (once; torch: some hundred megabytes, with CUDA's libraries some 5 GB)"
   clear=--clear
   if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.given" 2>/dev/null)" = "$given" ]; then clear=; fi
   "$base" -m venv ${clear:+"$clear"} "$venv" || fail "cannot make $venv" "free disk space, or write permission here" 1
   echo "$given" >"$venv/.given"
+  # Where nobody has told pip otherwise, it takes the build for CUDA, whatever the machine has.
+  if [ -z "$given" ] && [ ! -e /dev/nvidiactl ] && [ "$(uname -m)" = x86_64 ] &&
+    ! "$venv/bin/python" -m pip config list 2>/dev/null | grep -Eq 'index-url|find-links'; then
+    say "no NVIDIA device here, and pip takes torch for CUDA. To have it without: Ctrl-C, then PIP_INDEX_URL or"
+    say "PIP_FIND_LINKS of torch's CPU build (see its own install page), or make PYTHON=... that has a torch"
+  fi
   list=env/requirements.txt
   if [ -n "$given" ]; then
     packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
