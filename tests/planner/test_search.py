@@ -11,6 +11,7 @@ from hpc_kit.errors import HpcKitError
 from hpc_kit.planner import catalogue, hardware
 from hpc_kit.planner.advice import advise, way
 from hpc_kit.planner.search import refuse, search
+from hpc_kit.planner.sureness import time_error
 from tests.planner.runs import rates, run, task
 
 
@@ -130,3 +131,12 @@ def test_a_gpu_by_its_numbers() -> None:
     card = hardware.gpu("mine:memory=64,memory_tb=3.2,tflops=380,link=400")
     assert (card.memory, card.flops) == (64 * 2**30, 380e12)
     assert hardware.gpu("a100").name == "a100-80g" and hardware.gpu("H100").name == "h100-80g"
+
+
+def test_a_card_of_a_measured_generation_that_is_another_chip_is_less_sure() -> None:
+    one = search(task(gpus=8, global_batch=64), rates("dgx-h100")).plans[0].run
+    there = {name: structs.replace(one.machine, gpu=hardware.gpu(name)) for name in ("h100-80g", "h20-96g", "h200")}
+    errors = {name: time_error(structs.replace(one, machine=machine)) for name, machine in there.items()}
+    assert errors["h100-80g"] == errors["h200"]
+    assert errors["h20-96g"][0] > errors["h100-80g"][0]
+    assert "h20-96g was not among the measured GPUs" in errors["h20-96g"][1]
