@@ -1,6 +1,6 @@
-"""What changes with Slurm's version: one table, which templates, checks and messages read.
+"""What changes with Slurm's version, for templates, checks and messages.
 
-`option_table` marks the options that came later; this table holds what else a script must know. Each row was read in
+`option_table` marks the options that came later; here is what else a script must know. Each fact was read in
 Slurm's release notes and man pages, or seen on the release.
 """
 
@@ -61,15 +61,6 @@ CPUS_NOT_HANDED_ON = Fact(
     "srun does not take the job's --cpus-per-task along; only SRUN_CPUS_PER_TASK counts",
     "every srun says --cpus-per-task, and nothing reads either variable",
 )  # fmt: skip
-NTASKS_UNSET = Fact(
-    Version(23, 2), Version(23, 2, 5),
-    "SLURM_NTASKS is not set where --ntasks-per-node is given without --ntasks",
-    "every script says --ntasks too",
-)  # fmt: skip
-EMPTY_GRES_REFUSED = Fact(Version(21, 8), None, "an empty --gres= is refused", "no option is written without a value")
-STEPS_EXCLUSIVE = Fact(
-    Version(20, 11), None, "steps of a job do not share its resources by default", "helper steps say --overlap"
-)
 MIG_SHARED = Fact(
     None, Version(23, 11, 4),
     "with --gpus-per-task all tasks of a node get the same MIG device",
@@ -80,19 +71,7 @@ LOGLESS_JOBS_VANISH = Fact(
     "a job whose log folder is missing ends without a word in any file",
     "submit and render make the folders; check names them",
 )  # fmt: skip
-GPUS_PER_NODE_RULES = Fact(
-    Version(24, 11), None,
-    "--gpus-per-node counts towards the CPUs of a task in another way",
-    "every script says --cpus-per-task",
-)  # fmt: skip
 REQUEUE_EXPEDITE = Fact(Version(25, 11), None, "--requeue=expedite exists", "it may be asked for from there on")
-JSON_DIFFERS = Fact(None, None, "the schema of --json differs by release", "explicit text fields are asked for")
-
-TABLE: tuple[Fact, ...] = (
-    STEPS_EXCLUSIVE, EMPTY_GRES_REFUSED, CPUS_NOT_HANDED_ON, LOGLESS_JOBS_VANISH, NTASKS_UNSET, MIG_SHARED,
-    GPUS_PER_NODE_RULES, REQUEUE_EXPEDITE, JSON_DIFFERS,
-)  # fmt: skip
-"""All facts, by the release that brought or ended them."""
 
 NEWER_VALUES: dict[tuple[str, str], Fact] = {("requeue", "expedite"): REQUEUE_EXPEDITE}
 """Values of old options that came later."""

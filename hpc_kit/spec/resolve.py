@@ -71,6 +71,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     @property
     def cpus(self) -> int:
         """CPUs of one task, as far as they are known; at least 1."""
+        if self.cpus_by_slurm:
+            return 1
         resources = self.job.resources
         gpus = shape.gpus_of(resources, self.nodes, self.ntasks) or 0
         return resources.cpus_per_task or max(1, (resources.cpus_per_gpu or 1) * gpus // self.ntasks)

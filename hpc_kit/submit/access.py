@@ -29,6 +29,8 @@ EMBEDDED_PAUSE = 0.2
 MAX_ARRAY_SIZE = 1001
 """Slurm's own default, where `scontrol show config` does not tell."""
 
+MIN_JOB_AGE = 300
+
 _CONFIG_SECONDS = 30.0
 
 
@@ -97,12 +99,19 @@ class Access(NamedTuple):
 
     def max_array_size(self) -> int:
         """The index that no element of an array may reach (MaxArraySize)."""
+        return self._configured("MaxArraySize", MAX_ARRAY_SIZE)
+
+    def remembered(self) -> int:
+        """Seconds that the controller remembers a job that has ended (MinJobAge)."""
+        return self._configured("MinJobAge", MIN_JOB_AGE)
+
+    def _configured(self, name: str, default: int) -> int:
         try:
             answer = self.ask(["scontrol", "show", "config"], timeout=_CONFIG_SECONDS)
         except SlurmUnavailable:
-            return MAX_ARRAY_SIZE
-        match = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
-        return int(match[1]) if match else MAX_ARRAY_SIZE
+            return default
+        match = re.search(rf"^\s*{name}\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+        return int(match[1]) if match else default
 
 
 def access_of(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Access:

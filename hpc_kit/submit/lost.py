@@ -83,7 +83,7 @@ def settle(folder: Path, text: str, access: Access, *, repeat: bool) -> str | No
     for own in lost:
         taken = jobs.get(os.fspath(own / SCRIPT))
         if taken is None:
-            forget(own)
+            forget(own, access.remembered())
             continue
         again = repeat and _read(own / SCRIPT) == text and not taken.state.failed
         adopt(own, taken.job_id, taken.cluster)

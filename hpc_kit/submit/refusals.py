@@ -113,7 +113,8 @@ def _time(access: Access) -> str:
 def _nodes(resolved: Resolved, access: Access) -> str:
     known = _sinfo(access, "%R: %D nodes of %c CPUs, %m MiB, gres %G")
     resources = resolved.job.resources
-    asked = f"asked for: {resolved.nodes} nodes, {resolved.ntasks} tasks x {resolved.cpus} CPUs"
+    each = "the site's CPUs for their GPUs" if resolved.cpus_by_slurm else f"{resolved.cpus} CPUs"
+    asked = f"asked for: {resolved.nodes} nodes, {resolved.ntasks} tasks x {each}"
     memory = [f"{name} {value}" for name, value in resources.given().items() if name.startswith("mem")]
     asked = ", ".join([asked, *memory])
     return "\n".join([asked, *known[:8]]) if known else f"{asked}; there are: sinfo --format='%R %D %c %m %G'"

@@ -37,9 +37,6 @@ MARK = "answer-lost"
 IN_FLIGHT_SECONDS = 600.0
 """A submission without an answer for that long was cut off; a younger one may be another process's, still at work."""
 
-REMEMBERED_SECONDS = 300.0
-"""So long Slurm remembers every job (MinJobAge): one that it does not know by then was never taken."""
-
 
 def unwritable(folder: Path, error: OSError) -> RecordError:
     """What is said where no run can be recorded."""
@@ -170,10 +167,15 @@ def adopt(own: Path, job_id: str, cluster: str | None = None) -> Path:
         ) from error
 
 
-def forget(own: Path) -> None:
-    """Take back a submission that Slurm does not know; one so old that Slurm may have forgotten it is kept aside."""
+def forget(own: Path, remembered: float) -> None:
+    """Take back a submission that Slurm does not know; one so old that Slurm may have forgotten it is kept aside.
+
+    Args:
+        own: Its staging folder.
+        remembered: Seconds that Slurm remembers every job.
+    """
     try:
-        young = time.time() - own.stat().st_mtime < REMEMBERED_SECONDS
+        young = time.time() - own.stat().st_mtime < remembered
         if young:
             if pickles := listed(own):
                 pickles.drop()

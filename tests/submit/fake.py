@@ -44,7 +44,8 @@ exit 1
 
 SCONTROL = """#!/bin/bash
 case "$*" in
-  *config*) echo "MaxArraySize            = $(cat "$FAKE/max_array_size" 2>/dev/null || echo 1001)" ;;
+  *config*) echo "MaxArraySize            = $(cat "$FAKE/max_array_size" 2>/dev/null || echo 1001)"
+    echo "MinJobAge               = $(cat "$FAKE/min_job_age" 2>/dev/null || echo 300) sec" ;;
   *) cat "$FAKE/scontrol.out" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
 esac
 """
