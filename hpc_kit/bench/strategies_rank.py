@@ -80,7 +80,7 @@ def _lines(asked: Question, world: Group, sheet: Sheet) -> dict[str, list[str]]:
         if line is not None:
             lines[name] = line
         elif world.is_main:
-            sheet.miss(name, f"not with {world.world_size} ranks.")
+            sheet.note(f"{name}: not with {world.world_size} ranks.")
     return lines
 
 

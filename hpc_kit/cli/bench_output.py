@@ -167,6 +167,9 @@ def _show(document: Document, folder: Path | None, *, as_json: bool) -> None:
     from hpc_kit.bench import markdown
     from hpc_kit.bench.document import encode
 
+    if folder is not None:
+        # Drawing takes seconds, which a job at its time limit may not have.
+        _write(_file(folder, document.bench, "md"), markdown.page(document).encode())
     pictures = draw(document, folder) if folder is not None else []
     if folder is not None:
         text = markdown.page(document, [path.name for path in pictures if path.suffix == ".png"])

@@ -119,6 +119,16 @@ def test_a_full_disk_keeps_the_table_from_nobody(
     assert len(json.loads((tmp_path / "out/bench_test.json").read_text())["results"]) == 1
 
 
+def test_the_table_is_written_before_anything_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        assert "| 1 B  |" in (tmp_path / "bench_test.md").read_text()
+        raise SystemExit(137)
+
+    monkeypatch.setattr(bench_output, "draw", killed)
+    with pytest.raises(SystemExit):
+        run(measured(interrupt), tmp_path)
+
+
 def test_nothing_measured_is_no_success(project: Path) -> None:
     with pytest.raises(JobFailed, match="nothing could be measured"):
         run(lambda sheet: sheet.miss("all of it", "it failed"))
