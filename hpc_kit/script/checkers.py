@@ -24,8 +24,10 @@ NO_SLURM = "no Slurm to ask"
 _SECONDS = 20.0
 _BASH = {"bash", "sh", "dash", None}
 _SHELLCHECK = {"bash", "sh", "dash", "ksh"}
-_IGNORED = {1008, 1017, 1071, 1090, 1091, 1128, 2148, 2154, 2239}
+_IGNORED = {1008, 1017, 1071, 1090, 1091, 1101, 1128, 1143, 2148, 2154, 2215, 2239}
 """What our own rules say better, or what cannot be known from the one file: #!, line ends, sourced files, variables."""
+_OWN_GRAMMAR = {1072, 1073, 1088, 1089}
+"""Where shellcheck itself stops reading; whether the shell does, `bash -n` tells."""
 
 
 class Outcome(NamedTuple):
@@ -141,7 +143,9 @@ def _shellcheck(script: Script, file: Path, runner: Runner, environ: Mapping[str
 def _from_shellcheck(comment: Mapping[str, object], script: Script) -> Finding:
     code, line, column = (int(str(comment[key])) for key in ("code", "line", "column"))
     # Of its errors, those of grammar end a job; the others are habits that mostly work.
-    severity: Severity = "error" if comment["level"] == "error" and code < 2000 else "warning"
+    severity: Severity = (
+        "error" if comment["level"] == "error" and code < 2000 and code not in _OWN_GRAMMAR else "warning"
+    )
     remedy = f"www.shellcheck.net/wiki/SC{code}"
     return _finding(f"SC{code}", severity, script, line, column, str(comment["message"]), remedy)
 

@@ -60,9 +60,9 @@ UNKNOWN = Geometry(None, None, None, said=False)
 
 def job_geometry(options: Mapping[str, str]) -> Geometry:
     """The counts that a job's options ask for."""
-    nodes, least = _nodes(options.get("nodes"), options.get("nodelist"))
+    nodes, least = node_counts(options.get("nodes"), options.get("nodelist"))
     ntasks, per_node = _count(options, "ntasks"), _count(options, "ntasks-per-node")
-    gpus = any(name in options for name in GPU_OPTIONS) or _of_gres(options.get("gres", "")) is not None
+    gpus = any(name in options for name in GPU_OPTIONS) or gpus_of(options.get("gres", "")) is not None
     gpus = gpus or "gres/gpu" in options.get("tres-per-task", "")
     said = any(name in options for name in ("nodes", "nodelist", "ntasks", "ntasks-per-node"))
     if "ntasks-per-gpu" in options or "ntasks-per-socket" in options or "ntasks-per-core" in options:
@@ -84,7 +84,7 @@ def step_geometry(job: Geometry, step: Stage | None) -> Geometry:
         return UNKNOWN
     if not texts.keys() & {"nodes", "nodelist", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "exclude", "relative"}:
         return job._replace(gpus_per_node=_gpus_of_step(job, texts, job.nodes, job.per_node))
-    nodes, least = (job.nodes, job.least_nodes) if "nodes" not in texts else _nodes(texts["nodes"], None)
+    nodes, least = (job.nodes, job.least_nodes) if "nodes" not in texts else node_counts(texts["nodes"], None)
     if "nodes" not in texts and texts.keys() & {"nodelist", "exclude", "relative"}:
         nodes, least = None, 1
     ntasks, per_node = _count(texts, "ntasks"), _count(texts, "ntasks-per-node")
@@ -160,7 +160,7 @@ def _tasks(nodes: int | None, ntasks: int | None, per_node: int | None) -> tuple
     return ntasks, None
 
 
-def _nodes(text: str | None, hosts: str | None) -> tuple[int | None, int]:
+def node_counts(text: str | None, hosts: str | None) -> tuple[int | None, int]:
     """The number of nodes where it is exact, and the least there may be."""
     try:
         if text is not None:
@@ -185,7 +185,7 @@ def _number(text: str) -> int | None:
 def _gpus_per_node(options: Mapping[str, str], per_node: int | None, nodes: int | None) -> int | None:
     """GPUs on each node; `nodes` divide those of the whole job."""
     for name in ("gpus-per-node", "gres"):
-        found = _of_gres(options.get(name, ""), bare=name != "gres")
+        found = gpus_of(options.get(name, ""), bare=name != "gres")
         if found:
             return found
     each = _number(options.get("gpus-per-task", "").rpartition(":")[2])
@@ -195,7 +195,7 @@ def _gpus_per_node(options: Mapping[str, str], per_node: int | None, nodes: int 
     return total // nodes if total and nodes and total % nodes == 0 else None
 
 
-def _of_gres(text: str, *, bare: bool = False) -> int | None:
+def gpus_of(text: str, *, bare: bool = False) -> int | None:
     """The GPUs of `gpu:a100:4,nvme:1` (`bare`: `a100:4`); None without any."""
     found: list[int] = []
     for part in text.split(","):

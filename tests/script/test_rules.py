@@ -85,7 +85,11 @@ BAD = [
     Bad("KIT108", "#!/bin/tcsh\nexport X=1\n", 2, E, "export is bash's"),
     Bad("KIT108", "#!/bin/csh\nsetenv X $(hostname)\n", 2, E, "$(...) is bash's"),
     Bad("KIT111", HEAD + "#SBATCH --mem=4G\n#SBATCH --mem-per-cpu=1G\n", 3, E, "exclude one another"),
-    Bad("KIT111", HEAD + "#SBATCH --gpus-per-node=4 --gres=gpu:a100:4\n", 2, E, "exclude one another"),
+    Bad("KIT111", HEAD + "#SBATCH --gpus-per-node=2 --gres=gpu:a100:4\n", 2, W, "exclude one another"),
+    Bad(
+        "KIT209", HEAD + "#SBATCH -N2\nexport WORLD_SIZE=$SLURM_NTASKS\n", 3, W, "$SLURM_NTASKS is not set in the batch"
+    ),
+    Bad("KIT209", HEAD + "#SBATCH -N2\nW=$((SLURM_NPROCS * 2))\n", 3, W, "$SLURM_NPROCS is not set in the batch"),
     Bad("KIT111", HEAD + "#SBATCH --requeue --no-requeue\n", 2, E, "exclude one another"),
     Bad("KIT111", HEAD + "#SBATCH --ntasks-per-gpu=1 --ntasks-per-node=2\n", 2, E, "exclude one another"),
     Bad("KIT111", HEAD + "#SBATCH --cpus-per-gpu=1 -c 2\n", 2, W, "exclude one another"),
@@ -356,6 +360,15 @@ BAD = [
     Bad(
         "KIT210", FOUR + "export WORLD_SIZE=$SLURM_NNODES\nsrun python t.py\n", 3, E, "WORLD_SIZE=4, and srun starts 8"
     ),
+    Bad("KIT117", HEAD + "#SBATCH -N2 -w n[1-4]\n", 2, E, "4 hosts are named, and --nodes=2"),
+    Bad(
+        "KIT211",
+        HEAD + "#SBATCH -N2 --gpus=4\nip=$(srun --nodes=1 --ntasks=1 hostname -i)\n",
+        3,
+        E,
+        "--gpus=4 of the job",
+    ),
+    Bad("KIT211", HEAD + "#SBATCH -N2 -G4\nsrun -N1 -n1 python t.py &\nwait\n", 3, E, "--gpus=4 of the job"),
     Bad("KIT401", HEAD + "srun python t.py\necho done\n", 2, E, "'echo' in line 3"),
     Bad("KIT401", HEAD + "srun python t.py\nrc=$?\ncp -r out /archive\nexit 0\n", 2, E, "'exit' in line 5"),
     Bad("KIT401", HEAD + "torchrun t.py > log\ndate >> log\nX=1\n", 2, E, "'X=' in line 4"),
@@ -428,6 +441,10 @@ GOOD = [
     ("KIT107", HEAD + "A=(\n --x 1\n # --y \n --z\n)\nsrun python t.py ${A[@]}\n"),
     ("KIT108", HEAD + "setenv() { export $1=$2; }\nsetenv A B\necho setenv\n"),
     ("KIT108", "#!/bin/tcsh\nsetenv A `hostname`\nset b = 1\nif ($?A) setenv C '$(x)'\n"),
+    ("KIT111", HEAD + "#SBATCH --gpus-per-node=4 --gres=gpu:a100:4\n"),
+    ("KIT209", HEAD + "#SBATCH -N2\nW=${SLURM_NTASKS:-2}\nsrun bash -c 'export W=$SLURM_NTASKS; python t.py'\n"),
+    ("KIT209", HEAD + "#SBATCH -N2 -n4\nexport W=$SLURM_NTASKS\n"),
+    ("KIT209", HEAD + "W=$SLURM_NTASKS\n"),
     (
         "KIT112",
         HEAD
@@ -556,6 +573,10 @@ GOOD = [
     ("KIT210", FOUR + "export WORLD_SIZE=$((SLURM_NNODES * SLURM_NTASKS_PER_NODE))\nsrun python t.py\n"),
     ("KIT210", FOUR + "export WORLD_SIZE=1\nsrun torchrun t.py\n"),
     ("KIT210", HEAD + "#SBATCH -N2 --gpus-per-node=4\nexport WORLD_SIZE=8\nsrun python spawn.py\n"),
+    ("KIT117", HEAD + "#SBATCH -N4 -w n[1-2]\n#SBATCH --exclude=n[5-9]\n"),
+    ("KIT211", HEAD + "#SBATCH -N2 --gpus-per-node=4\nip=$(srun --nodes=1 --ntasks=1 hostname -i)\n"),
+    ("KIT211", HEAD + "#SBATCH -N2 --gpus=4\nip=$(srun --gpus=0 --nodes=1 -n 1 hostname -i)\nsrun python t.py\n"),
+    ("KIT211", HEAD + "#SBATCH -N2 --gpus=4\nunset SLURM_GPUS\nsrun -N1 -n1 python t.py\n"),
     ("KIT401", HEAD + "echo start\nsrun python t.py\n"),
     ("KIT401", HEAD + "set -euo pipefail\nsrun python t.py\necho done\n"),
     ("KIT401", "#!/bin/bash -e\nsrun python t.py | tee log\necho done\n"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.shell.words import as_assignment
 from hpc_kit.script.stages import Stage
 
 _NEEDS = {
@@ -142,10 +143,10 @@ def missing_variables(subject: Subject) -> Iterator[Fault]:
     """A variable of Slurm that is empty where it is read.
 
     SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK are there only
-    where the job gives the option of that name. In a session of ssh there is none of Slurm's at all: what stands in
-    single quotes is expanded there (an error).
+    where the job gives the option of that name; in the batch script so is SLURM_NTASKS, or with --ntasks-per-node. In a
+    session of ssh there is none of Slurm's at all: what stands in single quotes is expanded there (an error).
 
-    Mend: give the option, or read what is always there: SLURM_GPUS_ON_NODE, SLURM_NNODES, SLURM_NTASKS; over ssh, let
+    Mend: give the option, or read what is always there: SLURM_GPUS_ON_NODE, SLURM_NNODES; over ssh, let
     the batch shell expand it, in double quotes.
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
@@ -162,10 +163,28 @@ def missing_variables(subject: Subject) -> Iterator[Fault]:
     yield from _options_not_given(script)
 
 
+def _tasks_not_given(script: Script) -> Iterator[Fault]:
+    """In the batch shell, not in a task, the number of tasks is there only where it was asked for."""
+    own = {each.name for each in script.assigned}
+    for step in script.steps if script.options.keys() & {"nodes", "nodelist"} else ():
+        if step.task:
+            continue
+        values = [assignment.value for assignment in step.command.assignments]
+        declared = [as_assignment(word) for word in step.command.words[1:]] if step.name == "export" else []
+        values += [each.value for each in declared if each is not None]
+        for part in [part for value in values for part in value.parts]:
+            match = re.search(r"\bSLURM_(NTASKS|NPROCS)\b(?!:?-)", part.raw)
+            if match is not None and match[0] not in own:
+                what = f"${match[0]} is not set in the batch script: the job does not give --ntasks"
+                yield Fault(part.origin.line, part.origin.column, what, "#SBATCH --ntasks-per-node=1", (step.line,))
+
+
 def _options_not_given(script: Script) -> Iterator[Fault]:
     # A script that says nothing of its size gets all of it from the command line.
     if not script.readable or script.heterogeneous or not (script.geometry.said or script.geometry.gpus):
         return
+    if "ntasks" not in script.options and "ntasks-per-node" not in script.options:
+        yield from _tasks_not_given(script)
     text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
     own = {each.name for each in script.assigned}
     for name, option in _NEEDS.items():

@@ -1,13 +1,62 @@
-"""Rules of counts: as many processes as GPUs, and a world of as many as are started."""
+"""Rules of counts: nodes, tasks, GPUs and processes must agree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpc_kit.script.geometry import Geometry
+from hpc_kit.script.geometry import Geometry, node_counts
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.stages import Stage
+
+
+@rule("KIT201")
+def task_counts(subject: Subject) -> Iterator[Fault]:
+    """--ntasks is not nodes x tasks a node.
+
+    Where all three are given, --ntasks counts and --ntasks-per-node becomes an upper bound. More tasks than fit make
+    sbatch ask for more nodes or refuse; fewer leave some nodes with fewer ranks than the others.
+
+    Mend: leave one of the three out, or make them agree.
+    Documented: sbatch(1), --ntasks-per-node.
+    """
+    for part in subject.script.parts:
+        given = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
+        if len(given) < 3 or not all(each.value.isdigit() for each in given):
+            continue
+        nodes, ntasks, per_node = (int(each.value) for each in given)
+        if ntasks == nodes * per_node:
+            continue
+        last = max(given, key=lambda each: each.line)
+        yield Fault(
+            last.line,
+            last.column,
+            f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}",
+            f"--ntasks={nodes * per_node}, or leave --ntasks out",
+            tuple(each.line for each in given),
+            # As many as an uneven split needs: 7 tasks on 2 nodes of 4.
+            "warning" if -(-ntasks // nodes) == per_node else "error",
+        )
+
+
+@rule("KIT117")
+def too_many_hosts(subject: Subject) -> Iterator[Fault]:
+    """--nodelist names more hosts than --nodes.
+
+    All hosts of --nodelist are taken; it is no list to choose from. sbatch refuses the script ("invalid number of
+    nodes").
+
+    Mend: as many nodes as hosts; or --exclude, --constraint or a partition, to choose among others.
+    Documented: sbatch(1), --nodelist.
+    """
+    for part in subject.script.parts:
+        nodes, hosts = part.get("nodes"), part.get("nodelist")
+        if nodes is None or hosts is None:
+            continue
+        asked, named = node_counts(nodes.value, None), node_counts(None, hosts.value)
+        if asked[0] is not None and named[0] is not None and named[0] > asked[0]:
+            what = f"{named[0]} hosts are named, and --nodes={nodes.value}: all of them are taken, or none"
+            yield Fault(hosts.line, hosts.column, what, f"--nodes={named[0]}, or fewer hosts", (nodes.line,))
 
 
 @rule("KIT208")
@@ -90,4 +139,4 @@ def processes(agent: Stage) -> int | None:
     return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
 
 
-RULES: tuple[Rule, ...] = (processes_and_gpus, world_sizes)
+RULES: tuple[Rule, ...] = (task_counts, too_many_hosts, processes_and_gpus, world_sizes)

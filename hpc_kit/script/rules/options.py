@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from hpc_kit.script.directive_lines import Placed
+from hpc_kit.script.geometry import gpus_of
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.versions import MIG_SHARED, missing_in
@@ -35,8 +36,8 @@ def exclusive_options(subject: Subject) -> Iterator[Fault]:
     """Options that exclude one another.
 
     --mem, --mem-per-cpu and --mem-per-gpu are three ways to ask for memory, and sbatch refuses two of them; the same
-    holds for --ntasks-per-gpu with --gpus-per-task or --ntasks-per-node. --gpus-per-node and --gres=gpu ask for GPUs
-    twice. Of --requeue and --no-requeue the later one counts, in silence.
+    holds for --ntasks-per-gpu with --gpus-per-task or --ntasks-per-node. --gpus-per-node and --gres=gpu with
+    another number ask for GPUs twice (a warning). Of --requeue and --no-requeue the later one counts, in silence.
 
     Mend: keep one.
     Documented: sbatch(1), at each of these options.
@@ -44,10 +45,17 @@ def exclusive_options(subject: Subject) -> Iterator[Fault]:
     script = subject.script
     for component, options in enumerate(script.parts):
         groups = [(group & options.keys(), severity) for group, severity in EXCLUSIVE]
-        gres = options["gres"].value if "gres" in options else ""
-        if "gpus-per-node" in options and re.match(r"(gres[:/])?gpu\b", gres):
-            groups.append((frozenset({"gpus-per-node", "gres"}), "error"))
+        if _differ(options.get("gpus-per-node"), options.get("gres")):
+            groups.append((frozenset({"gpus-per-node", "gres"}), "warning"))
         yield from _exclusive([each for each in script.given if each.component == component], groups)
+
+
+def _differ(per_node: Placed | None, gres: Placed | None) -> bool:
+    """Both ask for GPUs of a node, and for different numbers: the larger one counts, and a variable says the other."""
+    if per_node is None or gres is None:
+        return False
+    asked, of_gres = gpus_of(per_node.value, bare=True), gpus_of(gres.value)
+    return asked is not None and of_gres is not None and asked != of_gres
 
 
 def _exclusive(given: list[Placed], groups: list[tuple[frozenset[str], Severity]]) -> Iterator[Fault]:
@@ -137,35 +145,6 @@ def _folder(value: str, job_name: str | None) -> str | None:
     return None if re.search(r"(?<!%)(?:%%)*%[uxN]", known) else known.replace("%%", "%") if "%%" in known else known
 
 
-@rule("KIT201")
-def task_counts(subject: Subject) -> Iterator[Fault]:
-    """--ntasks is not nodes x tasks a node.
-
-    Where all three are given, --ntasks counts and --ntasks-per-node becomes an upper bound. More tasks than fit make
-    sbatch ask for more nodes or refuse; fewer leave some nodes with fewer ranks than the others.
-
-    Mend: leave one of the three out, or make them agree.
-    Documented: sbatch(1), --ntasks-per-node.
-    """
-    for part in subject.script.parts:
-        given = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
-        if len(given) < 3 or not all(each.value.isdigit() for each in given):
-            continue
-        nodes, ntasks, per_node = (int(each.value) for each in given)
-        if ntasks == nodes * per_node:
-            continue
-        last = max(given, key=lambda each: each.line)
-        yield Fault(
-            last.line,
-            last.column,
-            f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}",
-            f"--ntasks={nodes * per_node}, or leave --ntasks out",
-            tuple(each.line for each in given),
-            # As many as an uneven split needs: 7 tasks on 2 nodes of 4.
-            "warning" if -(-ntasks // nodes) == per_node else "error",
-        )
-
-
 @rule("KIT114")
 def newer_options(subject: Subject) -> Iterator[Fault]:
     """An option, or a value, that this release of Slurm does not have.
@@ -224,5 +203,4 @@ RULES: tuple[Rule, ...] = (
     newer_options,
     shared_mig_devices,
     components_on_embedded,
-    task_counts,
 )

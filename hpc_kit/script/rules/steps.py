@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from hpc_kit.script.directive_lines import mending
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
@@ -61,4 +63,45 @@ def srun_options(subject: Subject) -> Iterator[Fault]:
         yield Fault(first.line, first.column, fault.what, remedy, (launch.step.line,), severity, fault.found)
 
 
-RULES: tuple[Rule, ...] = (lost_cpus, srun_options)
+def _unset(script: Script) -> bool:
+    """The script itself says what srun is to take for --gpus."""
+    unset = [word.text for step in script.steps if step.name == "unset" for word in step.words]
+    return "SLURM_GPUS" in unset or any(each.name == "SLURM_GPUS" for each in script.assigned)
+
+
+@rule("KIT211")
+def whole_gpus(subject: Subject) -> Iterator[Fault]:
+    """A step on fewer nodes takes all GPUs of the job along.
+
+    srun inherits the job's --gpus. On one node of several there are fewer, and it ends with "Invalid generic resource
+    (gres) specification", also where it only asks for a host's address.
+
+    Mend: `srun --gpus=0 --nodes=1 ...` for what needs none; or --gpus-per-node for the job, which fits any step.
+    Documented: srun(1), INPUT ENVIRONMENT VARIABLES, SLURM_GPUS; seen with Slurm 22.05.
+    """
+    script = subject.script
+    nodes = script.geometry.nodes
+    if "gpus" not in script.options or nodes is None or nodes < 2 or _unset(script):
+        return
+    places = []
+    for launch in script.launches:
+        srun = launch.stage("srun")
+        taken = script.geometry_of(launch).nodes if srun is not None and not srun.opaque else None
+        if srun is not None and taken is not None and taken < nodes and "gpus" not in srun.options:
+            places.append((srun.words[0].line, srun.words[0].column))
+    for step in script.steps:
+        values = [*step.command.words, *(assignment.value for assignment in step.command.assignments)]
+        for part in [part for word in values for part in word.parts if part.kind == "command" and not step.task]:
+            line = re.match(r"\s*srun\s[^|;&]*", part.text)
+            if (
+                line
+                and re.search(r"\s(-N\s*1|--nodes[= ]1)\s", line[0])
+                and not re.search(r"\s(-G|--gpus[= ])", line[0])
+            ):
+                places.append((part.origin.line, part.origin.column))
+    for place in places:
+        what = f"--gpus={script.options['gpus']} of the job goes to this step, too, and one node has fewer"
+        yield Fault(*place, what, "srun --gpus=..., or --gpus-per-node for the job", (script.line_of("gpus"),))
+
+
+RULES: tuple[Rule, ...] = (lost_cpus, srun_options, whole_gpus)
