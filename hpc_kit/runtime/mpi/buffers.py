@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 Spec = list[Any]
 """What mpi4py takes for a buffer: [memory, count or counts, datatype]."""
+
+MOST = 1 << 30
+"""Elements of one call: MPI 3 counts with 31 bits, and where a rank's part lies, too."""
 
 
 class Datatypes:
@@ -43,11 +47,36 @@ class Datatypes:
             torch.complex128: module.C_DOUBLE_COMPLEX,
         }
         self._operations: dict[tuple[str, torch.dtype], Any] = {}
+        # Open MPI 4 does a longer Ireduce in steps of its own, and in each it waits until this rank asks again.
+        self.step = 1 << 15 if "Open MPI" in module.Get_library_version() else 1 << 20
+        """Bytes of one reduction to one rank."""
+        self._wide: dict[tuple[int, int], Any] = {}
 
     def moved(self, tensor: Tensor, counts: Sequence[int] | None = None) -> Spec:
-        """A contiguous tensor on the CPU, to be moved; `counts`: elements for each rank."""
-        kind = self._by_size[tensor.element_size()]
-        return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel() if counts is None else counts, kind]
+        """A contiguous tensor on the CPU, to be moved; `counts`: elements for each rank.
+
+        Raises:
+            ValueError: There are more elements than MPI counts, and no parts in which it can count them.
+        """
+        memory, total = self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel()
+        if total <= MOST:
+            return [memory, total if counts is None else counts, self._by_size[tensor.element_size()]]
+        unit = gcd(*counts) if counts else total
+        if total // unit > MOST:
+            raise ValueError(f"MPI cannot count {total} elements in parts of {list(counts or ())}: use equal parts")
+        return [memory, [count // unit for count in counts] if counts else 1, self._wide_type(tensor, unit)]
+
+    def _wide_type(self, tensor: Tensor, length: int) -> Any:
+        """So many elements as one."""
+        size = tensor.element_size()
+        if (size, length) not in self._wide:
+            kind = self._by_size[size]
+            blocks, rest = divmod(length, MOST)
+            block = kind.Create_contiguous(MOST)
+            wide = self._mpi.Datatype.Create_struct([blocks, rest], [0, blocks * MOST * size], [block, kind])
+            self._wide[size, length] = wide.Commit()
+            block.Free()
+        return self._wide[size, length]
 
     def reduced(self, tensor: Tensor, count: int | None = None) -> Spec:
         """A contiguous tensor on the CPU, to be reduced; `count`: elements of each rank's part."""
@@ -76,6 +105,11 @@ class Datatypes:
             raise ValueError(f"{name} means nothing for {dtype}")
         if dtype in self._numbers:
             return getattr(self._mpi, {"PRODUCT": "PROD"}.get(name, name))
+        one = torch.empty(1, dtype=dtype)
+        try:
+            combine(name, one, one, one)
+        except RuntimeError as error:  # raised within MPI it would end all ranks
+            raise ValueError(f"torch has no {name} of {dtype} on the CPU: {error}") from error
         return self._mpi.Op.Create(_in_torch(name, dtype), commute=True)
 
 
@@ -113,7 +147,13 @@ def on_host(tensors: Sequence[Tensor], *, written: bool) -> Iterator[list[Tensor
 
 
 def hosted_one(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy that is contiguous and on the CPU; one that nobody differentiates."""
+    """The tensor, or a copy that is contiguous and on the CPU; one that nobody differentiates.
+
+    Raises:
+        ValueError: It is sparse.
+    """
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"the mpi backend takes sparse tensors in all_reduce alone, and this one is {tensor.layout}")
     if not (tensor.is_cpu and tensor.is_contiguous()):
         return tensor.detach().cpu().contiguous()
     if tensor.is_inference() and tensor.numel():
@@ -133,3 +173,21 @@ def put_back(tensor: Tensor, host: Tensor) -> None:
     """Write a copy's values back; nothing where there was no copy."""
     if tensor.data_ptr() != host.data_ptr():
         tensor.detach().copy_(host)
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors one after the other, on the CPU."""
+    return torch.cat([tensor.detach().cpu().reshape(-1) for tensor in tensors])
+
+
+def same_bytes(whole: Tensor, part: Tensor, ranks: int, what: str) -> None:
+    """Refuse a whole that is not a part of each rank.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if whole.numel() != part.numel() * ranks or whole.dtype != part.dtype:
+        raise ValueError(
+            f"{what} has {whole.numel()} elements of {whole.dtype}; {ranks} ranks of {part.numel()} {part.dtype} need "
+            f"{ranks * part.numel()}"
+        )

@@ -13,9 +13,11 @@ import torch
 from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from hpc_kit.runtime.mpi.collectives import Collectives, Reduction
+from hpc_kit.runtime.mpi import sparse
+from hpc_kit.runtime.mpi.collectives import Collectives
 from hpc_kit.runtime.mpi.line import Line
 from hpc_kit.runtime.mpi.messages import Messages
+from hpc_kit.runtime.mpi.reductions import Reduction
 from hpc_kit.runtime.mpi.waiting import Clock
 from hpc_kit.runtime.mpi.work import Done, Together
 
@@ -102,6 +104,10 @@ class MpiGroup(dist.ProcessGroup):
         """Every rank's tensor becomes the reduction of all."""
         opts = opts or c10d.AllreduceOptions()
         reduction = Reduction.of(opts.reduceOp)
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._run(
+                "all_reduce", opts, tensors, lambda clock: sparse.all_reduce(self._do, clock, tensors, reduction)
+            )
         return self._run("all_reduce", opts, tensors, lambda clock: self._do.all_reduce(clock, tensors, reduction))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:

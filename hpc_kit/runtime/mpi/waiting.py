@@ -55,7 +55,7 @@ class Clock:
     @property
     def what(self) -> str:
         """What is waited for, in words."""
-        size = sum(tensor.nbytes for tensor in self._tensors)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
         return f"{self._name} of {size} bytes" if self._tensors else self._name
 
     def finish(self, request: Any) -> None:

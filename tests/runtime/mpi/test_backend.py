@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from hpc_kit.runtime.failure import is_victim
+from hpc_kit.runtime.mpi import buffers
 from tests.runtime.mpi import launch
+
+MOST = str(buffers.MOST)
 
 
 @pytest.mark.timeout(300)
 def test_every_collective_gives_what_all_ranks_put_in() -> None:
-    said = launch.good(launch.ranks("Open MPI", 2, "collectives.py", "14", "7"))
+    said = launch.good(launch.ranks("Open MPI", 2, "collectives.py", "14", "7", MOST))
     assert sorted(said.split("\n"))[1:] == [f"rank {rank} of 2: 14 cases on mpi" for rank in (0, 1)]
 
 
@@ -22,8 +26,18 @@ def test_every_collective_gives_what_all_ranks_put_in() -> None:
 @launch.both
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_random_shapes_types_and_reductions(mpi: str, count: int) -> None:
-    said = launch.good(launch.ranks(mpi, count, "collectives.py", "420", str(count), timeout=500))
+    said = launch.good(launch.ranks(mpi, count, "collectives.py", "420", str(count), MOST, timeout=500))
     assert said.count("420 cases on mpi") == count
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("mpi", "cases"), [("Open MPI", 70), *(pytest.param(m, 420, marks=pytest.mark.slow) for m in launch.MPIS)]
+)
+def test_more_elements_than_mpi_counts(mpi: str, cases: int) -> None:
+    """In pieces, and in types that hold many elements: here a call takes 5000."""
+    said = launch.good(launch.ranks(mpi, 2, "collectives.py", str(cases), "5", "5000", timeout=250))
+    assert said.count(f"{cases} cases on mpi") == 2
 
 
 @pytest.mark.slow
@@ -37,6 +51,16 @@ def test_training_has_the_losses_that_it_has_on_gloo(mpi: str, tmp_path: Path) -
     ]
     assert losses[0] == losses[1]
     assert [line.split()[0] for line in losses[0].splitlines()] == ["ddp", "sharded", "meshed", "piped"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@launch.both
+def test_more_bytes_than_31_bits_count(mpi: str) -> None:
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
+    if available < 16:
+        pytest.skip(f"needs 16 GiB of free memory, and {available} are")
+    assert launch.good(launch.ranks(mpi, 2, "giant.py", timeout=500)).count("has moved all") == 2
 
 
 @pytest.mark.timeout(200)

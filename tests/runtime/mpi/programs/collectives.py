@@ -8,11 +8,13 @@ import sys
 from functools import reduce
 from typing import Any
 
+import pytest
 import torch
 from torch import distributed as dist
 
 import hpc_kit
 from hpc_kit.runtime import Group
+from hpc_kit.runtime.mpi import buffers
 
 DTYPES = [
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int16, torch.int32,
@@ -215,7 +217,31 @@ def overlapping(world: Group) -> None:
     assert all((tensor == number * world.world_size).all() for number, tensor in enumerate(tensors))
 
 
-def main(cases: int, seed: int) -> None:
+def unusual(world: Group) -> None:
+    """Sparse tensors, alone and under DistributedDataParallel, and a type without arithmetic."""
+    rows = torch.tensor([[0, world.rank + 1], [0, 1]])
+    mine = torch.sparse_coo_tensor(rows, [1.0, 2.0], (world.world_size + 1, 2))
+    expected = torch.zeros(world.world_size + 1, 2)
+    expected[0, 0] = world.world_size
+    expected[1:, 1] = 2
+    dist.all_reduce(mine)
+    assert torch.equal(mine.to_dense(), expected)
+    with pytest.raises(ValueError, match="takes sparse tensors in all_reduce alone"):
+        dist.broadcast(mine, 0)
+    embedding = torch.nn.Embedding(10, 2, sparse=True)
+    net = torch.nn.parallel.DistributedDataParallel(embedding)
+    net(torch.tensor([world.rank, 9])).sum().backward()
+    gradient = embedding.weight.grad
+    assert gradient is not None
+    assert gradient.is_sparse
+    assert gradient.to_dense()[9].tolist() == [1, 1]
+    assert gradient.to_dense()[0].tolist() == [1 / world.world_size] * 2
+    with pytest.raises(ValueError, match="torch has no SUM of"):
+        dist.all_reduce(torch.zeros(10).to(torch.float8_e4m3fn))
+
+
+def main(cases: int, seed: int, most: int) -> None:
+    buffers.MOST = most
     with hpc_kit.distributed(backend="mpi", timeout=60) as world:
         evens = [rank for rank in range(world.world_size) if rank % 2 == 0]
         last = dist.new_group(list(range(min(1, world.world_size - 1), world.world_size)))
@@ -233,10 +259,11 @@ def main(cases: int, seed: int) -> None:
         if cases > len(KINDS):
             coalesced(world)  # its functions bring half of torch with them
         overlapping(world)
+        unusual(world)
         dist.barrier()
         line = f"rank {world.rank} of {world.world_size}: {cases} cases on {dist.get_backend()}\n"
         os.write(1, line.encode())  # whole: print() writes the end of the line apart, and another rank between
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,40 @@
+"""Two ranks move more bytes at once than 31 bits count."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import distributed as dist
+
+import hpc_kit
+
+LENGTH = (1 << 31) + 8
+
+
+def ends(tensor: torch.Tensor, first: int, last: int) -> None:
+    assert (tensor[0].item(), tensor[-1].item()) == (first, last), (tensor[0], tensor[-1])
+
+
+with hpc_kit.distributed(backend="mpi", timeout=200) as world:
+    rank, other = world.rank, 1 - world.rank
+    mine = torch.full((LENGTH,), rank + 1, dtype=torch.uint8)
+    arrived = torch.zeros(LENGTH, dtype=torch.uint8)
+    if rank:
+        dist.recv(arrived, 0)
+    else:
+        dist.send(mine, 1)
+    ends(arrived, rank, rank)
+    dist.all_to_all_single(arrived, mine)
+    ends(arrived, 1, 2)
+    dist.all_gather_into_tensor(arrived, mine[: LENGTH // 2])
+    ends(arrived, 1, 2)
+    dist.broadcast(arrived, 1)
+    dist.all_reduce(arrived, dist.ReduceOp.BXOR)
+    ends(arrived, 0, 0)
+    part = arrived[: LENGTH // 2]
+    dist.reduce_scatter_tensor(part, mine)
+    ends(part, 3, 3)
+    dist.gather(mine[: LENGTH // 2], list(arrived.chunk(2)) if rank == 0 else None)
+    ends(arrived, *((1, 2) if rank == 0 else (3, 0)))
+    os.write(1, f"rank {rank} has moved all\n".encode())
