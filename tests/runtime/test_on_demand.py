@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,17 +91,20 @@ print(f"{fabric.global_rank} of {fabric.world_size}: {total.item()}\\n", end="",
 """
 
 
+@pytest.mark.timeout(400)
 def test_lightning_starts_its_own_processes(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric")
     (tmp_path / "train.py").write_text(FABRIC)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "hpc_kit.runtime", "train.py"],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split("\n"))[-2:] == ["0 of 2: 2.0", "1 of 2: 2.0"]
+    words = [sys.executable, "-m", "hpc_kit.runtime", "train.py"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as program:
+        try:
+            out, err = program.communicate(timeout=300)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == 0, err
+    assert sorted(out.split("\n"))[-2:] == ["0 of 2: 2.0", "1 of 2: 2.0"]
