@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +60,8 @@ def of_run(folder: Path, log: Path) -> Series:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     try:
-        return Series(COLUMNS, _said(log.read_text(encoding="utf-8", errors="replace")))
+        with log.open(encoding="utf-8", errors="replace") as lines:  # it may be larger than the memory
+            return Series(COLUMNS, _said(lines))
     except OSError:
         return Series(COLUMNS, [])
 
@@ -89,10 +90,10 @@ def _ranks(steps: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def _said(text: str) -> list[Row]:
+def _said(lines: Iterable[str]) -> list[Row]:
     """Steps in the lines of any program: `step 10/60   loss 3.21   5 024 tokens/s`, `epoch 3: loss=0.2`."""
     rows = []
-    for line in text.splitlines():
+    for line in lines:
         step = _STEP.search(line)
         found = {"loss": _LOSS.search(line), "tokens_per_second": _SPEED.search(line)}
         values = {name: float(re.sub(r"[ ,_]", "", match[1])) for name, match in found.items() if match}

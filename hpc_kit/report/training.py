@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,7 +125,7 @@ def _failure(end: Outcome) -> Text | None:
 
 
 def _texts(run: Run, record: Mapping[str, Any]) -> list[Text]:
-    last = "\n".join(_read(run.rank_log(0)).splitlines()[-MOST_LINES:])
+    last = "\n".join(_end_of(run.rank_log(0)).splitlines()[-MOST_LINES:])
     return [
         Text("The script", _read(run.array_folder / SCRIPT), shown=True),
         Text("Packages", "\n".join(f"{name}=={version}" for name, version in (_at(record, "packages") or {}).items())),
@@ -132,6 +133,16 @@ def _texts(run: Run, record: Mapping[str, Any]) -> list[Text]:
         Text("What differed from the commit", _read(run.array_folder / PATCH)[:MOST_BYTES]),
         Text("The record", json.dumps(record, indent=2, ensure_ascii=False) if record else ""),
     ]
+
+
+def _end_of(log: Path) -> str:
+    """The last part of a log, which may be larger than the memory."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_BYTES))
+            return file.read(MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _read(path: Path) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from msgspec import structs
 
 from hpc_kit.bench.document import encode
 from hpc_kit.cli.report import command
-from hpc_kit.report import series
+from hpc_kit.report import series, training
 from hpc_kit.report.page import marked, page
 from hpc_kit.report.section import Picture, Section, Table, Text
 from tests.bench import papers
@@ -194,6 +195,22 @@ def test_curves_come_from_what_other_programs_say(line: str, values: dict[str, f
     log.write_text(f"some words, loss 9\n{line}\n")
     (row,) = series.of_run(tmp_path, log).results
     assert row.values == pytest.approx(values)
+
+
+def test_a_log_is_not_held_in_memory_for_its_curve_and_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    with log.open("wb") as file:
+        file.write(b"step 1 loss 3.5\n")
+        for _ in range(20):
+            file.write((b"x" * 99 + b"\n") * 5000)
+        file.write(b"step 2 loss 2.5\nend\n")
+    tracemalloc.start()
+    rows, end = series.of_run(tmp_path, log).results, training._end_of(log)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [row.labels["step"] for row in rows] == [1, 2]
+    assert end.endswith("step 2 loss 2.5\nend\n")
+    assert most < log.stat().st_size / 10
 
 
 @pytest.mark.slow
