@@ -576,6 +576,8 @@ GOOD = [
     ("KIT117", HEAD + "#SBATCH -N4 -w n[1-2]\n#SBATCH --exclude=n[5-9]\n"),
     ("KIT211", HEAD + "#SBATCH -N2 --gpus-per-node=4\nip=$(srun --nodes=1 --ntasks=1 hostname -i)\n"),
     ("KIT211", HEAD + "#SBATCH -N2 --gpus=4\nip=$(srun --gpus=0 --nodes=1 -n 1 hostname -i)\nsrun python t.py\n"),
+    ("KIT211", HEAD + "#SBATCH -N2 --gpus=4\nsrun --gpus=2 -N1 -n1 python t.py\n"),
+    ("KIT401", HEAD + "srun python t.py & p=$!\nwait $p || report_it\necho done\n"),
     ("KIT211", HEAD + "#SBATCH -N2 --gpus=4\nunset SLURM_GPUS\nsrun -N1 -n1 python t.py\n"),
     ("KIT401", HEAD + "echo start\nsrun python t.py\n"),
     ("KIT401", HEAD + "set -euo pipefail\nsrun python t.py\necho done\n"),
