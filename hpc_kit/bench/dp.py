@@ -193,7 +193,7 @@ def _run(way: str, asked: Question, environ: Mapping[str, str], argv: list[str],
     elif alone:
         own[CHOICE] = "single"
     if fault := programs.run(lines.get(way, argv), own, asked.timeout):
-        raise JobFailed(f"{way} failed", found=fault, remedy="its last lines are above")
+        raise JobFailed("it failed", found=fault, remedy="its last lines are above")
 
 
 def _of_the_job() -> dict[str, str]:

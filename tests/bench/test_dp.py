@@ -67,7 +67,7 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
     threads = {tuple(argv[:3]): number for argv, number, _ in seen}
     assert threads[sys.executable, "-m", "hpc_kit.bench.spawned"] == threads["srun", "--nodes=1", "--ntasks=4"] == "1"
     assert [number for argv, number, launcher in seen if launcher == "single"] == ["4", "4"]
-    assert sheet.close().notes[-1].startswith("DDP by torchrun failed\n  found  exit code 3")
+    assert sheet.close().notes[-1].startswith("DDP by torchrun: it failed\n  found  exit code 3")
 
 
 def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.Mo
     one, spawn = sheet.rows
     assert (one.values["tokens_per_second"], one.spread["tokens_per_second"].repeats) == (300, 3)
     assert (spawn.values["tokens_per_second"], spawn.spread["tokens_per_second"].repeats) == (200, 1)
-    assert sheet.close().notes == ["it failed"]
+    assert sheet.close().notes == ["DDP by spawn: it failed"]
 
 
 def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
