@@ -90,7 +90,7 @@ class Reductions:
         for piece in pieces(host):
             buffer = self._types.reduced(piece)
             if shared is not None and shared.may_spin:
-                shared.meet(clock)
+                shared.meet(clock, piece.nbytes)
                 self.comm.Allreduce(self._in_place, buffer, operation)
             else:
                 self._finish(clock, self.comm.Iallreduce, self._in_place, buffer, operation)

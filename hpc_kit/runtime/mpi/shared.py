@@ -15,6 +15,7 @@ import torch
 from torch.distributed import DistBackendError
 
 from hpc_kit.runtime.mpi.buffers import combine, in_torch
+from hpc_kit.runtime.mpi.faults import misfit
 from hpc_kit.runtime.mpi.waiting import SAFE
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ _NUMBERS = frozenset({
 """What torch can add up; it lacks arithmetic for the longer unsigned integers."""
 _LINE = 64
 _FLAGS = 4096
-_LEAVING, _AGREED = 16, 32
-"""Places among a rank's flags, each on a cache line of its own: that it leaves; rank 0's: whether all do."""
+_SIZES, _LEAVING, _AGREED = 1, 16, 32
+"""Places among a rank's flags, behind the count of its meetings: two sizes for which it has come; then, each on a
+cache line of its own, that it leaves, and rank 0's: whether all do."""
 _FREE, _KEEP = 1, 2
 
 
@@ -134,12 +136,12 @@ class SharedMemory:
         pieces = tensor.view(-1).split(PIECE // tensor.element_size())
         parity = self._parity
         self._give(pieces[0], areas[parity])
-        self.meet(clock)
+        self.meet(clock, tensor.nbytes)
         for number, piece in enumerate(pieces):
             self._reduce(piece, areas[parity], results[parity], name)
             if number + 1 < len(pieces):
                 self._give(pieces[number + 1], areas[1 - parity])
-            self.meet(clock)
+            self.meet(clock, tensor.nbytes)
             piece.copy_(results[parity][: piece.numel()])
             # What is written in turn was read by all before they came to the last meeting.
             parity = 1 - parity
@@ -169,10 +171,21 @@ class SharedMemory:
         for part in parts[2:]:
             combine(name, out, part, out)
 
-    def meet(self, clock: Clock) -> None:
-        """Wait until all are here, and see what they wrote before."""
+    def meet(self, clock: Clock, size: int) -> None:
+        """Wait until all are here, and see what they wrote before.
+
+        Args:
+            clock: How long to wait.
+            size: Bytes of the tensor that they meet for.
+
+        Raises:
+            DistBackendError: Others are here for another size; each rank sees that there are such.
+        """
         self._meetings += 1
         turn = self._meetings
+        # In turn: a quick rank tells its next size before a slow one has read this.
+        place = _SIZES + turn % 2
+        self._flags[self._rank][place] = size
         self._window.Sync()
         self._flags[self._rank][0] = turn
         for flag in self._others:
@@ -183,3 +196,6 @@ class SharedMemory:
                 else:
                     clock.pause()
         self._window.Sync()
+        for flag in self._others:
+            if flag[place] != size:
+                raise misfit(clock.what, f"another rank has come with {flag[place]} bytes")

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import distributed as dist
 
@@ -18,6 +19,9 @@ atexit.register((folder / f"early-{rank}").touch)
 metrics = (folder / f"metrics-{rank}").open("w")
 with hpc_kit.distributed(backend="mpi", timeout=60):
     atexit.register((folder / f"late-{rank}").touch)
+    odd = dist.new_group()
+    with pytest.raises(dist.DistBackendError, match=r"with \d+ bytes\n  the ranks' tensors do not fit one another"):
+        dist.all_reduce(torch.ones(1 << 20 if rank else 256), group=odd)
     if rank:
         dist.send(torch.zeros(100), 0)
         dist.recv(torch.zeros(1), 0, tag=1)  # never comes: the end of rank 0 ends this one
