@@ -211,4 +211,5 @@ def last_of_all(call: Callable[[int], object]) -> None:
     An exit handler would come before those that were registered earlier, logging's among them, and before the files
     that nobody has closed. What `sys` holds goes last.
     """
-    vars(sys)[_LAST] = _Last(call)
+    if _LAST not in vars(sys):  # another one in its place would let the first go, and end the process here
+        vars(sys)[_LAST] = _Last(call)
