@@ -60,8 +60,11 @@ effect for the reason given, or is refused; nothing is passed over in silence.
   with `--no-requeue`.
 - A log's folder that is missing is waited for, 3 seconds: jobs start here before a client that names it after the job
   has made it.
-- Whatever a job started is ended with it, as under proctrack/cgroup. The command `hostname` names the node;
-  the kernel's own name, which a program asks for by itself, is this machine's on every node.
+- Processes are tracked as by proctrack/cgroup, Slurm's default. Whatever a job started is ended with it. A signal goes
+  to the tasks of a step, and not to what these start; of a job that is cancelled or out of time, to the batch shell
+  alone besides. A program behind a shell (`srun bash -c "..."`) hears it where that shell says `exec`.
+- The command `hostname` names the node; the kernel's own name, which a program asks for by itself, is this machine's on
+  every node.
 - A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need. A
   command whose code cannot be loaded just then says so in a sentence, and submits nothing.
 - There is no heterogeneous job, no reservation, no preemption, and no accounting but the queue's records:

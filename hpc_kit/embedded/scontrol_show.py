@@ -197,7 +197,7 @@ def _config(state: State) -> str:
         "NEXT_JOB_ID": next_id,
         "OverTimeLimit": "0 min",
         "PreemptMode": "OFF",
-        "ProctrackType": "proctrack/linuxproc",
+        "ProctrackType": "proctrack/cgroup",
         "SchedulerType": "sched/builtin",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_CPU_MEMORY",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.embedded import processes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from hpc_kit.embedded.records import Step
     from hpc_kit.embedded.srun_clocks import Clocks
     from hpc_kit.embedded.srun_talk import Talk
@@ -44,13 +46,16 @@ class Manner(NamedTuple):
 class Ending:
     """How one step is ended before its time.
 
+    Args:
+        tasks: The pids of its tasks that run, at any moment.
+
     Attributes:
         cancelled: It was ended by somebody's order; `timed_out`: by its own time limit.
         killing: Its processes get SIGKILL from us.
         name: The step as users know it: `12.0`.
     """
 
-    def __init__(self, step: Step, manner: Manner, talk: Talk, clocks: Clocks) -> None:
+    def __init__(self, step: Step, manner: Manner, talk: Talk, clocks: Clocks, tasks: Collection[int]) -> None:
         self.cancelled = False
         self.timed_out = False
         self.killing = False
@@ -59,7 +64,9 @@ class Ending:
         self._manner = manner
         self._talk = talk
         self._clocks = clocks
+        self._tasks = tasks
         self._announced = False
+        self._stopped = False
 
     def terminate(self) -> None:
         """--kill-on-bad-exit: they are asked first."""
@@ -88,10 +95,12 @@ class Ending:
         self._ask(self._manner.job_kill_wait)
 
     def deliver(self, number: int) -> None:
-        """A signal for every process of the step."""
+        """A signal for the tasks, and not for what they have started, as proctrack/cgroup has it."""
         if number in {signal.SIGTERM, signal.SIGKILL}:
             self._announce()
-        processes.kill(self._processes(), number)
+        whole = number in {signal.SIGKILL, signal.SIGSTOP} or (number == signal.SIGCONT and self._stopped)
+        processes.kill(self._processes() if whole else self._tasks, number)
+        self._stopped = number == signal.SIGSTOP or (self._stopped and not whole)
 
     def kill(self) -> None:
         """SIGKILL, until nothing is left."""
@@ -101,7 +110,7 @@ class Ending:
             self._clocks.set("again", _AGAIN_SECONDS, self.kill)
 
     def _ask(self, kill_wait: float) -> None:
-        processes.terminate(self._processes())
+        processes.terminate(self._tasks)
         self._clocks.set("kill", kill_wait, self.kill)
 
     def _cancel(self, why: str) -> None:

@@ -1,6 +1,6 @@
 """What a job's supervisor tells a running srun: lines in a named pipe, `orders/<job>.<step>` in the state directory.
 
-The orders are `signal N`, to every process of the step; `cancel WHY`, to end it, where WHY is `TIME LIMIT` and the like
+The orders are `signal N`, to the tasks of the step; `cancel WHY`, to end it, where WHY is `TIME LIMIT` and the like
 or nothing; and `kill`, the end without asking.
 """
 

@@ -50,9 +50,9 @@ class Run:
         self._talk = talk
         self._inbox = inbox
         self._clocks = Clocks()
-        self.ending = Ending(step, manner, talk, self._clocks)
-        self._selector = selectors.DefaultSelector()
         self._running: dict[int, Task] = {}
+        self.ending = Ending(step, manner, talk, self._clocks, self._running.keys())
+        self._selector = selectors.DefaultSelector()
         self._ended: list[tuple[Task, int]] = []
         self._ends: dict[int, int] = {}
         self._interrupted = -9.0

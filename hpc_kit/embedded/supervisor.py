@@ -183,7 +183,9 @@ class Supervisor:
             batch.say_cancelled(self._stderr, self.job, why)
         for step in tree.running_steps(self.state, self.job):
             self._tell(step, f"cancel {why}".rstrip())
-        processes.terminate(tree.outside_steps(self.state, self.job))
+        # What the batch shell has started hears nothing, as under proctrack/cgroup.
+        if self._pid and self._status is None:
+            processes.terminate([self._pid])
 
     def _wind_up(self) -> None:
         """The script is over: what it left behind is killed, steps that still run are asked first."""
@@ -193,7 +195,6 @@ class Supervisor:
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
         for step in tree.running_steps(self.state, self.job):
             self._tell(step, "cancel")
-        processes.kill(tree.outside_steps(self.state, self.job), signal.SIGKILL)
 
     def _verdict(self) -> tuple[str, str]:
         """The state that the script's end means for the job, and the reason with it."""
@@ -211,6 +212,8 @@ class Supervisor:
             self._kill()
         if self._pid and self._status is None:
             return False
+        # With the batch shell goes what it has started.
+        processes.kill(tree.outside_steps(self.state, self.job), signal.SIGKILL)
         return not tree.all_of(self.state, self.job)
 
     def _kill(self) -> None:

@@ -117,7 +117,7 @@ SBATCH_SUPPORT: dict[str, Row] = {
     "reboot": Row(_KEPT, "this machine is not restarted"),
     "requeue": Row(_DONE),
     "reservation": Row(_KEPT, "there are no reservations; refused with `strict`"),
-    "signal": Row(_DONE, "to the steps, or `B:` to the batch shell; to the second, not up to 60 s early"),
+    "signal": Row(_DONE, "to the tasks of the steps, or `B:` to the batch shell; to the second, not up to 60 s early"),
     "sockets-per-node": _TOPOLOGY,
     "spread-job": _ONE_MACHINE,
     "switches": _ONE_MACHINE,

@@ -2,11 +2,12 @@
 
 One task a node runs this; it is torchrun with all of its options. The step says how many nodes there are, which one
 this is and where they meet; the agent in which the store lives leaves last, so that no other one loses it at the end;
-each worker runs under `hpc_kit.runtime`; and a failure is told in one line.
+each worker runs under `hpc_kit.runtime`; SIGUSR1 and SIGUSR2 go on to the workers; and a failure is told in one line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 _ONE_NODE = {"1", "1:1"}
 _KILLED = 128
 
+SIGNALS_VARIABLE = "HPC_KIT_SIGNALS"
+"""What a job's script says of its Slurm: whether that signals the `tasks` of a step only, or `all` processes."""
+
 
 def main(words: list[str]) -> int:
     """Run the agent of this node; its exit code is that of the worker that failed first here."""
@@ -54,6 +58,7 @@ def _run_agent(words: list[str]) -> int:
         world = agents(resolve(os.environ), options.nnodes)
         notice.warn(world)
         program = Path(options.training_script)
+        _hear_user_signals()
         meeting = rendezvous.meet(world, timeout=seconds_of(None, os.environ), program=program)
         for name in ssh.VARIABLES:
             os.environ.pop(name, None)
@@ -105,6 +110,21 @@ def _prepare(meeting: Meeting, options: Namespace) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     if "LOGLEVEL" not in os.environ:
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+
+
+def _hear_user_signals() -> None:
+    """Pass on to the workers what torchrun would end of; where Slurm tells all processes, they know already."""
+
+    def pass_on(number: int, _frame: object) -> None:
+        if os.environ.get(SIGNALS_VARIABLE) == "all":
+            return
+        for children in Path("/proc/self/task").glob("*/children"):
+            for pid in children.read_text().split():
+                with contextlib.suppress(ProcessLookupError):  # torchrun makes each worker lead a group
+                    os.killpg(int(pid), number)
+
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, pass_on)
 
 
 def _threads(nproc_per_node: str) -> int:

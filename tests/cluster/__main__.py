@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from . import cgroups
 from .cluster import Cluster, ClusterError, install_packages
 from .settings import CONTROLLER, Names, Settings, carried, default_root, load
 
@@ -74,6 +75,8 @@ def up(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     started = Cluster(settings).up()
     took = f"up in {time.monotonic() - began:.1f} s" if started else "was up already"
+    if not cgroups.available():
+        print("processes are tracked by proctrack/linuxproc: this machine has no freezer of cgroup v1")
     print(f"cluster {settings.name} {took}: hosts {', '.join(settings.hosts)}; shared directory {settings.work}")
     print(f"  python -m tests.cluster --name {settings.name} exec -- sinfo")
     return 0

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import config, daemons, hosts, processes
+from . import cgroups, config, daemons, hosts, processes
 from .settings import CONTROLLER, Settings, load
 
 if TYPE_CHECKING:
@@ -50,9 +50,8 @@ def missing() -> str | None:
     absent = missing_packages()
     if absent:
         return f"not installed: apt-get install {' '.join(absent)}"
-    tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--mount", "true"], check=False, capture_output=True, text=True
-    )
+    spaces = ["--net", "--uts", "--mount", "--cgroup"]
+    tried = subprocess.run(["unshare", *spaces, "true"], check=False, capture_output=True, text=True)
     return f"this root may not make namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
@@ -224,6 +223,7 @@ class Cluster:
             (settings.private(host) / "hosts").write_text(config.hosts_file(settings, host))
         settings.conf.write_text(config.slurm_conf(settings))
         (settings.etc / "gres.conf").write_text(config.gres_conf(settings))
+        (settings.etc / "cgroup.conf").write_text(config.cgroup_conf())
         if settings.accounting:
             dbd = settings.etc / "slurmdbd.conf"
             dbd.touch(mode=0o600)
@@ -231,6 +231,7 @@ class Cluster:
 
     def _clear(self) -> None:
         processes.end_all(self.settings.own)
+        cgroups.clear(self.settings)
         found = load(self.settings.root)
         if not self.settings.root.exists():
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from . import cgroups
 from .settings import CONTROLLER, Names, Settings
 
 DATABASE_PORT = 3306
@@ -40,7 +41,7 @@ def slurm_values(settings: Settings) -> dict[str, str]:
         "SlurmdLogFile": f"{own}/slurmd.log",
         "SlurmctldDebug": "info",
         "SlurmdDebug": "info",
-        "ProctrackType": "proctrack/linuxproc",
+        "ProctrackType": "proctrack/cgroup" if cgroups.available() else "proctrack/linuxproc",
         "TaskPlugin": "task/none",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_CPU_Memory",
@@ -97,6 +98,11 @@ def slurm_conf(settings: Settings) -> str:
         f"PartitionName=high Nodes={nodes} PriorityTier=10 PreemptMode=OFF {times}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def cgroup_conf() -> str:
+    """cgroup.conf: nothing is limited, processes are only found again."""
+    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 
 def gres_conf(settings: Settings) -> str:

@@ -67,7 +67,7 @@ def faulty(_to_be_broken: Cluster) -> Iterator[Cluster]:
 REAL = "real Slurm"
 """The property of a test that wants one."""
 
-FIXTURES = {"cluster", "other", "faulty", "munge"}
+FIXTURES = {"cluster", "tracked", "other", "faulty", "munge"}
 
 
 def count(item: pytest.Item) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import cgroups
 from .processes import host_of
 from .settings import CONTROLLER, Settings
 
@@ -29,7 +30,7 @@ def holder(settings: Settings, host: str) -> int | None:
 def enter(pid: int, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
     """The command line that runs `argv` on the host held by `pid`."""
     where = [] if cwd is None else [f"--wdns={cwd}"]
-    return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", *where, "--", *argv]
+    return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--cgroup", *where, "--", *argv]
 
 
 def start_hosts(settings: Settings) -> dict[str, int]:
@@ -49,7 +50,9 @@ def start_hosts(settings: Settings) -> dict[str, int]:
 
 def _hold(settings: Settings, host: str, origin: Sequence[str] = ()) -> None:
     log = settings.private(host) / "host.log"
-    argv = ["setsid", "--fork", *origin, "unshare", "--net", "--uts", "--mount", "sh", "-euc", _setup(settings, host)]
+    # Who moves into a cgroup first has it for the top of all that it sees.
+    moved = "\n".join([*cgroups.join(settings, host), 'exec unshare --net --uts --mount --cgroup "$@"'])
+    argv = ["setsid", "--fork", *origin, "sh", "-euc", moved, "sh", "sh", "-euc", _setup(settings, host)]
     with log.open("w") as stream:
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd="/")
 
@@ -62,6 +65,7 @@ def _setup(settings: Settings, host: str) -> str:
         "ip link set lo up",
         f"mount --bind {shlex.quote(str(settings.private(host)))} {own}",
         f"mount --bind {own}/hosts /etc/hosts",
+        *cgroups.take(settings, host),
     ]
     if host == CONTROLLER and settings.small:
         disk = shlex.quote(str(settings.small_disk))

@@ -124,7 +124,7 @@ def machine() -> dict[str, object]:
     return {
         "mounts": {mount for mount in mounts if "cluster-other" in mount},
         "devices": {path.name for path in Path("/sys/class/net").iterdir()},
-        "cgroups": {str(path) for path in Path("/sys/fs/cgroup").rglob("*slurm*")},
+        "cgroups": {str(path) for path in Path("/sys/fs/cgroup").rglob("*cluster-other*")},
         "hosts": Path("/etc/hosts").read_text(),
         "shm": {path.name for path in Path("/dev/shm").iterdir() if "other" in path.name},
         "root": Settings(name="other").root.exists(),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from . import Cluster, ClusterError, cases, moments
+from . import Cluster, ClusterError, cases, cgroups, moments
 from .config import hosts_file, slurm_conf
 from .fixture import need_a_cluster
 from .settings import Names, Settings, load
@@ -51,6 +51,14 @@ def test_without_accounting_nothing_is_booked() -> None:
 def test_a_line_of_slurm_conf_can_be_replaced() -> None:
     lines = slurm_conf(replace(RING, slurm={"KillWait": "30"})).splitlines()
     assert [line for line in lines if line.startswith("KillWait")] == ["KillWait=30"]
+
+
+@pytest.mark.parametrize(("there", "tracked"), [(True, "proctrack/cgroup"), (False, "proctrack/linuxproc")])
+def test_processes_are_tracked_by_cgroups_where_there_are_some(
+    there: bool, tracked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "available", lambda: there)
+    assert f"ProctrackType={tracked}" in slurm_conf(RING).splitlines()
 
 
 def test_settings_are_read_back_as_they_were_written(tmp_path: Path) -> None:

@@ -101,6 +101,19 @@ def test_the_real_scheduler_says_when_a_job_would_start(checkout: Project) -> No
     assert set(after.split()) == set(before.split())
 
 
+@pytest.mark.timeout(300)
+def test_mpirun_reaches_all_nodes_where_sbatch_exports_nothing(checkout: Project) -> None:
+    need_library("ddp_mpirun")
+    shown = ["bash", "-c", 'echo "$RANK on $(uname -n)"']
+    as_root = [word for name in checkout.environ for word in ("--set", f"env.{name}=1")]
+    changes = ["--set", "launch.launcher=mpirun", "--export", "NONE", *as_root]
+    job = checkout.submit("-j", "2x1", "--time", "5", *changes, "--standalone", "--", *shown)
+    state = checkout.await_end(job, patience=250)
+    run = next(checkout.folder.glob(f"runs/*/{job}"))
+    said = [(run / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+    assert (state, said) == ("COMPLETED", ["0 on n1\n", "1 on n2\n"]), (run.parent / f"{job}.log").read_text()
+
+
 @pytest.mark.timeout(600)
 def test_a_standalone_script_trains_under_a_python_without_hpc_kit(checkout: Project) -> None:
     python = str(interpreter(checkout.folder / "other python"))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -94,11 +95,32 @@ def test_with_status_disabled_an_interrupt_goes_to_the_tasks(inside: Inside) -> 
     assert (said.status, said.out) == (0, ["0 got it", "1 got it"])
 
 
-def test_signals_reach_the_programs_below_a_tasks_shell(inside: Inside) -> None:
+@pytest.mark.parametrize(("start", "code"), [("bash below.sh; exit 0", 0), ("exec bash below.sh", 7)])
+def test_a_signal_goes_to_the_task_and_not_to_what_it_started(inside: Inside, start: str, code: int) -> None:
     (inside.folder / "below.sh").write_text(f"trap 'exit 7' USR1; {LIVE}\n")
-    process = running(inside, "trap : USR1; bash below.sh; exit $?")
+    process = running(inside, f"trap : USR1; {start}")
     process.send_signal(signal.SIGUSR1)
-    assert inside.end(process).status == 7
+    if not code:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        (inside.folder / "over").touch()
+    assert inside.end(process).status == code
+
+
+def test_a_step_is_stopped_and_goes_on_as_a_whole(inside: Inside) -> None:
+    process = running(inside, f"bash -c '{LIVE}' & echo $! > below-$SLURM_PROCID; wait")
+    below = [int((inside.folder / f"below-{rank}").read_text()) for rank in (0, 1)]
+    inside.slurm.said("scancel", "-s", "STOP", step_of(inside))
+    wait_for(lambda: [state(pid) for pid in below] == ["T", "T"])
+    inside.slurm.said("scancel", "-s", "CONT", step_of(inside))
+    wait_for(lambda: "T" not in [state(pid) for pid in below])
+    (inside.folder / "over").touch()
+    assert inside.end(process).status == 0
+
+
+def state(pid: int) -> str:
+    """R, S, or T for one that is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
 def test_scancel_signals_the_tasks_of_a_step(inside: Inside) -> None:

@@ -94,6 +94,15 @@ def test_a_running_job_is_cancelled(slurm: Slurm) -> None:
     slurm.said("scancel", str(job_id))
 
 
+def test_what_a_cancelled_script_has_started_is_not_asked(slurm: Slurm) -> None:
+    below = "trap 'echo below >> heard' TERM; echo ready > ready; while :; do sleep 0.05; done"
+    job_id = slurm.submit(f"trap 'echo shell >> heard; sleep 0.5; exit 0' TERM\nbash -c \"{below}\" &\nwait")
+    wait_for(lambda: ready(slurm))
+    slurm.said("scancel", str(job_id))
+    slurm.until(job_id, "CANCELLED")
+    assert slurm.log("heard") == "shell\n"
+
+
 def test_a_waiting_job_is_cancelled_and_never_starts(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--begin=now+1hour")
     slurm.said("scancel", str(job_id))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -143,6 +145,38 @@ def test_an_agent_that_is_stopped_ends_without_a_word(
 ) -> None:
     assert ends(monkeypatch, SignalException("stopped", signal.SIGTERM)) == 143
     assert capsys.readouterr().err == ""
+
+
+WORKER = "trap 'echo heard; exit' USR1; echo up; while :; do sleep 0.02; done"
+
+
+@pytest.mark.parametrize(("slurm_tells", "heard"), [("all", False), ("tasks", True), ("", True)])
+def test_what_torchrun_would_end_of_goes_to_its_workers(
+    options: list[Namespace], monkeypatch: pytest.MonkeyPatch, slurm_tells: str, heard: bool
+) -> None:
+    monkeypatch.setenv("HPC_KIT_SIGNALS", slurm_tells)
+    said: list[str] = []
+
+    def run_one_worker(seen: Namespace) -> None:
+        options.append(seen)
+        argv = ["bash", "-c", f"{WORKER} & wait"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as worker:
+            assert worker.stdout is not None
+            said.append(worker.stdout.readline())
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.2)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            said.append(worker.stdout.readline())
+
+    monkeypatch.setattr(run, "run", run_one_worker)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    try:
+        assert main(["train.py"]) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert said == ["up\n", "heard\n" if heard else ""]
 
 
 def test_agents_that_do_not_meet_are_told_without_traceback(

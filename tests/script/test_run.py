@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -34,6 +35,11 @@ done
 exit "${SRUN_STATUS:-$worst}"
 """
 
+SCONTROL = """#!/bin/bash
+# Tells one thing of the configuration.
+[ "$*" = "show config" ] && printf '%-23s = %s\\n' ${CONFIG-ProctrackType proctrack/cgroup}
+"""
+
 GETENT = """#!/bin/bash
 # A name service that knows one address, or none.
 [ -n "${ADDRESS-10.0.0.1}" ] && for each in ${ADDRESS-10.0.0.1}; do echo "$each      STREAM $2"; done
@@ -48,17 +54,24 @@ def run(project: Path) -> Run:
     srun.write_text(SRUN)
     names = project / "bin" / "getent"
     names.write_text(GETENT)
-    for file in (srun, names):
+    config = project / "bin" / "scontrol"
+    config.write_text(SCONTROL)
+    for file in (srun, names, config):
         file.chmod(0o755)
 
     def start(
-        *command: str, standalone: bool = False, set: dict[str, object] | None = None, **variables: str
+        *command: str,
+        standalone: bool = False,
+        set: dict[str, object] | None = None,
+        stdin: IO[str] | None = None,
+        **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         changes = {"command": list(command), "name": "job", "resources.ntasks_per_node": 2, **(set or {})}
         text = render("single", "slurm", set=changes, standalone=standalone, root=project)
         environ = {**os.environ, "PATH": f"{project}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
         environ |= {"SLURMD_NODENAME": "n1", **variables}
-        return subprocess.run(["bash", "-c", text], env=environ, capture_output=True, text=True, timeout=60)
+        argv = ["bash", "-c", text]
+        return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, stdin=stdin)
 
     return start
 
@@ -268,28 +281,133 @@ def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project:
     assert "--output=runs/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()
 
 
-SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT", "XCPU", "TSTP", "TTIN", "TTOU")
-"""What `--signal` takes by name, but for KILL and STOP, which nobody can catch."""
+STOPS = ("TSTP", "TTIN", "TTOU")
+SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "XCPU", *STOPS)
+"""What `--signal` takes by name, but for KILL and STOP, which nobody can catch, and CONT, which wakes."""
 
 
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [
+        ("ProctrackType proctrack/cgroup", "tasks"),
+        ("SignalChildrenProcesses no", "tasks"),
+        ("SignalChildrenProcesses yes", "all"),
+        ("ProctrackType proctrack/linuxproc", "all"),
+        ("ProctrackType proctrack/pgid", "all"),
+    ],
+)
+def test_the_script_knows_whom_its_slurm_signals(run: Run, project: Path, config: str, known: str) -> None:
+    done = run("bash", "-c", 'printf %s "$HPC_KIT_SIGNALS" >known', CONFIG=config, HPC_KIT_SIGNALS="of another cluster")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (project / "known").read_text() == known
+
+
+HEARS = """
+count=0
+trap "count=\\$((count + 1)); touch heard" {name}
+touch ready
+until [ -e over ]; do sleep 0.02; done
+exit $((count + 4))
+"""
+
+
+@pytest.mark.parametrize("known", ["tasks", "all"])
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_signal_to_the_whole_task_lets_the_program_end_as_it_will(project: Path, run: Run, name: str) -> None:
-    """Slurm signals every process of a step, so the shell around the program, too."""
+def test_the_program_hears_a_signal_once_and_ends_as_it_will(project: Path, name: str, known: str) -> None:
+    """By default Slurm signals the task, which is the shell around the program; else all processes of the step."""
     text = render("single", "slurm", set={"command": ["x"]}, root=project)
     task = text.partition("task='\n")[2].partition("'\n")[0]
-    program = f'trap "exit 5" {name}; touch ready; while :; do sleep 0.05; done'
-    environ = {**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project)}
-    argv = ["bash", "-c", task, "task", "bash", "-c", program]
-    process = subprocess.Popen(argv, env=environ, start_new_session=True)
+    own = {"SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project), "HPC_KIT_SIGNALS": known}
+    argv = ["bash", "-c", task, "task", "bash", "-c", HEARS.format(name=name)]
+    process = subprocess.Popen(argv, env={**os.environ, **own}, cwd=project, start_new_session=True)
     try:
-        deadline = time.monotonic() + 20
-        while not (project / "ready").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.Signals[f"SIG{name}"])
+        await_file(project / "ready")
+        send = os.kill if known == "tasks" else os.killpg
+        send(process.pid, signal.Signals[f"SIG{name}"])
+        await_file(project / "heard")
+        if name in STOPS:
+            time.sleep(0.1)  # the shell may not yet have stopped
+            send(process.pid, signal.SIGCONT)
+        (project / "over").touch()
         assert process.wait(timeout=20) == 5
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert FirstFailure.parse((project / FIRST_FAILURE).read_text()) is not None
+
+
+def test_a_signal_that_comes_together_with_cont_is_not_lost(project: Path) -> None:
+    """Slurm wakes a process before it tells it to end; both may be pending when the shell gets to run."""
+    text = render("single", "slurm", set={"command": ["x"]}, root=project)
+    task = text.partition("task='\n")[2].partition("'\n")[0]
+    environ = {**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project)}
+    argv = ["bash", "-c", task, "task", "bash", "-c", 'trap "exit 5" TERM; touch ready; while :; do sleep 0.02; done']
+    process = subprocess.Popen(argv, env=environ, cwd=project, start_new_session=True)
+    try:
+        await_file(project / "ready")
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+            os.kill(process.pid, number)
+        assert process.wait(timeout=20) == 5
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_a_program_that_is_stopped_goes_on(project: Path) -> None:
+    text = render("single", "slurm", set={"command": ["x"]}, root=project)
+    task = text.partition("task='\n")[2].partition("'\n")[0]
+    environ = {**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project)}
+    argv = [
+        "bash",
+        "-c",
+        task,
+        "task",
+        "bash",
+        "-c",
+        "echo $$ >pid; touch ready; until [ -e over ]; do sleep 0.02; done",
+    ]
+    # In this session, as a task is in slurmstepd's: a group without a parent there cannot be stopped.
+    process = subprocess.Popen(argv, env=environ, cwd=project, process_group=0)
+    try:
+        await_file(project / "ready")
+        program = int((project / "pid").read_text())
+        os.kill(process.pid, signal.SIGTSTP)
+        await_state(process.pid, "T")
+        await_state(program, "T")
+        os.kill(process.pid, signal.SIGCONT)
+        (project / "over").touch()
+        assert process.wait(timeout=20) == 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def await_state(pid: int, wanted: str) -> None:
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def await_file(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_program_has_its_input_and_hears_interrupts(run: Run, project: Path) -> None:
+    (project / "input").write_text("a line")
+    shown = "trap -p >traps; cat >input-seen; kill -INT $$; sleep 5"
+    with (project / "input").open() as stream:
+        done = run("bash", "-c", shown, stdin=stream)
+    assert done.returncode == 130
+    assert ((project / "traps").read_text(), (project / "input-seen").read_text()) == ("", "a line")
+
+
+def test_a_program_that_is_not_there_is_named(run: Run, project: Path) -> None:
+    done = run("no-such-program")
+    assert (done.returncode, "no-such-program: not found" in done.stderr) == (127, True)

@@ -23,9 +23,10 @@ def untrapped_signal(subject: Subject) -> Iterator[Fault]:
     limit; what the program is left is KillWait (30 seconds) at most. With a trap, but a launch line in the foreground,
     bash runs the trap only after that line has ended, which is too late.
 
-    Mend: without `B:` the signal goes to the program, through srun; or `trap '...' USR1` in the script, with
-    `srun ... & pid=$!` and `wait "$pid"`.
-    Documented: sbatch(1), --signal; bash(1), SIGNALS.
+    Mend: without `B:` the signal goes to the tasks that srun starts. By default (proctrack/cgroup) what a task starts
+    in its turn does not hear it: a script that srun runs ends in `exec python ...`. Or `trap '...' USR1` in the
+    batch script, with `srun ... & pid=$!` and `wait "$pid"`.
+    Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
     """
     script = subject.script
     sent = _signal(script)
@@ -36,7 +37,7 @@ def untrapped_signal(subject: Subject) -> Iterator[Fault]:
     if not traps:
         if sent.number not in _HARMLESS:
             what = f"--signal={value} ends the batch script: it has no trap for it"
-            remedy = f"--signal={value.partition(':')[2]}, which goes to the program; or a trap"
+            remedy = f"--signal={value.partition(':')[2]}, which goes to srun's tasks; or a trap"
             yield Fault(line, column, what, remedy, (), "warning" if script.sources_others else None)
         return
     found = fate(script)

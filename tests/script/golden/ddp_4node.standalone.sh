@@ -25,11 +25,12 @@ export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
-# Each worker runs in this shell, which notes who fails first. A signal is for the program: the shell waits for its end.
+# Each worker runs in this shell, which notes who fails first.
 # shellcheck disable=SC2016  # expanded in the worker, not here
 worker='
 unset LOGLEVEL
 exec >>"$HPC_KIT_RUN/rank-$RANK.log" 2>&1
+# Who signals this shell signals the program as well: the shell waits for its end.
 trap : HUP INT QUIT ABRT ALRM TERM USR1 USR2 XCPU TSTP TTIN TTOU
 "$@" && exit
 code=$?
