@@ -11,6 +11,12 @@ from hpc_kit.script.shell.trace import Step, Trace
 from hpc_kit.script.shell.values import Environment, Read, Text
 from hpc_kit.script.stages import AGENTS, BUILTINS, HELPERS, MULTIPLIERS, Code, Stage
 
+COUNTS = frozenset({
+    "nodes", "ntasks", "ntasks-per-node", "n", "np", "npernode", "nnodes", "nproc-per-node", "num-machines",
+    "num-processes", "num-gpus",
+})  # fmt: skip
+"""Options that say how many nodes, tasks or processes there are."""
+
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
@@ -49,6 +55,11 @@ class Launch(NamedTuple):
     def agent(self) -> Stage | None:
         """The torchrun, accelerate or deepspeed in it."""
         return self.stage(*AGENTS)
+
+    @property
+    def by_default(self) -> bool:
+        """A count in it may come from outside; what is known is the default alone."""
+        return any(stage.options[name].default for stage in self.stages for name in COUNTS & stage.options.keys())
 
     @property
     def repeated(self) -> bool:

@@ -14,7 +14,7 @@ from hpc_kit.script.shell.csh import CSH, as_sh
 from hpc_kit.script.shell.parse import Parsed, parse
 from hpc_kit.script.shell.trace import Assigned, Step, Trace, seed
 from hpc_kit.script.shell.values import Environment
-from hpc_kit.script.stages import SHELLS
+from hpc_kit.script.stages import SHELLS, Stage
 from hpc_kit.slurm.directives import Directives
 
 
@@ -144,6 +144,12 @@ class Script:
     def assigned(self) -> list[Assigned]:
         """Every variable that is given a value, in order."""
         return self._trace[0].assigned
+
+    def tells(self, agent: Stage, option: str) -> bool:
+        """The environment gives torchrun an option that its line does not: PET_NNODES is --nnodes."""
+        name = "PET_" + option.upper().replace("-", "_")
+        told = any(each.name == name for each in self.assigned)
+        return told and agent.kind == "torchrun" and option not in agent.options
 
     @property
     def launches(self) -> tuple[Launch, ...]:

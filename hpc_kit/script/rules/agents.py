@@ -50,6 +50,7 @@ def lonely_agents(subject: Subject) -> Iterator[Fault]:
             first = agent.words[0]
             what, remedy, evidence = fault
             doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _meets(agent))
+            doubtful = doubtful or launch.by_default
             lines = (evidence, launch.step.line)
             yield Fault(first.line, first.column, what, remedy, lines, "warning" if doubtful else None)
 
@@ -86,7 +87,10 @@ def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str,
         return None
     line = script.line_of("nodes", "ntasks")
     alone = launch.multiplier is None and launch.stage("ssh") is None
-    if (geometry.per_node != 1 and not alone) or (alone and _elsewhere(agent)):
+    # Elements of an array may be each other's nodes.
+    if (geometry.per_node != 1 and not alone) or (alone and (_elsewhere(agent) or "array" in script.options)):
+        return None
+    if script.tells(agent, "nnodes"):
         return None
     if geometry.nodes < told[0]:
         what = f"{agent.kind} waits for {told[0]} nodes, and there {_are(geometry.nodes)}"

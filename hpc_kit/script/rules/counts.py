@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpc_kit.script.geometry import Geometry, node_counts
 from hpc_kit.script.launched import Launch
-from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.stages import Stage
 
 
@@ -76,6 +76,8 @@ def processes_and_gpus(subject: Subject) -> Iterator[Fault]:
     (launch,) = training
     geometry, agent = script.geometry_of(launch), launch.agent
     gpus, processes = geometry.gpus_per_node, _processes_on_node(launch, geometry)
+    if agent is not None and script.tells(agent, "nproc-per-node"):
+        return
     if not gpus or processes is None or processes == gpus:
         return
     first = (agent or launch.multiplier or launch.program).words[0]
@@ -83,7 +85,8 @@ def processes_and_gpus(subject: Subject) -> Iterator[Fault]:
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
     if processes > gpus:
         what = f"{processes} processes a node, and {count}: no device for the others"
-        yield Fault(first.line, first.column, what, "one process a GPU", lines, None if agent else "warning")
+        sure: Severity | None = None if agent and not launch.by_default else "warning"
+        yield Fault(first.line, first.column, what, "one process a GPU", lines, sure)
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} a node, and {count}: the others are idle"
         yield Fault(first.line, first.column, what, f"{gpus} processes a node, or fewer GPUs", lines, "warning")

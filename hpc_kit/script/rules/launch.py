@@ -10,9 +10,10 @@ from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.rules.counts import processes
-from hpc_kit.script.stages import HELPERS, Stage
+from hpc_kit.script.stages import CONTAINERS, HELPERS, Stage
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
+_RUNS = frozenset({"exec", "run", "start"})
 _RANKS = re.compile(r"(\w+_)?(RANK|PROCESS_ID|PROCID|NODE_ID|NODEID|MACHINE_ID|LOCALID)\Z")
 
 
@@ -70,7 +71,8 @@ def _idle_nodes(script: Script) -> Iterator[Fault]:
         first = srun.words[0]
         what = f"srun starts this on {nodes} of the job's {job} nodes: the others are idle"
         lines = (script.line_of("nodes"), training[0].step.line)
-        yield Fault(first.line, first.column, what, f"srun without -N and -n, or --nodes={nodes} for the job", lines)
+        remedy = f"srun without -N and -n, or --nodes={nodes} for the job"
+        yield Fault(first.line, first.column, what, remedy, lines, "warning" if training[0].by_default else None)
 
 
 def _idle_components(script: Script) -> Iterator[Fault]:
@@ -93,10 +95,18 @@ def _nothing_unknown(script: Script) -> bool:
         if (
             launch.stage("ssh")
             or program.name in _OTHER_WAYS
+            or _hidden(program)
             or (program.kind in {"program", "shell"} and program.name not in HELPERS)
         ):
             return False
     return True
+
+
+def _hidden(program: Stage) -> bool:
+    """A container runs something that is not known."""
+    texts = [word.text for word in program.words[1:]]
+    contained = program.name in {*CONTAINERS, "docker", "enroot"} and not _RUNS.isdisjoint(texts)
+    return contained and (HELPERS - _OTHER_WAYS).isdisjoint(texts)
 
 
 def _asked(geometry: Geometry) -> tuple[str, tuple[str, ...]]:

@@ -38,9 +38,20 @@ def broken_lines(subject: Subject) -> Iterator[Fault]:
     for number, line in enumerate(script.lines[1:], start=2):
         above = script.lines[number - 2]
         going_on = above.endswith("\\") and number - 1 not in script.comments
-        if number in script.comments and going_on and line.lstrip().startswith("#") and line.endswith("\\"):
+        if going_on and _is_comment(script, number) and line.endswith("\\") and _meant_to_go_on(script, number):
             what = "this comment ends the command above: what follows is a command of its own"
             yield Fault(number, 1, what, "remove the comment, or move it above the command", (number - 1, number + 1))
+
+
+def _is_comment(script: Script, number: int) -> bool:
+    return number in script.comments and script.lines[number - 1].lstrip().startswith("#")
+
+
+def _meant_to_go_on(script: Script, number: int) -> bool:
+    """The last of the comments from a line on has its backslash, and something follows."""
+    while _is_comment(script, number + 1):
+        number += 1
+    return script.lines[number - 1].endswith("\\") and any(line.strip() for line in script.lines[number : number + 1])
 
 
 @rule("KIT108")

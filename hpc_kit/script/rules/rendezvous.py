@@ -9,6 +9,7 @@ from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.values import Text
+from hpc_kit.script.shell.words import Word
 from hpc_kit.script.stages import Stage
 
 EPHEMERAL = (32768, 60999)
@@ -40,8 +41,11 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
     remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
     on_each = f"another machine on each of the {max(script.geometry_of(launch).least_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
-    places = [each.value for each in script.assigned if each.name == "MASTER_ADDR"]
-    own = [each.value for each in script.assigned if each.name == "MASTER_ADDR" and each.task]
+    addresses = [each for each in script.assigned if each.name == "MASTER_ADDR"]
+    elsewhere = [each for each in addresses if not _names_itself(each.value.text, own=each.task)]
+    addresses = [each for each in addresses if not any(each.instead_of(other) for other in elsewhere)]
+    places = [each.value for each in addresses]
+    own = [each.value for each in addresses if each.task]
     for launch in wide:
         agent = launch.agent
         option = agent.option(*_ADDRESS_OPTIONS) if agent else None
@@ -56,8 +60,13 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
         places += _urls(launch)
     for text in places:
         host = re.sub(r"(?<=[^:]):\d+\Z", "", text.text)
-        if (text.known and _LOOPBACK.match(host)) or (text in own and _THIS_HOST.match(host)):
+        if _names_itself(host, own=text in own):
             yield Fault(text.line, text.column, f"{host} is {on_each}", remedy, lines)
+
+
+def _names_itself(host: str, *, own: bool) -> bool:
+    """Each host takes this name for itself; `own`: each expands it."""
+    return bool(_LOOPBACK.match(host) or (own and _THIS_HOST.match(host)))
 
 
 def _default_host(agent: Stage) -> str | None:
@@ -137,6 +146,13 @@ def _urls(launch: Launch) -> list[Text]:
     return [word.part(match.start(1), match.end(1)) for word, match in found if match]
 
 
+_HANDED_ON = (
+    r"\b(export|declare|typeset)\b[^\n;]*\b{}\b",
+    r"--export[= ]\S*{}=",
+    r"-x +{}\b",
+    r"\s(-e|--env)[= ]+\S*(?<![\w${{]){}\b",
+)
+"""How a script's text hands a variable on: by the shell, srun, mpirun, or into a container."""
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
@@ -153,8 +169,12 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
     """
     script = subject.script
     started = [launch for launch in script.launches if launch.trains]
-    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    lines = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    text = lines.replace("\\\n", " ")
     if not started or not script.is_shell or re.search(r"set\s+(-\w*a|-o\s+allexport)", text):
+        return
+    if any(word.parts[:1] and word.parts[0].kind != "text" for word in _export_words(script)):
+        # What is exported is not known.
         return
     quoted = [
         part.text for launch in started for word in launch.step.command.words for part in word.parts if part.quoted
@@ -162,8 +182,9 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assigned if _READ_BY_PROGRAMS.match(each.name)):
         places = [each for each in script.assigned if each.name == name]
-        given = re.search(rf"\b(export|declare|typeset)\b[^\n;]*\b{name}\b|--export[= ]\S*{name}=|-x +{name}\b", text)
-        if given or any(each.exported or each.task for each in places):
+        if any(re.search(each.format(name), text) for each in _HANDED_ON) or any(
+            each.exported or each.task for each in places
+        ):
             continue
         first, mention = places[0], rf"\$\{{?{name}\b"
         if any(re.search(mention, each) for each in quoted):
@@ -172,7 +193,7 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
             continue
         else:
             what = f"{name} is not exported: no program sees it"
-        sure = "put nothing" in what
+        sure = "put nothing" in what and not script.sources_others
         yield Fault(
             first.line,
             max(1, first.column - len(name) - 1),
@@ -181,6 +202,10 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
             (),
             None if sure else "warning",
         )
+
+
+def _export_words(script: Script) -> list[Word]:
+    return [word for step in script.steps if step.name == "export" for word in step.command.words[1:]]
 
 
 @rule("KIT311", "warning")

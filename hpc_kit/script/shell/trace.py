@@ -60,7 +60,10 @@ class Step(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """A variable that is given a value; `literal`: the value is written there, nothing in it is expanded."""
+    """A variable that is given a value; `literal`: the value is written there, nothing in it is expanded.
+
+    `place`: where the assignment stands, unless a command line gives it to its program.
+    """
 
     name: str
     value: Text
@@ -70,6 +73,18 @@ class Assigned(NamedTuple):
     line: int
     column: int
     number: int
+    place: Place | None = None
+
+    def instead_of(self, other: Assigned) -> bool:
+        """Both give the same variable a value, in two branches of an `if` or `case`: one of them alone runs."""
+        if self.name != other.name or self.place is None or other.place is None:
+            return False
+        return any(
+            here.compound is there.compound and here.block is not there.block
+            for here in self.place.outward()
+            for there in other.place.outward()
+            if here.compound is not None and here.compound.kind in {"if", "case"}
+        )
 
 
 class Trace:
@@ -151,7 +166,7 @@ class Trace:
         words = tuple(text for word in command.words for text in expand(word, environment))
         step = Step(command, words, place, self.errexit, self.pipefail, environment.task, self._document(command))
         for assignment in command.assignments:
-            self._assign(assignment, exported=self.allexport or bool(words), keep=not words)
+            self._assign(assignment, place, exported=self.allexport or bool(words), keep=not words)
         self.steps.append(step)
         if not words:
             return
@@ -192,16 +207,13 @@ class Trace:
         place = (value.line, value.column, len(self.steps))
         self.assigned.append(Assigned(name, value, literal, True, task, *place))  # noqa: FBT003 - a row
 
-    def _assign(self, assignment: Assignment, *, exported: bool, keep: bool) -> None:
+    def _assign(self, assignment: Assignment, place: Place, *, exported: bool, keep: bool) -> None:
         environment, word = self.environment, assignment.value
         value = expand_value(word, environment)
         literal = word.elements is None and all(part.kind == "text" for part in word.parts)
         exported = exported or assignment.name in environment.exported
-        self.assigned.append(
-            Assigned(
-                assignment.name, value, literal, exported, environment.task, word.line, word.column, len(self.steps)
-            )
-        )
+        where = (word.line, word.column, len(self.steps), place)
+        self.assigned.append(Assigned(assignment.name, value, literal, exported, environment.task, *where))
         if not keep:
             return
         if assignment.indexed:
@@ -223,7 +235,7 @@ class Trace:
         for word in step.command.words[1:]:
             assignment = as_assignment(word)
             if assignment is not None:
-                self._assign(assignment, exported=exported, keep=True)
+                self._assign(assignment, step.place, exported=exported, keep=True)
             elif exported and word.plain is not None and word.plain.isidentifier():
                 self.environment.exported.add(word.plain)
 

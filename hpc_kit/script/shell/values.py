@@ -32,13 +32,15 @@ class Read(NamedTuple):
 class Text(NamedTuple):
     """Text that a word became, with where its pieces stand in the file.
 
-    What could not be known is left as written (`$NAME`). `opaque`: nothing but that, and so several words or none.
+    What could not be known is left as written (`$NAME`). `opaque`: nothing but that, and so several words or none;
+    `default`: some of it stands in for a variable that may come from outside (`${NAME:-1}`).
     """
 
     text: str
     pieces: tuple[Piece, ...]
     reads: tuple[Read, ...] = ()
     opaque: bool = False
+    default: bool = False
 
     @property
     def known(self) -> bool:
@@ -70,18 +72,19 @@ class Text(NamedTuple):
                 column = skipped - before.rfind("\n") if "\n" in before else origin.column + skipped
                 origin = Origin(line, column)
             pieces.append(Piece(max(0, piece.start - start), origin))
-        return Text(self.text[start:end], tuple(pieces), self.reads)
+        return Text(self.text[start:end], tuple(pieces), self.reads, default=self.default)
 
 
 def join(texts: Iterable[Text], *, separator: str = "") -> Text:
     """Several texts as one."""
-    letters, pieces, reads = "", list[Piece](), list[Read]()
+    letters, pieces, reads, default = "", list[Piece](), list[Read](), False
     for text in texts:
         letters += separator if letters and separator else ""
         pieces += [Piece(piece.start + len(letters), piece.origin) for piece in text.pieces]
         letters += text.text
         reads += text.reads
-    return Text(letters, tuple(pieces) or (Piece(0, Origin(exact=False)),), tuple(reads))
+        default = default or text.default
+    return Text(letters, tuple(pieces) or (Piece(0, Origin(exact=False)),), tuple(reads), default=default)
 
 
 class Environment:
@@ -195,7 +198,8 @@ def _pieces(part: Part, environment: Environment) -> list[Text]:
         return [Text(FIRST_NODE, fixed)]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
-        return [Text(text, fixed, read)]
+        given = [environment.values.get(name) for name in re.findall(NAME, part.text)]
+        return [Text(text, fixed, read, default=any(value is not None and value.default for value in given))]
     program = re.match(r"\s*[\w./-]*", part.text)
     shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"
     return [Text(shown, fixed, read, opaque=not part.quoted)]
@@ -218,7 +222,7 @@ def _lookup(part: Part, environment: Environment) -> Text | None:
         return value
     # What Slurm sets needs no default in a job: that is what the script falls back to elsewhere.
     if default and name not in environment.values and not name.startswith(_SET_BY_SLURM):
-        return Text(default[1], (Piece(0, part.origin._replace(exact=False)),))
+        return Text(default[1], (Piece(0, part.origin._replace(exact=False)),), default=True)
     return None
 
 
