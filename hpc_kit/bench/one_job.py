@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_kit.errors import JobFailed
-from hpc_kit.slurm.inherited import clean_environ
+from hpc_kit.slurm.inherited import clean_environ, plain_environ
 from hpc_kit.slurm.reasons import explain_reason, lasts, waits_for_my_jobs
 from hpc_kit.slurm.user import user_name
 
@@ -22,6 +22,8 @@ QUEUE_PAUSE = 2.0
 """Seconds between two questions to Slurm."""
 STUCK, STUCK_FOR_NODES = 10.0, 60.0
 """Seconds for which a reason that does not end by itself is given; nodes may come back."""
+_TAKEN = re.compile("reserved for|nodes required", re.IGNORECASE)
+"""Slurm says it of nodes that are down, and in the same words of those that other jobs hold, or will have next."""
 _LEAVING = 60.0
 """Seconds in which a job leaves the queue."""
 
@@ -165,8 +167,10 @@ class _Queue:
     def _patience(self) -> float:
         """Seconds for which such a reason is borne; without an end where it may end by itself."""
         reason = self._now.reason
+        if _TAKEN.search(reason):
+            return math.inf
         if lasts(reason):
-            return STUCK_FOR_NODES if re.match("ReqNode|.*Down|.*Inactive|Nodes ", reason) else STUCK
+            return STUCK_FOR_NODES if re.match("ReqNode|.*Down|.*Inactive", reason) else STUCK
         return STUCK if waits_for_my_jobs(reason) and not self._others_of_mine() else math.inf
 
     def _others_of_mine(self) -> bool:
@@ -187,5 +191,5 @@ def look(job: str, environ: Mapping[str, str]) -> Waiting:
 
 
 def ask(argv: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with nothing of the job around it."""
-    return subprocess.run(argv, env=clean_environ(environ), capture_output=True, text=True, check=False)
+    """Run a command to its end, with nothing of the job around it and no filter of the user's."""
+    return subprocess.run(argv, env=plain_environ(clean_environ(environ)), capture_output=True, text=True, check=False)

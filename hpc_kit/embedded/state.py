@@ -220,6 +220,12 @@ def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
             remedy=f"jobs that run go on; when they are over: mv {file} {file}.damaged; rm -f {file}-wal {file}-shm\n"
             "then the queue is empty; files of runs, and logs, are elsewhere and stay",
         )
+    if "locked" in str(error) or "busy" in str(error):
+        return AnswerNo(
+            "the queue of the embedded Slurm is busy",
+            found=f"{directory / NAME}: {error}",
+            remedy="try it again; jobs that run go on",
+        )
     full = _is_full(directory)
     return AnswerNo(
         "the embedded Slurm cannot use its state directory",

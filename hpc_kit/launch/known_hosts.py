@@ -102,10 +102,14 @@ class _Kept:
         """Keep it."""
         client.get_host_keys().add(hostname, key.get_name(), key)
         name = HostKeys.hash_host(self.name) if self.hashed else self.name
+        line = f"{name} {key.get_name()} {key.get_base64()}\n"
+        if self.file.name == "none":  # ssh's word for no file
+            return
         with suppress(OSError):  # as ssh: it connects all the same
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as known:
-                known.write(f"{name} {key.get_name()} {key.get_base64()}\n")
+            with self.file.open("ab") as known:
+                begun = known.tell() and not self.file.read_bytes().endswith(b"\n")
+                known.write(b"\n" * begun + line.encode())
 
 
 def _lines(file: Path, name: str) -> Iterator[_Line]:

@@ -29,7 +29,7 @@ SAME = {
 """Names that mean another row: they count the processor's memory, or that of a card's two dies."""
 SHOWN = 0.99
 """Share of a card's nominal memory that its driver shows."""
-NO_MEANING = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl\d+|dgxs?|hgx)$")
+NO_MEANING = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl\d+|dgxs?|hgx|vf|h)$")
 """Parts of a driver's name that do not tell two rows apart."""
 GLUED = re.compile(r"(?<=\d)(?=(?:sxm|pcie|nvl|hbm))")
 """Where a name leaves out a blank: `h100sxm`, `gb200nvl72`."""

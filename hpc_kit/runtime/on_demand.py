@@ -53,6 +53,9 @@ def of(variables: Mapping[str, str], world: World) -> dict[str, str]:
 @contextmanager
 def offered(variables: Mapping[str, str]) -> Iterator[None]:
     """`os.environ` with these variables, which are not set, for who takes them; at the end they are not set."""
+    if not variables:
+        yield
+        return
     environ: Any = os.environ
     kind = type(environ)
     environ.__class__, environ.on_demand = _Environ, dict(variables)

@@ -118,13 +118,22 @@ def _hear_user_signals() -> None:
     def pass_on(number: int, _frame: object) -> None:
         if os.environ.get(SIGNALS_VARIABLE) == "all":
             return
-        for children in Path("/proc/self/task").glob("*/children"):
-            for pid in children.read_text().split():
-                with contextlib.suppress(ProcessLookupError):  # torchrun makes each worker lead a group
-                    os.killpg(int(pid), number)
+        for pid in _children():
+            # Torchrun makes each worker lead a group; to the others in it the worker's own processes belong.
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) == pid:
+                    os.kill(pid, number)
 
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, pass_on)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += map(int, children.read_text().split())
+    return found
 
 
 def _threads(nproc_per_node: str) -> int:

@@ -24,6 +24,7 @@ _SETTERS = {
     "ALPS_": "aprun",
     "JSM_": "jsrun",
     "FLUX_": "flux run",
+    "PLE_": "mpiexec",
     "HOROVOD_": "horovodrun",
     "SUBMITIT_": "submitit",
     "HPC_KIT_SSH_": "hpc-kit launch",

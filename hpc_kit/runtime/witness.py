@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,19 @@ def witnessed(rank: int) -> Iterator[None]:
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
+        os.register_at_fork(after_in_child=partial(_leave, process))
         try:
             yield
         finally:
             with suppress(OSError):
                 process.communicate(_OVER)
+
+
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """A process that the rank has forked does not speak for it, and must not keep the pipe open after its end."""
+    if process.stdin is not None:
+        process.stdin.close()
+        process.stdin = None
 
 
 def ended_with(pid: int) -> int:
@@ -61,7 +70,7 @@ def ended_with(pid: int) -> int:
 def main() -> None:
     """Wait for the end of the rank, or for its word that it ends by itself."""
     folder, rank, host, pid = sys.argv[1:]
-    if sys.stdin.buffer.read() != _OVER and (code := ended_with(int(pid))):
+    if sys.stdin.buffer.read(len(_OVER)) != _OVER and (code := ended_with(int(pid))):
         claim_first_failure(Path(folder), int(rank), host, code)
 
 

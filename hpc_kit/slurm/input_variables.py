@@ -94,6 +94,9 @@ _INSTEAD = (
 )
 """Options of which one puts the others aside, or contradicts them."""
 
+_THREADS = frozenset({"hint", "threads-per-core", "ntasks-per-core", "extra-node-info"})
+"""With one of them and DefCpuPerGPU, Slurm 22.05 refuses a job of several GPUs a node, or holds it for good."""
+
 _GPU_COUNTS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
 """Ways to count GPUs, as --gres=gpu is one: of two, Slurm would take both, and refuse them or wait for more."""
 
@@ -125,7 +128,17 @@ def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | Non
         same = (_counts_gpus, _counts_cpus)
         if name in rivals or any(counts(option, value) and counts(name, said) for counts in same):
             return f"the script says --{name}" + ("" if said is None else f"={said}")
+    if option in _THREADS and _has_default_cpus(stated):
+        return (
+            "the script leaves its CPUs to the site's default for each GPU, beside which Slurm cannot place the job so"
+        )
     return _NEVER.get(option)
+
+
+def _has_default_cpus(stated: Mapping[str, str | None]) -> bool:
+    """Whether a script asks for GPUs, and for no number of CPUs: then DefCpuPerGPU holds."""
+    said = stated.items()
+    return any(_counts_gpus(*each) for each in said) and not any(_counts_cpus(*each) for each in said)
 
 
 def _counts_gpus(option: str, value: str | None) -> bool:

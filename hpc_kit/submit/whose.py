@@ -71,13 +71,19 @@ def is_its_own(run: Run, status: JobStatus) -> bool:
     known = run.known
     if known is None:
         return True
-    if known.user and status.user and known.user != status.user:
+    if _is_another(known.user, status.user):
         return False
     try:
         submitted = dt.datetime.fromisoformat(known.submitted).astimezone().replace(tzinfo=None)
     except ValueError:
         return True
     return status.submit is None or status.submit > submitted - _CLOCKS
+
+
+def _is_another(known: str | None, told: str | None) -> bool:
+    """Whether two names are two users': slurmdbd lowers names, and a user without an entry on a host is a number."""
+    names = {name.casefold() for name in (known, told) if name and name != "nobody" and not name.isdigit()}
+    return len(names) > 1
 
 
 def _same_queue(known: Known, access: Access) -> bool | None:

@@ -167,7 +167,8 @@ esac
     [
         ("PartitionConfig", "7 6", True),
         ("ReqNodeNotAvail, UnavailableNodes:n1", "", True),
-        ("(Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions)", "", True),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "", False),
+        ("ReqNodeNotAvail, May be reserved for other job", "", False),
         ("AssocMaxJobsLimit", "6", True),  # the job around this bench is all that runs
         ("AssocMaxJobsLimit", "6 5", False),
         ("Priority", "", False),

@@ -266,9 +266,11 @@ def test_commands_work_without_standard_streams(slurm: Slurm, closed: str) -> No
 
 
 def test_a_job_has_the_limits_of_its_submitter_and_not_of_who_came_first(slurm: Slurm) -> None:
-    submit = "sbatch --wait --output=%j --wrap='srun bash -c \"ulimit -Sn; ulimit -Sc; ulimit -Sf\"'"
+    submit = "sbatch --output=%j --wrap='srun bash -c \"ulimit -Sn; ulimit -Sc; ulimit -Sf\"'"
     few = f"ulimit -Sn 100; ulimit -Sc 0; ulimit -Sf 5000; {submit}"
-    script = f"({few} &); sleep 0.5; ulimit -Sn 200; ulimit -Sc 0; {submit}; ({few} --propagate=NOFILE)"
+    script = (
+        f"({few}); ulimit -Sn 200; ulimit -Sc 0; {submit}; ({few} --wait --propagate=NOFILE --dependency=afterany:1:2)"
+    )
     subprocess.run(["bash", "-c", script], env=slurm.environ, cwd=slurm.folder, check=True)
     assert slurm.log("1").split() == ["100", "0", "5000"]
     assert slurm.log("2").split() == ["200", "0", "unlimited"]

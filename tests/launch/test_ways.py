@@ -80,6 +80,12 @@ def test_a_new_host_is_written_down_where_ssh_does_so(ssh: Ssh, hashed: str, nam
         connect("n2", 20)
 
 
+def test_a_new_host_gets_a_line_of_its_own(ssh: Ssh) -> None:
+    folder = ssh("Host n2\n  StrictHostKeyChecking accept-new\n", known=lambda _: "other ssh-ed25519 AAAA")
+    assert place("n2") == "127.0.77.2"
+    assert (folder / "known_hosts").read_text().splitlines()[0] == "other ssh-ed25519 AAAA"
+
+
 @pytest.mark.parametrize("strict", ["yes", "accept-new"])
 def test_a_revoked_key_is_refused(ssh: Ssh, strict: str) -> None:
     def known(usual: str) -> str:

@@ -235,6 +235,8 @@ def test_a_card_without_a_published_memory_still_has_a_limit() -> None:
         ("H100NVL", "h100-nvl-94g"),
         ("NVIDIA H20", "h20-96g"),
         ("Tesla V100-DGXS-32GB", "v100-32g"),
+        ("Tesla V100-SXM3-32GB-H", "v100-32g"),
+        ("AMD Instinct MI300X VF", "mi300x-192g"),
         ("mi300", "mi300x-192g"),
     ],
 )

@@ -108,3 +108,12 @@ def test_lightning_starts_its_own_processes(tmp_path: Path) -> None:
                 os.killpg(program.pid, signal.SIGKILL)
     assert program.returncode == 0, err
     assert sorted(out.split("\n"))[-2:] == ["0 of 2: 2.0", "1 of 2: 2.0"]
+
+
+def test_where_there_are_none_nothing_of_torch_is_touched() -> None:
+    """What a program sets before it imports torch itself, such as OMP_NUM_THREADS, counts."""
+    code = (
+        "import sys; from hpc_kit.runtime import on_demand\nwith on_demand.offered({}): print('torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -147,7 +146,12 @@ def test_an_agent_that_is_stopped_ends_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-WORKER = "trap 'echo heard; exit' USR1; echo up; while :; do sleep 0.02; done"
+WORKER = """
+trap 'echo worker' USR1
+trap 'kill $!; exit' TERM
+(trap 'echo its own' USR1; echo up; while :; do sleep 0.02; done) &
+while :; do wait; done
+"""
 
 
 @pytest.mark.parametrize(("slurm_tells", "heard"), [("all", False), ("tasks", True), ("", True)])
@@ -159,15 +163,15 @@ def test_what_torchrun_would_end_of_goes_to_its_workers(
 
     def run_one_worker(seen: Namespace) -> None:
         options.append(seen)
-        argv = ["bash", "-c", f"{WORKER} & wait"]
+        argv = ["bash", "-c", WORKER]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as worker:
             assert worker.stdout is not None
             said.append(worker.stdout.readline())
             os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0.2)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            said.append(worker.stdout.readline())
+            if heard:
+                said.append(worker.stdout.readline())
+            os.kill(worker.pid, signal.SIGTERM)
+            said.extend(worker.stdout)
 
     monkeypatch.setattr(run, "run", run_one_worker)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
@@ -176,7 +180,7 @@ def test_what_torchrun_would_end_of_goes_to_its_workers(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert said == ["up\n", "heard\n" if heard else ""]
+    assert said == ["up\n", *["worker\n"] * heard]
 
 
 def test_agents_that_do_not_meet_are_told_without_traceback(

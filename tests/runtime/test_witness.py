@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -62,3 +63,17 @@ def test_how_a_process_has_ended_is_read_while_nobody_has_taken_its_status() -> 
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert witness.ended_with(process.pid) == 134
     assert witness.ended_with(process.pid) == 137
+
+
+def test_a_child_that_stays_on_keeps_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
+    began = time.monotonic()
+    with witness.witnessed(0):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    assert time.monotonic() - began < 50
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert read_first_failure(tmp_path) is None

@@ -326,7 +326,7 @@ def test_the_program_hears_a_signal_once_and_ends_as_it_will(project: Path, name
         send(process.pid, signal.Signals[f"SIG{name}"])
         await_file(project / "heard")
         if name in STOPS:
-            time.sleep(0.1)  # the shell may not yet have stopped
+            await_state(process.pid, "T")
             send(process.pid, signal.SIGCONT)
         (project / "over").touch()
         assert process.wait(timeout=20) == 5

@@ -69,6 +69,22 @@ def test_what_says_the_same_in_other_words_is_a_contradiction_too(
     assert left(script, **variables) == (set(variables) if dropped else set())
 
 
+@pytest.mark.parametrize("name", ["SBATCH_HINT", "SLURM_HINT", "SBATCH_THREADS_PER_CORE"])
+@pytest.mark.parametrize(
+    ("options", "dropped"),
+    [
+        ("--gpus-per-node=2", True),
+        ("--gres=gpu:1", True),
+        ("--gpus-per-node=2 --cpus-per-task=4", False),
+        ("--gpus=2 --cpus-per-gpu=4", False),
+        ("--gres=lustre:1", False),
+    ],
+)
+def test_threads_of_cores_do_not_go_with_cpus_by_gpu(name: str, options: str, dropped: bool) -> None:
+    """Seen on 22.05 with DefCpuPerGPU: the job is refused, or held for good."""
+    assert left(f"#!/bin/bash\n#SBATCH {options}\ntrue\n", **{name: "1"}) == ({name} if dropped else set())
+
+
 def test_a_component_of_a_heterogeneous_job_counts_too() -> None:
     script = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --partition=gpu\n"
     assert left(script, SBATCH_PARTITION="debug") == {"SBATCH_PARTITION"}

@@ -16,7 +16,7 @@ from hpc_kit.run_files import write_whole
 from hpc_kit.slurm.runner import Completed
 from hpc_kit.slurm.states import State
 from hpc_kit.slurm.user import user_name
-from hpc_kit.submit import record
+from hpc_kit.submit import record, whose
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.cancelling import cancel
 from hpc_kit.submit.listing import Line, Wanted, look, statuses
@@ -245,6 +245,20 @@ def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Pa
     slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True))
     (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
     assert line.state is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "another"),
+    [
+        ("ada", "bob", True),
+        ("Ada", "ada", False),
+        ("1000", "ada", False),
+        ("ada", "nobody", False),
+        (None, "ada", False),
+    ],
+)
+def test_names_of_two_users(known: str | None, told: str, another: bool) -> None:
+    assert whose._is_another(known, told) == another
 
 
 def test_of_two_clusters_runs_of_one_id_that_of_the_cluster_asked_counts(slurm: FakeSlurm, runs: Path) -> None:
