@@ -28,6 +28,9 @@ _INSTEAD = {
 }
 
 
+_SOURCES = re.compile(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
+
+
 @rule("KIT207")
 def lonely_agents(subject: Subject) -> Iterator[Fault]:
     """An agent, torchrun or accelerate, is told another number of nodes than it is started on.
@@ -156,7 +159,9 @@ def missing_variables(subject: Subject) -> Iterator[Fault]:
     """
     script = subject.script
     for launch in script.launches:
-        for word in launch.step.command.words if launch.stage("ssh") else ():
+        if launch.stage("ssh") is None or _SOURCES.search(" ".join(word.text for word in launch.step.words)):
+            continue
+        for word in launch.step.command.words:
             for part in word.parts:
                 match = re.search(r"\$\{?(SLURM_\w+)", part.text) if part.kind == "text" and part.quoted else None
                 if match is not None:
@@ -183,11 +188,20 @@ def _tasks_not_given(script: Script) -> Iterator[Fault]:
                 yield Fault(part.origin.line, part.origin.column, what, "#SBATCH --ntasks-per-node=1", (step.line,))
 
 
+def _lines_of_steps(script: Script, option: str) -> set[int]:
+    """Lines of what a task's shell expands where its own srun gives an option: srun sets the variable there."""
+    given = [launch.step.command for launch in script.launches if any(option in each.options for each in launch.stages)]
+    parts = [part for command in given for word in command.words for part in word.parts if part.quoted]
+    parts += [part for command in given if command.document is not None for part in command.document.parts]
+    texts = [part for part in parts if part.kind == "text"]
+    return {part.origin.line + below for part in texts for below in range(part.text.count("\n") + 1)}
+
+
 def _options_not_given(script: Script) -> Iterator[Fault]:
     # A script that says nothing of its size gets all of it from the command line.
     if not script.readable or script.heterogeneous or not (script.geometry.said or script.geometry.gpus):
         return
-    if "ntasks" not in script.options and "ntasks-per-node" not in script.options:
+    if script.options.keys().isdisjoint({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}):
         yield from _tasks_not_given(script)
     text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
     own = {each.name for each in script.assigned}
@@ -197,8 +211,11 @@ def _options_not_given(script: Script) -> Iterator[Fault]:
             continue
         if "GPUS" in name and not script.geometry.gpus:
             continue
+        in_steps = _lines_of_steps(script, option)
         for match in re.finditer(rf"(?<!\\)\$\{{?{name}\b|\$\(\([^()\n]*?\b{name}\b", text):
             line = text[: match.start()].count("\n") + 1
+            if line in in_steps:
+                continue
             what = f"${name} is not set: the job does not give --{option}"
             remedy = f"#SBATCH --{option}=..." + (f"; or {_INSTEAD[name]}" if name in _INSTEAD else "")
             yield Fault(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)

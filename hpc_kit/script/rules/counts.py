@@ -111,10 +111,14 @@ def world_sizes(subject: Subject) -> Iterator[Fault]:
     for each in script.assigned:
         if each.name != "WORLD_SIZE" or not each.value.text.isdigit() or geometry.ntasks is None or not geometry.said:
             continue
-        if int(each.value.text) not in own:
+        size = int(each.value.text)
+        # The program may start the processes of its node, and be given all GPUs of it without asking.
+        spawns = geometry.gpus_per_node is None and geometry.per_node == 1 and size and size % geometry.ntasks == 0
+        if size not in own and not spawns:
             what = f"WORLD_SIZE={each.value.text}, and {training[0].multiplier.name} starts {geometry.ntasks} processes"
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].step.line)
-            yield Fault(each.line, each.column, what, "export WORLD_SIZE=$SLURM_NTASKS", lines)
+            severity: Severity | None = "warning" if each.value.default else None
+            yield Fault(each.line, each.column, what, "export WORLD_SIZE=$SLURM_NTASKS", lines, severity)
 
 
 def _processes_on_node(launch: Launch, geometry: Geometry) -> int | None:
@@ -125,6 +129,8 @@ def _processes_on_node(launch: Launch, geometry: Geometry) -> int | None:
         return None
     if agent.kind == "torchrun" and agent.option("nproc-per-node") is None:
         return 1
+    if agent.kind == "accelerate" and "num-machines" not in agent.options and geometry.several_nodes:
+        return None
     return processes(agent)
 
 
@@ -136,7 +142,8 @@ def processes(agent: Stage) -> int | None:
             return 1
         return int(text.text) if text.text.isdigit() else None
     text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
-    if text is None or not text.text.isdigit():
+    in_file = machines is None and "config-file" in agent.options
+    if text is None or not text.text.isdigit() or in_file:
         return None
     nodes = int(machines.text) if machines and machines.text.isdigit() else 1
     return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)

@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from hpc_kit.script.directive_lines import mending, read_all
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.directives import MARK
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
-_SIZES = frozenset({"nodes", "ntasks", "ntasks-per-node", "gres", "gpus", "gpus-per-node", "gpus-per-task"})
+_SIZES = (
+    frozenset({"nodes", "nodelist"}),
+    frozenset({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}),
+    frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task"}),
+)
+"""Options that say the same of a job's size."""
+
 _HARMLESS = frozenset({"comment", "job-name", "mail-user", "wckey"})
 
 
@@ -74,17 +81,17 @@ def directives(subject: Subject) -> Iterator[Fault]:
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
             yield Fault(number, 1, f"{word} is a comment to Slurm", f"write {MARK}", severity="warning")
         aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if number in script.comments else None
-        if aside is not None and (missed := _sizes(aside[1]) - script.options.keys()):
+        if aside is not None and (missed := _sizes(aside[1], script)):
             what = f"a comment to Slurm, and no other line gives --{min(missed)}"
             yield Fault(
                 number, 1, what, f"{MARK} without a space, or ##SBATCH where it is meant so", severity="warning"
             )
 
 
-def _sizes(text: str) -> set[str]:
-    """What a line that was put aside says of a job's size."""
-    read = read_all(["#!", f"{MARK} {text}"])
-    return {each.name for each in read.options} & _SIZES
+def _sizes(text: str, script: Script) -> set[str]:
+    """What a line that was put aside says of a job's size, and no other says in its place."""
+    named = {each.name for each in read_all(["#!", f"{MARK} {text}"]).options}
+    return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named}
 
 
 @rule("KIT104")
