@@ -48,10 +48,10 @@ class SharedMemory:
     Of each rank: a number that counts its meetings, and two pieces in turn; of rank 0 also two results in turn.
     """
 
-    def __init__(self, comm: Any, window: Any) -> None:
+    def __init__(self, comm: Any, window: Any, cores: int) -> None:
         self._rank: int = comm.rank
         self._size: int = comm.size
-        self.may_spin = comm.size <= (os.cpu_count() or 1)
+        self.may_spin = comm.size <= cores
         self._window = window
         self._meetings = 0
         self._parity = 0
@@ -82,7 +82,9 @@ class SharedMemory:
         # One rank's /dev/shm may be full while the others' is not.
         if not comm.allreduce(made, op=module.MIN):
             return None
-        shared = cls(comm, window)
+        # A container, or a job, may have few of the host's.
+        cores = set[int]().union(*comm.allgather(os.sched_getaffinity(0)))
+        shared = cls(comm, window, len(cores))
         comm.Barrier()
         return shared
 
