@@ -24,21 +24,23 @@ import sys
 from hpc_kit.cli import main
 from hpc_kit.launch import agent
 from hpc_kit.run_files import END
-agent.__file__, agent.ALIVE, agent.SILENCE = sys.argv.pop(1), 0.2, 3.0
+agent.__file__, agent.ALIVE, agent.SILENCE = sys.argv.pop(1), 0.2, float(sys.argv.pop(1))
 main()
 """
+SILENCE = 8.0
+"""Seconds; a busy machine lets a process wait for three."""
 FLOOD = "echo here; exec yes $(printf %0999d 7)"
 
 
 def launch(hosts: Hosts, tmp_path: Path, code: str) -> subprocess.Popen[bytes]:
-    """A launch of two hosts whose two sides take one another for lost after 3 s."""
+    """A launch of two hosts whose two sides take one another for lost after SILENCE."""
     carried = tmp_path / "agent.py"
     text = Path(agent.__file__).read_text()
-    text = re.sub("(?m)^ALIVE = .*", "ALIVE = 0.2", re.sub("(?m)^SILENCE = .*", "SILENCE = 3.0", text))
+    text = re.sub("(?m)^ALIVE = .*", "ALIVE = 0.2", re.sub("(?m)^SILENCE = .*", f"SILENCE = {SILENCE}", text))
     carried.write_text(text)
     words = ["-j", "2x1", "--hosts", "n1,n2", f"--export=PYTHONPATH,MARK={hosts.mark}", "--", "bash", "-c", code]
     return subprocess.Popen(
-        [sys.executable, "-c", QUICK, str(carried), "launch", *words],
+        [sys.executable, "-c", QUICK, str(carried), str(SILENCE), "launch", *words],
         cwd=hosts.project,
         env={**os.environ, "HOME": str(hosts.home), "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
@@ -62,7 +64,7 @@ def test_a_terminal_that_takes_nothing_ends_no_training(hosts: Hosts, tmp_path: 
     code = "yes $(printf %0999d 7) 2>/dev/null | head -c 30000000; echo; echo done"
     process = launch(hosts, tmp_path, code)
     assert until_stopped(hosts) < 20_000_000
-    time.sleep(7)  # two silences
+    time.sleep(2 * SILENCE + 1)
     out, err = process.communicate(timeout=150)
     assert (process.returncode, err, out.count(b"| done\n")) == (0, b"", 2), out[-2000:]
     logs = list((hosts.project / "runs").glob("bash/2*/rank-*.log"))
