@@ -189,12 +189,15 @@ def test_two_queues_in_one_project_do_not_share_a_runs_folder(
 
 
 def test_following_ends_when_the_embedded_slurm_is_taken_away(kit: Kit, project: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "hpc_kit", "submit", "--wait", "-j", "1x1", "--", "sleep", "600"]
+    words = [sys.executable, "-m", "hpc_kit", "submit", "--wait", "-j", "1x1", "--", "bash", "-c", "echo up; sleep 600"]
     with subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True) as follower:
-        assert follower.stdout
-        while "RUNNING" not in (text := follower.stdout.readline()):
-            assert text
-        shutil.rmtree(tmp_path / "slurm")
-        rest = follower.stdout.read()
+        try:
+            assert follower.stdout
+            while "| up" not in (text := follower.stdout.readline()) and not text.endswith(" up\n"):
+                assert text
+            shutil.rmtree(tmp_path / "slurm")
+            rest, _ = follower.communicate(timeout=90)
+        finally:
+            follower.kill()
     assert follower.returncode == 1
     assert "ended   UNKNOWN: Slurm no longer knows it, and its script did not reach its end." in rest.splitlines()

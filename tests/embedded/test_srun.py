@@ -97,7 +97,7 @@ def test_kill_on_bad_exit_asks_the_others_to_end(inside: Inside) -> None:
 
 
 def test_kill_on_bad_exit_does_not_wait_long_for_those_that_will_not(inside: Inside) -> None:
-    program = "trap '' TERM; [ $SLURM_PROCID = 5 ] && exit 3; while :; do sleep 0.1; done"
+    program = "trap '' TERM; [ $SLURM_PROCID = 5 ] && sleep 1 && exit 3; while :; do sleep 0.1; done"
     said = inside.srun("--kill-on-bad-exit=1", "bash", "-c", program)
     assert (said.status, ends(said.err)["n4 7"]) == (137, "Killed")
 
