@@ -90,7 +90,7 @@ def test_what_harms_no_rank_ends_well() -> None:
     [("Open MPI", 0), ("Open MPI", 7), *(pytest.param("MPICH", code, marks=pytest.mark.slow) for code in (0, 7))],
 )
 def test_the_end_of_a_broken_group_keeps_the_last_words(mpi: str, code: int, tmp_path: Path) -> None:
-    """Exit handlers of before and after it, a file that nobody has closed, and the exit code."""
+    """Exit handlers of before and after it, a file, and the exit code."""
     done = launch.ranks(mpi, 2, "misfit.py", str(tmp_path), str(code), timeout=60)
     assert done.returncode == (code or 1), done.stderr
     told = (tmp_path / "metrics-0").read_text()
