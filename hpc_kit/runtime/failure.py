@@ -206,10 +206,10 @@ class _Last:
 
 
 def last_of_all(call: Callable[[int], object]) -> None:
-    """Have `call(exit code)` end this process: after all exit handlers have run and all files have been written.
+    """Have `call(exit code)` end this process after all exit handlers have run.
 
-    An exit handler would come before those that were registered earlier, logging's among them, and before the files
-    that nobody has closed. What `sys` holds goes last.
+    An exit handler would come before those that were registered earlier, logging's among them. What `sys` holds goes
+    late, but not surely after a file that nobody has closed or flushed: such a file may lose its last words.
     """
     if _LAST not in vars(sys):  # another one in its place would let the first go, and end the process here
         vars(sys)[_LAST] = _Last(call)
