@@ -5,9 +5,9 @@ Ranks that fall because another has gone wait a moment before they claim to be f
 
 from __future__ import annotations
 
+import _io
 import atexit
 import gc
-import io
 import os
 import sys
 import threading
@@ -181,35 +181,47 @@ def exit_now(code: int) -> NoReturn:
     with suppress(BaseException):
         # Not sys.exit: the interpreter would first wait for all threads, then take the group down.
         atexit._run_exitfuncs()  # noqa: SLF001
-    for file in (sys.stdout, sys.stderr, *_open_files()):
+    for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
-            file.flush()
+            stream.flush()
+    _write_out()
     last = vars(sys).get(_LAST)
     if last is not None:
         last.call(code)
     os._exit(code)
 
 
-def _open_files() -> list[Any]:
-    """Those that nobody has closed: the interpreter would write them at its end."""
-    return [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
+def _write_out(objects: Callable[[], list[Any]] = gc.get_objects, kind: type = _io._IOBase) -> None:  # noqa: SLF001
+    """Write out the files that nobody has closed: the interpreter does not come to it.
+
+    At the interpreter's end no global name is left, and io.IOBase, an abstract class, cannot be asked any more.
+    """
+    for each in objects():
+        if issubclass(type(each), kind):
+            try:  # noqa: SIM105 (`suppress` is a global name)
+                each.flush()
+            except BaseException:  # noqa: BLE001, S110
+                pass
 
 
 class _Last:
-    """What goes with the interpreter itself."""
+    """What goes with the interpreter itself; a file that a cycle or a running thread holds outlives even that."""
 
     def __init__(self, call: Callable[[int], object]) -> None:
-        self.call = call
+        self.call, self._write_out = call, _write_out
 
     def __del__(self) -> None:
-        self.call(1)
+        try:
+            self._write_out()
+        finally:
+            self.call(1)
 
 
 def last_of_all(call: Callable[[int], object]) -> None:
     """Have `call(exit code)` end this process after all exit handlers have run.
 
-    An exit handler would come before those that were registered earlier, logging's among them. What `sys` holds goes
-    late, but not surely after a file that nobody has closed or flushed: such a file may lose its last words.
+    An exit handler would come before those that were registered earlier, logging's among them; what `sys` holds goes
+    late.
     """
     if _LAST not in vars(sys):  # another one in its place would let the first go, and end the process here
         vars(sys)[_LAST] = _Last(call)

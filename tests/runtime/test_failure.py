@@ -269,12 +269,17 @@ def test_a_refused_process_is_told_from_the_others_by_what_its_launcher_has_set(
     assert number_of(environ) == number
 
 
-def test_the_quick_end_writes_files_that_nobody_has_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ends", "code"), [("failure.exit_now(3)", 3), ("", 1)], ids=["the quick end", "a good end"])
+def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str, code: int, tmp_path: Path) -> None:
+    """Also one that a thread holds which runs on."""
     program = (
-        "import sys; from hpc_kit.runtime import failure; file = open(sys.argv[1], 'w'); file.write('a line');"
-        "failure.last_of_all(lambda code: print('last', code, flush=True)); failure.exit_now(3)"
+        "import os, sys, threading; from hpc_kit.runtime import failure; file = open(sys.argv[1], 'w');"
+        "file.write('a line');"
+        "threading.Thread(target=lambda file: threading.Event().wait(), args=[file], daemon=True).start();"
+        "last = lambda code, say=os.write, end=os._exit: (say(1, b'last %d' % code), end(code));"
+        f"failure.last_of_all(last); {ends}"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "metrics")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (3, "last 3\n"), done.stderr
+    assert (done.returncode, done.stdout) == (code, f"last {code}"), done.stderr
     assert (tmp_path / "metrics").read_text() == "a line"
