@@ -12,19 +12,17 @@ the parameters are averaged over all ranks, as each saw other bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F  # noqa: N812  torch's own habit
-from torch.nn.parallel import DistributedDataParallel
 
+from ddp import replicated
 from hpc_kit.errors import SpecError
-from loop import Split, Whole, adamw, train
-from meter import Meter, watch
+from loop import adamw, train
 from model import Attention
 from options import Options, count, option
 from report import Result
@@ -90,18 +88,13 @@ def main(argv: Sequence[str] | None = None) -> Result:
         for module in model.modules():
             if isinstance(module, Attention):
                 module.look = part.look
-        replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
-        meter = Meter(world.device)
-        watch(replica, meter)
-        whole = Whole(replica, options, world.device, lambda last: nullcontext() if last else replica.no_sync())
-        split = Split(
-            model=model,
-            optimizer=adamw(model, options),
+        whole = replicated(model, options, world)
+        split = replace(
+            whole.split(model, adamw(model, options), share=(mesh["dp"].get_local_rank(), mesh["dp"].size())),
             gradients=lambda inputs, targets: whole.gradients(part.of(inputs), part.of(targets)),
             losses=lambda inputs, targets: whole.losses(part.of(inputs), part.of(targets)),
-            share=(mesh["dp"].get_local_rank(), mesh["dp"].size()),
         )
-        return train(options, world, text, split, meter)
+        return train(options, world, text, split)
 
 
 if __name__ == "__main__":

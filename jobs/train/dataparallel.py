@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hpc_kit.errors import SpecError
-from loop import Split, Whole, adamw, train
+from loop import Whole, adamw, train
 from options import Options, among, option
 from report import Result, say
 from start import autocast, gpt, ranks_of
@@ -54,13 +54,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
             say(world, "note    so this run shows neither the cost of copying the model nor the load on the first GPU")
         model = gpt(options, world.device)
         whole = Whole(nn.DataParallel(InThread(model, options, world.device)), options, world.device)
-        split = Split(
-            model=model,
-            optimizer=adamw(model, options),
-            gradients=whole.gradients,
-            losses=whole.losses,
-            facts={"devices": max(1, gpus)},
-        )
+        split = whole.split(model, adamw(model, options), facts={"devices": max(1, gpus)})
         return train(options, world, text, split)
 
 

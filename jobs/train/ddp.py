@@ -11,33 +11,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from torch.nn.parallel import DistributedDataParallel
 
-from loop import Split, Whole, adamw, train
-from meter import Meter, watch
+from loop import Whole, adamw, train
+from model import GPT
 from options import Options
 from report import Result
 from start import gpt, ranks_of
+
+if TYPE_CHECKING:
+    from hpc_kit.runtime import Group
+
+
+def replicated(model: GPT, options: Options, world: Group) -> Whole:
+    """A replica on every rank; of `accumulate` passes only the last one lets DDP average over the ranks."""
+    replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
+    return Whole(replica, options, world.device, lambda last: nullcontext() if last else replica.no_sync())
 
 
 def main(argv: Sequence[str] | None = None) -> Result:
     options = Options.parse(__doc__, argv)
     with ranks_of(options) as (world, text):
         model = gpt(options, world.device)
-        replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
-        meter = Meter(world.device)
-        watch(replica, meter)
-        # In `accumulate` passes, of which only the last one lets DDP average over the ranks.
-        whole = Whole(replica, options, world.device, lambda last: nullcontext() if last else replica.no_sync())
-        split = Split(
-            model=model,
-            optimizer=adamw(model, options),
-            gradients=whole.gradients,
-            losses=whole.losses,
-            share=(world.rank, world.world_size),
-        )
-        return train(options, world, text, split, meter)
+        whole = replicated(model, options, world)
+        split = whole.split(model, adamw(model, options), share=(world.rank, world.world_size))
+        return train(options, world, text, split)
 
 
 if __name__ == "__main__":

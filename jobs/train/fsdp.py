@@ -18,7 +18,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from loop import Split, Whole, adamw, train
+from loop import Whole, adamw, train
 from model import GPT, initialise
 from options import Options, among, count, flag, option
 from report import Result
@@ -67,13 +67,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
             yield
 
         whole = Whole(model, options, world.device, on_last)
-        split = Split(
-            model=model,
-            optimizer=adamw(model, options),
-            gradients=whole.gradients,
-            losses=whole.losses,
-            share=(world.rank, world.world_size),
-        )
+        split = whole.split(model, adamw(model, options), share=(world.rank, world.world_size))
         return train(options, world, text, split)
 
 

@@ -8,11 +8,12 @@ torch.distributed, over gloo, keeps what is not Horovod's: evaluation, measureme
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import horovod.torch as hvd
 from torch import Tensor
 
-from loop import Split, Whole, adamw, train
+from loop import Whole, adamw, train
 from options import Options
 from report import Result
 from start import gpt, ranks_of
@@ -37,14 +38,8 @@ def main(argv: Sequence[str] | None = None) -> Result:
             return loss
 
         with optimizer.skip_synchronize():
-            split = Split(
-                model=model,
-                optimizer=optimizer,
-                gradients=gradients,
-                losses=whole.losses,
-                share=(world.rank, world.world_size),
-            )
-            result = train(options, world, text, split)
+            split = whole.split(model, optimizer, share=(world.rank, world.world_size))
+            result = train(options, world, text, replace(split, gradients=gradients))
         hvd.shutdown()
         return result
 

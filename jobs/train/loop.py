@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
 import checkpoint
@@ -45,6 +46,8 @@ class Split:
     """This rank's part of each batch, and of how many: ranks with the same one see the same windows."""
     stages: int = 1
     """Into how many sets of layers the ranks divide."""
+    replica: DistributedDataParallel | None = None
+    """Around the model, where one is: it waits for gradients in C++, and the meter must ask it when."""
     facts: Mapping[str, str | float] = field(default_factory=dict)
     """What the summary should tell besides."""
 
@@ -53,7 +56,7 @@ class Split:
 class Whole:
     """Forward and backward where every rank runs all layers, through whatever wraps the model."""
 
-    forward: Callable[[Tensor], Tensor]
+    forward: nn.Module
     options: Options
     device: torch.device
     on_last: Callable[[bool], AbstractContextManager[None]] = lambda last: nullcontext()  # noqa: ARG005
@@ -72,6 +75,25 @@ class Whole:
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
         with autocast(self.options, self.device):
             return next_byte_loss(self.forward(inputs), targets)
+
+    def split(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        share: tuple[int, int] = (0, 1),
+        facts: Mapping[str, str | float] | None = None,
+    ) -> Split:
+        """These passes as the loop takes them."""
+        return Split(
+            model=model,
+            optimizer=optimizer,
+            gradients=self.gradients,
+            losses=self.losses,
+            share=share,
+            replica=self.forward if isinstance(self.forward, DistributedDataParallel) else None,
+            facts=facts or {},
+        )
 
 
 def adamw(model: nn.Module, options: Options, kind: Callable[..., Optimizer] = AdamW, **more: object) -> Optimizer:
@@ -121,15 +143,15 @@ def evaluate(split: Split, text: Text, options: Options, world: Group) -> float:
     return (total[0] / total[1]).item()
 
 
-def train(options: Options, world: Group, text: Text, split: Split, meter: Meter | None = None) -> Result:
+def train(options: Options, world: Group, text: Text, split: Split) -> Result:
     """From the first step, or the checkpoint's, to the last; rank 0 says how it goes."""
     refuse(options, text, split.share[1])
     first = together(lambda: checkpoint.begin(options, world))
     options = checkpoint.agreed(options, world)
     if path := options.resume:
         together(lambda: checkpoint.load(path, split.model, split.optimizer, first))
-    meter = meter or Meter(world.device)
-    with meter.watching():
+    meter = Meter(world.device)
+    with nullcontext() if options.unwatched else meter.watching(split.replica):
         result = steps_of(options, world, text, split, meter, first)
     together(lambda: checkpoint.write(options, world, split.model, split.optimizer, options.steps))
     conclude(options, world, result, split.facts)

@@ -113,8 +113,10 @@ class Meter:
         self.marks = []
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Mark every wait for a collective or a message that torch's Python code makes in a step."""
+    def watching(self, replica: DistributedDataParallel | None = None) -> Iterator[None]:
+        """Mark every wait for a collective or a message that torch's Python code makes in a step, and DDP's."""
+        if replica is not None:
+            self.ask(replica)
         places = [(dist.Work, "wait"), (functional, "wait_tensor")]
         places += [(torch.cuda.Stream, "wait_event")] * (self.device.type == "cuda")
         waits = [(place, name, getattr(place, name)) for place, name in places]
@@ -125,6 +127,16 @@ class Meter:
         finally:
             for place, name, wait in waits:
                 setattr(place, name, wait)
+
+    def ask(self, replica: DistributedDataParallel) -> None:
+        """Let DDP tell when it hands over a bucket of gradients; the last one of a step counts."""
+
+        def average(bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+            self.gradients_ready()
+            return allreduce_hook(replica.process_group, bucket)
+
+        # A lambda between: torch refuses a hook whose annotations are strings, as they are in this file.
+        replica.register_comm_hook(None, lambda _, bucket: average(bucket))
 
     def marked(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def marked_wait(*arguments: Any, **named: Any) -> Any:
@@ -168,14 +180,3 @@ class Meter:
             values.extend(getattr(steps, name))
         del self.all.busy[:-LATEST]
         return steps
-
-
-def watch(replica: DistributedDataParallel, meter: Meter) -> None:
-    """Let DDP tell the meter when it hands over a bucket of gradients; the last one of a step counts."""
-
-    def average(bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-        meter.gradients_ready()
-        return allreduce_hook(replica.process_group, bucket)
-
-    # A lambda between: torch refuses a hook whose annotations are strings, as they are in this file.
-    replica.register_comm_hook(None, lambda _, bucket: average(bucket))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from data import Text, window_count
 from hpc_kit.errors import SpecError
@@ -96,6 +96,7 @@ class Options:
     eval_windows: int = option(256, count, "held-back windows of an evaluation, over all ranks")
     eval_every: int = option(0, whole, "steps between evaluations; 0: before and after only")
     log_every: int = option(10, count, "steps between lines")
+    unwatched: bool = option(False, flag, "leave torch's wait() as it is: what ranks wait for is not measured")
     checkpoint: Path | None = option(None, Path, "folder to write; in a job: checkpoint of the run")
     checkpoint_every: int = option(0, whole, "steps between writing it; 0: at the end only")
     resume: Path | None = option(None, Path, "checkpoint to go on from")
@@ -111,32 +112,28 @@ class Options:
         )
         told = layout.of_environment(os.environ)
         for entry in fields(cls):
-            name, text = f"--{entry.name.replace('_', '-')}", entry.metadata["help"]
-            read, default = entry.metadata["read"], entry.default
-            if read is flag:
-                parser.add_argument(name, action="store_true", help=text)
-                continue
-            if entry.name in told:  # the job's, as if it stood on the command line, where another one still wins
-                default = str(told.pop(entry.name))
-            metavar = "PATH" if read is Path else "WORD" if isinstance(default, str) else "N"
-            shown = text if default in {None, ""} else f"{text} [{default}]"
-            parser.add_argument(name, type=read, default=default, metavar=metavar, help=shown)
-        splits = {name: degree for name, degree in told.items() if name == "zero" or name in layout.DEGREES}
-        if others := [f"{name} {degree}" for name, degree in splits.items() if degree > (name != "zero")]:
-            parser.error(f"this program does not split by {', '.join(others)}, which the job's [layout] says")
+            add(parser, entry, told.pop(entry.name, None))
+        if others := [name for name, degree in told.items() if splits(name, degree)]:
+            listed = ", ".join(f"{name} {told[name]}" for name in others)
+            parser.error(f"this program does not split by {listed}, which the job's [layout] says")
         options = cls(**vars(parser.parse_args(argv)))
         if options.width % options.heads:
             parser.error(f"--heads {options.heads} does not divide --width {options.width}")
         options = replace(options, checkpoint=options.checkpoint or checkpoint_of_run())
         if options.checkpoint_every and not options.checkpoint:
             parser.error("--checkpoint-every needs --checkpoint")
-        if options.checkpoint and (own := own_checkpoint(options.checkpoint, os.environ)):
-            place, step = own
-            if step >= options.steps:  # what was lost is the end of a training that was over
-                first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-                parser.exit(0, f"{place} is at step {step} of {options.steps}: nothing is left to train\n" * first)
-            return replace(options, resume=place)
-        return options
+        return options.gone_on(parser)
+
+    def gone_on(self, parser: argparse.ArgumentParser) -> Self:
+        """With what these ranks wrote before they were started again as the checkpoint to go on from, if they did."""
+        own = own_checkpoint(self.checkpoint, os.environ) if self.checkpoint else None
+        if own is None:
+            return self
+        place, step = own
+        if step >= self.steps:  # what was lost is the end of a training that was over
+            first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+            parser.exit(0, f"{place} is at step {step} of {self.steps}: nothing is left to train\n" * first)
+        return replace(self, resume=place)
 
     @property
     def asks_for_checkpoint(self) -> bool:
@@ -151,6 +148,23 @@ class Options:
     def passes(self) -> int:
         """Into how many parts a rank cuts its windows."""
         return self.accumulate
+
+
+def add(parser: argparse.ArgumentParser, entry: Field[Any], told: object) -> None:
+    """A field as an option; what the job says of it is its default, as if it stood on the command line."""
+    name, text, read = f"--{entry.name.replace('_', '-')}", entry.metadata["help"], entry.metadata["read"]
+    if read is flag:
+        parser.add_argument(name, action="store_true", help=text)
+        return
+    default = entry.default if told is None else str(told)
+    metavar = "PATH" if read is Path else "WORD" if isinstance(default, str) else "N"
+    shown = text if default in {None, ""} else f"{text} [{default}]"
+    parser.add_argument(name, type=read, default=default, metavar=metavar, help=shown)
+
+
+def splits(name: str, degree: int) -> bool:
+    """Whether a word of the job's layout asks for ranks that share something."""
+    return degree > 0 if name == "zero" else name in layout.DEGREES and degree > 1
 
 
 def checkpoint_of_run() -> Path | None:

@@ -41,11 +41,10 @@ def step_line(options: Options, world: Group, done: int, steps: Steps) -> None:
     """
     for number, loss in enumerate(steps.losses, done - len(steps.losses) + 1):
         finite(loss, "loss in", number, options)
-    say(
-        world,
-        f"step {done}/{options.steps}   loss {steps.losses[-1]:.2f}   "
-        f"{spaced(speed(options, steps.seconds))} tokens/s   {steps.communication * 100:.0f} % communication",
+    line = (
+        f"step {done}/{options.steps}   loss {steps.losses[-1]:.2f}   {spaced(speed(options, steps.seconds))} tokens/s"
     )
+    say(world, line if options.unwatched else f"{line}   {steps.communication * 100:.0f} % communication")
 
 
 def finite(loss: float, what: str, step: int, options: Options) -> float:
@@ -64,34 +63,24 @@ def finite(loss: float, what: str, step: int, options: Options) -> float:
 
 
 def conclude(options: Options, world: Group, result: Result, facts: Mapping[str, str | float]) -> None:
-    """The run in a few lines for people, and in the run's summary.json for programs."""
+    """The run in a few lines for people, and in the run's summary.json for programs; a collective."""
     steps = result.steps
-    tokens = speed(
-        options, steps.seconds[1:] or steps.seconds
-    )  # the first one compiles, and makes what later ones reuse
-    ranks = gather((host_of(world), peak_memory(world), result.held))
-    hosts, memory, held = zip(*ranks, strict=True)
-    rank, later = steps.slowest()
+    hosts, memory, held = zip(*gather((host_of(world), peak_memory(world), result.held)), strict=True)
     most = {name: max(each[name] for each in held) / 2**20 for name in result.held}
+    # The first step compiles, and makes what later ones reuse.
+    tokens = speed(options, steps.seconds[1:] or steps.seconds)
     used = utilisation(options, world, tokens, float(facts.get("devices", world.world_size)))
-    median, late = statistics.median(steps.seconds), quantile(steps.seconds, 0.95)
     if world.is_main:
         write_summary(
             loss_first=result.before,
             loss_last=result.after,
             tokens_per_second=tokens,
-            step_time_median=median,
-            step_time_p95=late,
-            steps=len(steps.seconds),
+            **durations(steps),
             peak_memory_mib=max(memory),
             memory_mib_per_rank=" ".join(f"{each:.0f}" for each in memory),
             **{f"{name}_mib": size for name, size in most.items()},
-            communication_share=steps.communication,
-            waiting_share=steps.imbalance,
             data_share=steps.data_share,
-            slowest_rank=rank,
-            slowest_host=hosts[rank],
-            slowest_by=later,
+            **({} if options.unwatched else waits(steps, hosts)),
             **({} if used is None else {"mfu": used}),
             **facts,
         )
@@ -101,18 +90,45 @@ def conclude(options: Options, world: Group, result: Result, facts: Mapping[str,
             tokens=options.global_batch * options.sequence,
             busy=[quartiles(times) for times in zip(*steps.busy, strict=True)],
         )
-    say(
-        world,
-        f"time    step {median * 1000:.0f} ms, 95 % within {late * 1000:.0f} ms; communication"
-        f" {steps.communication:.0%}, waiting for ranks {steps.imbalance:.0%}, for data {steps.data_share:.1%};"
-        f" slowest: rank {rank} on {hosts[rank]}, {later:+.0%}",
-    )
+    say(world, time_line(options, steps, hosts))
     if used is not None:
         say(world, f"GPUs    {used:.1%} of their 16-bit peak (MFU)")
     sizes = ", ".join(f"{name} {size:.2f}" for name, size in most.items())
     say(world, f"memory  most on a rank, MiB: {sizes}")
     losses = f"{result.before:.2f} -> {result.after:.2f}"
     say(world, f"done    validation loss {losses}, {spaced(tokens)} tokens/s, peak {max(memory):.0f} MiB a rank")
+
+
+def durations(steps: Steps) -> dict[str, float]:
+    return {
+        "step_time_median": statistics.median(steps.seconds),
+        "step_time_p95": quantile(steps.seconds, 0.95),
+        "steps": len(steps.seconds),
+    }
+
+
+def waits(steps: Steps, hosts: Sequence[str]) -> dict[str, str | float]:
+    """What the ranks have waited for."""
+    rank, later = steps.slowest()
+    return {
+        "communication_share": steps.communication,
+        "waiting_share": steps.imbalance,
+        "slowest_rank": rank,
+        "slowest_host": hosts[rank],
+        "slowest_by": later,
+    }
+
+
+def time_line(options: Options, steps: Steps, hosts: Sequence[str]) -> str:
+    median, late = statistics.median(steps.seconds), quantile(steps.seconds, 0.95)
+    line = f"time    step {median * 1000:.0f} ms, 95 % within {late * 1000:.0f} ms"
+    if options.unwatched:
+        return f"{line}; waiting for data {steps.data_share:.1%}"
+    rank, later = steps.slowest()
+    return (
+        f"{line}; communication {steps.communication:.0%}, waiting for ranks {steps.imbalance:.0%},"
+        f" for data {steps.data_share:.1%}; slowest: rank {rank} on {hosts[rank]}, {later:+.0%}"
+    )
 
 
 def utilisation(options: Options, world: Group, tokens: float, gpus: float) -> float | None:

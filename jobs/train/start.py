@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -15,7 +18,7 @@ import hpc_kit
 from data import Text, read_text
 from model import GPT, initialise
 from options import Options
-from ranks import compare, in_time
+from ranks import compare, gather, in_time
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -25,10 +28,42 @@ if TYPE_CHECKING:
 def ranks_of(options: Options) -> Iterator[tuple[Group, Text]]:
     """The world and the text, alike on all ranks."""
     with hpc_kit.distributed(timeout=options.timeout) as world, in_time(options.timeout or world.timeout):
-        text = read_text(options.data)
+        text = text_of_node(world, options.data)
         versions = {"Python": platform.python_version(), "torch": torch.__version__}
         compare({**versions, "text": str(text), "options": repr(options)})
         yield world, text
+
+
+def text_of_node(world: Group, folder: Path | None) -> Text:
+    """The text, whose many files one rank of each node reads; the others map what it has put into memory."""
+    text = read_text(folder) if world.local_rank == 0 else None
+    with in_memory(text) as place:
+        places = gather((world.node_rank, place))
+        if text is None:
+            of_node = next((there for node, there in places if node == world.node_rank and there), "")
+            text = mapped(of_node) or read_text(folder)
+        gather(None)  # nobody takes it away before all have it
+    return text
+
+
+@contextmanager
+def in_memory(text: Text | None) -> Iterator[str]:
+    """A path under which this host's processes find it: of a file without a name, which no kill can leave behind."""
+    if text is None:
+        yield ""
+        return
+    with os.fdopen(os.memfd_create("text"), "wb") as file:
+        torch.save(vars(text), file)
+        file.flush()
+        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
+def mapped(place: str) -> Text | None:
+    """The text there, of which the host has one copy; None where its processes are hidden from one another."""
+    try:
+        return Text(**torch.load(place, mmap=True))
+    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError):
+        return None
 
 
 def group_of_all(options: Options, world: Group, backend: str | None = None) -> dist.ProcessGroup:

@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from hpc_kit.errors import SpecError
-from loop import Split, Whole, adamw, train
+from loop import Whole, adamw, train
 from model import GPT
 from options import Options, among, count, flag, option
 from report import Result
@@ -89,8 +89,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
         model = gpt(options, world.device)
         cut_matrices(model, mesh["tp"], sequence_parallel=options.sequence_parallel)
         whole = Whole(model, options, world.device)
-        split = Split(model=model, optimizer=adamw(model, options), gradients=whole.gradients, losses=whole.losses)
-        return train(options, world, text, split)
+        return train(options, world, text, whole.split(model, adamw(model, options)))
 
 
 if __name__ == "__main__":

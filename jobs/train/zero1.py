@@ -9,20 +9,18 @@ Of AdamW's two moments a rank keeps those of its own parameters only; after the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.optim.adamw import adamw as update
 
 from checkpoint import MOMENTS
-from loop import Split, Whole, adamw, train
-from meter import Meter, watch
+from ddp import replicated
+from loop import adamw, train
 from options import Options, among, flag, option
 from report import Result
 from start import gpt, ranks_of
@@ -63,18 +61,10 @@ def main(argv: Sequence[str] | None = None) -> Result:
     with ranks_of(options) as (world, text):
         kind = OffloadedAdamW if options.offload else AdamW
         model = gpt(options, world.device)
-        replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
-        meter = Meter(world.device)
-        watch(replica, meter)
-        whole = Whole(replica, options, world.device, lambda last: nullcontext() if last else replica.no_sync())
-        split = Split(
-            model=model,
-            optimizer=adamw(model, options, partial(ZeroRedundancyOptimizer, optimizer_class=kind)),
-            gradients=whole.gradients,
-            losses=whole.losses,
-            share=(world.rank, world.world_size),
-        )
-        return train(options, world, text, split, meter)
+        whole = replicated(model, options, world)
+        optimizer = adamw(model, options, partial(ZeroRedundancyOptimizer, optimizer_class=kind))
+        split = whole.split(model, optimizer, share=(world.rank, world.world_size))
+        return train(options, world, text, split)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import data
+import start
 from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, read_text, window_count
+from hpc_kit.runtime import Group
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
@@ -179,3 +181,34 @@ def test_evaluation_covers_each_of_its_windows_once(windows: int, wanted: int, r
 
 def test_an_evaluation_of_few_windows_is_spread_over_the_whole_text() -> None:
     assert evaluation_numbers(1000, 4, 0, 1).tolist() == [0, 250, 500, 750]
+
+
+def group(local_rank: int) -> Group:
+    return Group(
+        rank=local_rank, world_size=2, local_rank=local_rank, local_world_size=2, node_rank=0, nnodes=1,
+        launcher="single", name="a test", backend="gloo", device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def test_one_rank_of_a_node_reads_the_files_and_the_others_map_what_it_has_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, opened = read_text(source), set(os.listdir("/proc/self/fd"))
+    with start.in_memory(read) as place:
+        answers = iter([[(0, place), (0, "")], None])
+        monkeypatch.setattr(start, "gather", lambda _: next(answers))
+        monkeypatch.delattr(start, "read_text")
+        text = start.text_of_node(group(1), source)
+    assert str(text) == str(read)
+    assert bytes_of(text.training) == bytes_of(read.training)
+    assert bytes_of(text.held_back) == bytes_of(read.held_back)
+    assert set(os.listdir("/proc/self/fd")) == opened
+
+
+@pytest.mark.parametrize("place", ["", "/proc/0/fd/3", __file__])
+def test_a_rank_that_cannot_see_what_was_read_reads_it_itself(
+    place: str, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([[(0, place), (0, "")], None])
+    monkeypatch.setattr(start, "gather", lambda _: next(answers))
+    assert str(start.text_of_node(group(1), source)) == str(read_text(source))

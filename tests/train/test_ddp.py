@@ -26,6 +26,7 @@ RUNS = [
     run("two", 2, "--steps 10 --accumulate 2"),
     run("four", 4, "--steps 10 --accumulate 4"),
     run("eight", 8, "--steps 10 --eval-every 4"),
+    run("unwatched", 2, "--steps 10 --accumulate 2 --unwatched"),
     run("half", 2, "--steps 5 --checkpoint half"),
     run("resumed", 4, "--steps 10 --resume half"),
     run("unbroken", 1, "--steps 12 --warmup 2"),
@@ -48,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
     return train(tmp_path_factory.mktemp("trained"), RUNS, source, timeout=240)
 
 
-@pytest.mark.parametrize("name", ["two", "four", "eight"])
+@pytest.mark.parametrize("name", ["two", "four", "eight", "unwatched"])
 def test_the_loss_curve_does_not_depend_on_the_ranks(trained: Trained, name: str) -> None:
     one, many = trained.left("one"), trained.left(name)
     assert len(one["losses"]) == 10
@@ -106,6 +107,13 @@ def test_waiting_for_a_late_rank_is_not_booked_as_communication(trained: Trained
     assert 0 < left["communication"] < left["waiting"]
     assert 0.1 < left["waiting"] < 0.55  # of two ranks one waits, most of the time
     assert left["slowest"] == 1
+
+
+def test_what_is_not_measured_is_not_told(trained: Trained) -> None:
+    output = trained.output("unwatched")
+    assert re.search(r"\nstep 10/10   loss \d\.\d\d   \d[\d ]* tokens/s\n", output)
+    assert re.search(r"\ntime    step \d+ ms, 95 % within \d+ ms; waiting for data \d+\.\d%\n", output)
+    assert "communication" not in output and "slowest" not in output
 
 
 def test_shares_of_a_step_are_shares(trained: Trained) -> None:

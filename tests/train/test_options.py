@@ -54,7 +54,7 @@ def test_every_option_is_read() -> None:
         "--resume": "r",
         "--timeout": "60.0",
     }
-    flags = ["--bf16", "--recompute"]
+    flags = ["--bf16", "--recompute", "--unwatched"]
     options = Options.parse(None, [*(word for pair in given.items() for word in pair), *flags])
     read = {f"--{name.replace('_', '-')}": str(value) for name, value in vars(options).items()}
     assert read == {**given, **dict.fromkeys(flags, "True")}
