@@ -9,8 +9,10 @@ from typing import Literal, NamedTuple
 
 from hpc_kit.bench.document import Column, Document, Row, Value
 from hpc_kit.bench.machine import Machine
+from hpc_kit.bench.quantity import shown
 from hpc_kit.bench.sample import SURE, uncertainty
 from hpc_kit.errors import AnswerNo, SpecError
+from hpc_kit.planner.measured import LIBRARY
 
 CONDITIONS = ("load", "machine")
 """What must be alike, and can be said to be no matter: `--despite load`."""
@@ -38,8 +40,12 @@ class Comparison(NamedTuple):
 
     ratios: tuple[Ratio, ...]
     only_first: int
+    """Rows."""
     only_second: int
     notes: tuple[str, ...]
+    named_first: str = ""
+    """What labels say of them that those in both do not: `algorithm ring, star`."""
+    named_second: str = ""
 
 
 def compare(first: Document, second: Document, despite: Sequence[str] = ()) -> Comparison:
@@ -75,15 +81,27 @@ def compare(first: Document, second: Document, despite: Sequence[str] = ()) -> C
             remedy="measure both with the same options; the command of each is in its file",
         )
     return Comparison(
-        tuple(ratio for pair in both for ratio in _ratios(*pair, first.columns)),
-        len(ours) - len(both),
-        len(theirs) - len(both),
-        (*_notes(first, second), *_from_nothing(both, first.columns)),
+        ratios=tuple(ratio for pair in both for ratio in _ratios(*pair, first.columns)),
+        only_first=len(ours) - len(both),
+        only_second=len(theirs) - len(both),
+        notes=(*_notes(first, second), *_from_nothing(both, first.columns)),
+        named_first=_named([row for key, row in ours.items() if key not in theirs], both),
+        named_second=_named([row for key, row in theirs.items() if key not in ours], both),
     )
 
 
 def _key(row: Row) -> tuple[tuple[str, Value], ...]:
-    return tuple(sorted(row.labels.items()))
+    # Where no other algorithm was asked for, rows do not say that theirs is the library's.
+    return tuple(sorted(label for label in row.labels.items() if label != ("algorithm", LIBRARY)))
+
+
+def _named(alone: Sequence[Row], both: Sequence[tuple[Row, Row]]) -> str:
+    """The values of labels that no row in both has."""
+    common = {label for pair in both for row in pair for label in row.labels.items()}
+    values: dict[str, dict[Value, None]] = {}
+    for name, value in (label for row in alone for label in row.labels.items() if label not in common):
+        values.setdefault(name, {})[value] = None
+    return "; ".join(f"{name} {', '.join(shown(value, name) for value in each)}" for name, each in values.items())
 
 
 def _ratios(first: Row, second: Row, columns: dict[str, Column]) -> list[Ratio]:

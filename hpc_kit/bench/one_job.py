@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from hpc_kit.bench.around import Held, all_that_is_held
 from hpc_kit.errors import JobFailed
 from hpc_kit.slurm.inherited import clean_environ, plain_environ
 from hpc_kit.slurm.reasons import explain_reason, lasts, waits_for_my_jobs
@@ -37,6 +38,7 @@ class Waiting(NamedTuple):
 
     state: str
     reason: str = ""
+    partition: str = ""
 
 
 def submit(argv: list[str], environ: Mapping[str, str]) -> str:
@@ -145,10 +147,11 @@ class _Queue:
             if now.state == "PENDING":
                 self._doing(f"waiting: {self.words()}")
         if now.state == "PENDING" and time.time() - self._since > self._patience():
+            held = self._held()
             raise NeverBegins(
                 f"job {self._job} does not begin",
-                found=self.words(),
-                remedy=self._remedy(),
+                found=f"{self.words()}\n{held}" if held else self.words(),
+                remedy=self._remedy(held),
             )
         return bool(now.state)
 
@@ -158,7 +161,13 @@ class _Queue:
             return self._now.state
         return f"PENDING ({self._now.reason}): {explain_reason(self._now.reason, self._job).sentence}"
 
-    def _remedy(self) -> str:
+    def _held(self) -> Held | None:
+        """Why only the end of the job around this bench would let the job begin; None: other jobs' ends may."""
+        return all_that_is_held(self._now.partition, self._environ, ask) if self._now.reason == "Resources" else None
+
+    def _remedy(self, held: Held | None) -> str:
+        if held:
+            return "hpc-kit bench start, on the login node, where it holds nothing; or fewer --ranks"
         step = explain_reason(self._now.reason, self._job).next_step
         if waits_for_my_jobs(self._now.reason) and "SLURM_JOB_ID" in self._environ:
             return f"the job around this bench counts, too: hpc-kit bench start, on the login node\n{step}"
@@ -171,7 +180,8 @@ class _Queue:
             return math.inf
         if lasts(reason):
             return STUCK_FOR_NODES if re.match("ReqNode|.*Down|.*Inactive", reason) else STUCK
-        return STUCK if waits_for_my_jobs(reason) and not self._others_of_mine() else math.inf
+        mine = waits_for_my_jobs(reason) and not self._others_of_mine()
+        return STUCK if mine or self._held() else math.inf
 
     def _others_of_mine(self) -> bool:
         """Whether a job of this user runs whose end may make room: neither this one nor the one around this bench."""
@@ -183,11 +193,12 @@ class _Queue:
 
 def look(job: str, environ: Mapping[str, str]) -> Waiting:
     """As squeue says. A squeue that has no answer tells nothing of whether the job has left the queue."""
-    done = ask(["squeue", "--noheader", f"--jobs={job}", "--format=%T|%r"], environ)
+    done = ask(["squeue", "--noheader", f"--jobs={job}", "--format=%T|%r|%P"], environ)
     if done.returncode and "Invalid job id" not in done.stderr:
         return Waiting("UNKNOWN")
-    state, _, reason = done.stdout.strip().partition("|")
-    return Waiting(state, reason)
+    state, _, rest = done.stdout.strip().partition("|")
+    reason, _, partition = rest.rpartition("|")
+    return Waiting(state, reason, partition)
 
 
 def ask(argv: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

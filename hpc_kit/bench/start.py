@@ -81,41 +81,46 @@ def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
     """
     refuse(asked)
     sheet.expect(len(asked.ranks) * len(asked.ways) * asked.repeats)
-    sheet.plot(
-        Plot(
-            name="phases",
-            title=f"{TITLE}: {max(asked.ranks)} ranks",
-            kind="stacked",
-            x="way",
-            y=PHASES,
-            where={"ranks": max(asked.ranks)},
-        )
-    )
-    sheet.plot(Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True, x_title="ranks"))
+    for plot in plots(asked):
+        sheet.plot(plot)
     every: list[Start] = []
     for number in asked.ranks:
-        nodes = min(asked.nodes, number)
-        if slurm.gpus and start_jobs.lacks_gpus(number // nodes, slurm):
-            sheet.note(f"{number} ranks: {number // nodes} on a node of {slurm.gpus} GPUs, so they compute on CPUs.")
-        found: dict[str, list[Start]] = {way: [] for way in asked.ways}
-        without: set[str] = set()
-        for turn in range(asked.repeats):
-            # What has failed once is not tried again: each may take as long as --timeout.
-            for way in (each for each in asked.ways if each not in without):
-                name = f"{number} ranks, {way}, start {turn + 1} of {asked.repeats}"
-                sheet.doing(name)
-                try:
-                    start = once(way, nodes, number // nodes, slurm, asked.timeout, Telling(sheet, name))
-                except JobFailed as error:
-                    sheet.miss(name, str(error))
-                    without.add(way)
-                else:
-                    found[way].append(start)
-                    _add(sheet, number, nodes, way, found[way])
-        for way, starts in found.items():
+        each = number // min(asked.nodes, number)
+        if slurm.gpus and start_jobs.lacks_gpus(each, slurm):
+            sheet.note(f"{number} ranks: {each} on a node of {slurm.gpus} GPUs, so they compute on CPUs.")
+        for way, starts in _in_turns(asked, number, sheet, slurm).items():
             _tell_queues(sheet, f"{number} ranks, {way}", starts)
             every += starts
     _tell_clocks(sheet, every)
+
+
+def plots(asked: Question) -> list[Plot]:
+    """The phases of the most ranks; the whole over their number."""
+    most = max(asked.ranks)
+    whole = Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True, x_title="ranks")
+    title = f"{TITLE}: {most} ranks"
+    return [Plot(name="phases", title=title, kind="stacked", x="way", y=PHASES, where={"ranks": most}), whole]
+
+
+def _in_turns(asked: Question, number: int, sheet: Sheet, slurm: Slurm) -> dict[str, list[Start]]:
+    """The starts of each way with so many ranks; a row after each."""
+    nodes = min(asked.nodes, number)
+    found: dict[str, list[Start]] = {way: [] for way in asked.ways}
+    without: set[str] = set()
+    for turn in range(asked.repeats):
+        # What has failed once is not tried again: each may take as long as --timeout.
+        for way in (each for each in asked.ways if each not in without):
+            name = f"{number} ranks, {way}, start {turn + 1} of {asked.repeats}"
+            sheet.doing(name)
+            try:
+                start = once(way, nodes, number // nodes, slurm, asked.timeout, Telling(sheet, name))
+            except JobFailed as error:
+                sheet.miss(name, str(error))
+                without.add(way)
+            else:
+                found[way].append(start)
+                _add(sheet, number, nodes, way, found[way])
+    return found
 
 
 def _add(sheet: Sheet, number: int, nodes: int, way: str, starts: list[Start]) -> None:

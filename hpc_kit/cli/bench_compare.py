@@ -44,9 +44,10 @@ def _text(found: Comparison, one: Document) -> list[str]:
     labels = list(dict.fromkeys(name for each in found.ratios for name in each.labels))
     rows = [[*(shown(each.labels.get(name), name) for name in labels), *_cells(each, one)] for each in found.ratios]
     lines = markdown.table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
+    sides = (("A", found.only_first, found.named_first), ("B", found.only_second, found.named_second))
     alone = [
-        f"only in {name}: {number} rows"
-        for name, number in (("A", found.only_first), ("B", found.only_second))
+        f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({named})" if named else "")
+        for name, number, named in sides
         if number
     ]
     return [*lines, *(text for note in (*found.notes, *alone) for text in ("", note))]

@@ -60,7 +60,22 @@ def test_what_is_in_one_only_is_counted() -> None:
         document([row(4, STEADY), row(8, STEADY)]), document([row(4, STEADY), row(16, STEADY)], torch="2.14")
     )
     assert (len(found.ratios), found.only_first, found.only_second) == (1, 1, 1)
+    assert (found.named_first, found.named_second) == ("bytes 8 B", "bytes 16 B")
     assert found.notes == ("torch: 2.13.0 and 2.14",)
+
+
+def test_rows_of_the_librarys_algorithm_are_the_same_whether_others_were_measured_or_not(tmp_path: Path) -> None:
+    def by(algorithm: str) -> Row:
+        return structs.replace(row(4, STEADY), labels={"algorithm": algorithm, **row(4, STEADY).labels})
+
+    without, beside = document([row(4, STEADY)]), document([by("library"), by("ring"), by("star")])
+    for first, second in ((without, beside), (beside, without)):
+        assert verdicts(first, second) == [("seconds", "same")]
+    names = [str(tmp_path / name) for name in ("A.json", "B.json")]
+    for name, each in zip(names, (without, beside), strict=True):
+        Path(name).write_bytes(encode(each))
+    text = CliRunner().invoke(command, ["compare", *names]).output
+    assert text.endswith("\nonly in B: 2 rows (algorithm ring, star)\n")
 
 
 def test_another_load_or_machine_is_refused_unless_said_to_be_no_matter() -> None:

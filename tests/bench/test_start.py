@@ -157,7 +157,7 @@ def test_a_squeue_without_an_answer_is_no_end(slurm: start_jobs.Slurm) -> None:
 QUEUE = """#!/bin/sh
 case "$*" in
 *--user=*) echo "{mine}" ;;
-*) [ -e {folder}/ended ] || echo "PENDING|{reason}" ;;
+*) [ -e {folder}/ended ] || echo "PENDING|{reason}|batch" ;;
 esac
 """
 
@@ -189,6 +189,37 @@ def test_a_job_that_never_begins_is_not_waited_for(
     assert isinstance(caught.value, one_job.NeverBegins) == ends
     assert f"PENDING ({reason})" in str(caught.value)
     assert ("on the login node" in str(caught.value)) == (ends and reason == "AssocMaxJobsLimit")
+    assert (slurm.folder / "ended").read_text() == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ends"),
+    [
+        ("n1 1/31/0/32\\nn2 0/32/0/32", True),
+        ("n1 1/31/0/32\\nn2 4/28/0/32", False),  # another job's
+        ("n1 5/27/0/32\\nn2 0/32/0/32", False),  # another job's, too
+        ("n2 0/32/0/32", False),  # the job around this bench is elsewhere
+        ("n1 1/1.5K/0/2K", False),
+    ],
+)
+def test_a_job_that_only_the_job_around_the_bench_keeps_back_is_not_waited_for(
+    nodes: str, ends: bool, slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QUEUE_PAUSE", "STUCK"):
+        monkeypatch.setattr(one_job, name, 0.0)
+    (slurm.folder / "silent").touch()
+    (slurm.folder / "bin" / "squeue").write_text(QUEUE.format(folder=slurm.folder, reason="Resources", mine="6"))
+    sinfo = slurm.folder / "bin" / "sinfo"
+    sinfo.write_text(f'#!/bin/sh\ncase "$*" in *--partition=batch*) printf "{nodes}\\n" ;; esac\n')
+    sinfo.chmod(0o755)
+    around = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_CPUS_PER_NODE": "1"}
+    slurm = slurm._replace(environ={**slurm.environ, **around})
+    with pytest.raises(JobFailed) as caught:
+        start.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+    words = str(caught.value)
+    assert isinstance(caught.value, one_job.NeverBegins) == ends
+    assert ("of their 64 CPUs 1 are held by job 6, around this bench" in words) == ends
+    assert ("on the login node, where it holds nothing; or fewer --ranks" in words) == ends
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
