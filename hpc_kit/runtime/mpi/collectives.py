@@ -9,7 +9,6 @@ import torch
 from hpc_kit.runtime.mpi import buffers
 from hpc_kit.runtime.mpi.buffers import joined, on_host, same_bytes
 from hpc_kit.runtime.mpi.reductions import Reductions, pieces
-from hpc_kit.runtime.mpi.waiting import CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,10 +52,8 @@ class Collectives(Reductions):
                     continue
                 own = given.data_ptr() == out.data_ptr() + self.rank * given.nbytes
                 send = self._in_place if own else self._types.moved(given)
-                with CALLS:
-                    requests.append(
-                        self.comm.Iallgather(send, [*self._types.moved(out)[:1], *self._types.moved(given)[1:]])
-                    )
+                receive = [*self._types.moved(out)[:1], *self._types.moved(given)[1:]]
+                requests.append(self.comm.Iallgather(send, receive))
             clock.finish(requests)
 
     def all_gather(self, clock: Clock, outputs: Sequence[Tensor], given: Tensor) -> None:
@@ -118,8 +115,7 @@ class Collectives(Reductions):
         """Give the communicator and its memory back when every rank has come to this."""
         leave = self.barrier if self._shared is None else self._shared.close
         leave(clock)
-        with CALLS:
-            self.comm.Free()
+        self.comm.Free()
 
 
 def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:

@@ -35,7 +35,7 @@ def load(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
 
     Raises:
         IncompleteEnvironment: No MPI has started this process: it would be a world of one.
-        SpecError: There is no mpi4py, or no MPI library.
+        SpecError: There is no mpi4py, or no MPI library, or the program has not let it start.
         ContradictoryEnvironment: MPI counts other ranks than the launcher.
     """
     environ = os.environ if environ is None else environ
@@ -43,8 +43,49 @@ def load(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
     if world.launcher == "torchrun" or found is None:
         raise _not_started_by_mpi(world, found)
     module = sys.modules.get("mpi4py.MPI") or _imported(found, environ)
+    _refuse_unstarted(module)
     _check(module, world, found)
     return module
+
+
+def refuse_one_thread(module: ModuleType) -> None:
+    """The backend calls MPI from the thread that waits, and from its own while the program computes.
+
+    Raises:
+        SpecError: This MPI takes one thread at a time, or the main thread alone.
+    """
+    level = module.Query_thread()
+    if level == module.THREAD_MULTIPLE:
+        return
+    names = {getattr(module, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED")}
+    raise SpecError(
+        "the backend mpi needs an MPI that takes calls of several threads (MPI_THREAD_MULTIPLE)",
+        found=f"MPI_THREAD_{names[level]} of {_name(module)}",
+        remedy="leave mpi4py.rc.threads and .thread_level, or MPI4PY_RC_*, as they are; who calls MPI_Init calls\n"
+        "MPI_Init_thread with MPI_THREAD_MULTIPLE; Cray MPICH: export MPICH_MAX_THREAD_SAFETY=multiple;\n"
+        "MVAPICH2: export MV2_ENABLE_AFFINITY=0; or take the backend gloo",
+    )
+
+
+def _refuse_unstarted(module: ModuleType) -> None:
+    """What asks for a rank outside of MPI_Init and MPI_Finalize ends the process without an error to catch."""
+    if module.Is_finalized():
+        raise SpecError(
+            "MPI has ended already",
+            found="the program has called MPI_Finalize",
+            remedy="call it after the process group has ended, or leave it to mpi4py",
+        )
+    if not module.Is_initialized():
+        raise SpecError(
+            "MPI has not been started",
+            found="mpi4py.rc.initialize, or MPI4PY_RC_INITIALIZE, keeps mpi4py from it",
+            remedy="leave that as it is, or call MPI.Init_thread() before",
+        )
+
+
+def _name(module: ModuleType) -> str:
+    first: str = module.Get_library_version().splitlines()[0]
+    return first.strip("\0")
 
 
 def _imported(found: evidence.Evidence, environ: Mapping[str, str]) -> ModuleType:
@@ -80,10 +121,9 @@ def _check(module: ModuleType, world: World, found: evidence.Evidence) -> None:
     comm = module.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return
-    library = module.Get_library_version().splitlines()[0].strip("\0")
     raise ContradictoryEnvironment(
         f"MPI's own world is rank {comm.rank} of {comm.size}, but this is {world}",
-        found=f"{found.shown_by}; the library is {library}"
+        found=f"{found.shown_by}; the library is {_name(module)}"
         + (f" ({os.environ[CHOICE]})" if CHOICE in os.environ else ""),
         remedy=f"mpi4py has taken another MPI than the {found.families[0]} that started the ranks: export\n"
         f"{CHOICE}=/PATH/TO/{'libmpi.so.40' if found.families[0] == evidence.OPEN_MPI else 'libmpi.so.12'} of that one",

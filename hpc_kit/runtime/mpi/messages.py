@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed as dist
 
 from hpc_kit.runtime.mpi.buffers import hosted_one, marks, put_back
-from hpc_kit.runtime.mpi.waiting import CALLS, Clock
+from hpc_kit.runtime.mpi.waiting import Clock
 from hpc_kit.runtime.mpi.work import NOT_SAID, Pending
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ class Messages:
     def _begun(self, what: str, start: Callable[..., Any], *words: Any) -> Any:
         self._line.refuse_if_broken()
         try:
-            with CALLS:
-                return start(*words)
+            return start(*words)
         except self.faults.mpi_error as error:
             raise self.lost(what, error) from error
 
@@ -145,10 +144,9 @@ class Messages:
         self._line.break_off(error)
 
     def _under_way(self, message: Message) -> Message:
-        with CALLS:
-            if message.Test():
-                return message
-            self._open.add(message)
+        if message.Test():
+            return message
+        self._open.add(message)
         if self._thread is None:
             self._thread = threading.Thread(target=self._carry, name="hpc_kit_mpi", daemon=True)
             self._thread.start()
@@ -160,10 +158,9 @@ class Messages:
         while True:
             self._wake.acquire()
             while self._open:
-                with CALLS:
-                    for message in list(self._open):
-                        if message.Test():
-                            self._open.discard(message)
+                for message in list(self._open):
+                    if message.Test():
+                        self._open.discard(message)
                 time.sleep(_PAUSE)
             if self._closed:
                 return

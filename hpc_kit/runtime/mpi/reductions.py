@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_kit.runtime.mpi import buffers
 from hpc_kit.runtime.mpi.buffers import Datatypes, hosted_one, joined, on_host, put_back, same_bytes
-from hpc_kit.runtime.mpi.waiting import CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,9 +64,7 @@ class Reductions:
         self._shared = shared
 
     def _finish(self, clock: Clock, start: Callable[..., Any], *words: Any, **named: Any) -> None:
-        with CALLS:
-            request = start(*words, **named)
-        clock.finish(request)
+        clock.finish(start(*words, **named))
 
     def all_reduce(self, clock: Clock, tensors: Sequence[Tensor], reduction: Reduction) -> None:
         """Every rank's tensors become the reduction of all."""
@@ -113,8 +110,7 @@ class Reductions:
         for piece in pieces(tensor, self._types.step // tensor.element_size()):
             buffer = self._types.reduced(piece)
             send, receive = (self._in_place, buffer) if is_root else (buffer, None)
-            with CALLS:
-                requests.append(self.comm.Ireduce(send, receive, operation, root))
+            requests.append(self.comm.Ireduce(send, receive, operation, root))
             if len(requests) == _AT_ONCE:
                 clock.finish(requests)
                 requests = []

@@ -131,6 +131,7 @@ class Creator:
 
         meeting = _meeting()
         module = library.load(meeting.world if meeting is not None else resolve(os.environ))
+        library.refuse_one_thread(module)
         return _group(module, list(ranks))
 
 

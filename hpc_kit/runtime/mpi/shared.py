@@ -16,7 +16,6 @@ from torch.distributed import DistBackendError
 
 from hpc_kit.runtime.mpi.buffers import combine, in_torch
 from hpc_kit.runtime.mpi.faults import misfit
-from hpc_kit.runtime.mpi.waiting import SAFE
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -66,7 +65,7 @@ class SharedMemory:
     @classmethod
     def of(cls, comm: Any, module: ModuleType) -> SharedMemory | None:
         """The memory of a communicator; None where its ranks are on several hosts, or where one cannot have it."""
-        if comm.size == 1 or not SAFE:
+        if comm.size == 1:
             return None
         host = comm.Split_type(module.COMM_TYPE_SHARED)
         alone = host.size == comm.size

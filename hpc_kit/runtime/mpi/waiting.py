@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.distributed import DistBackendError
@@ -17,12 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Answer = TypeVar("Answer")
-
-_mpi = sys.modules.get("mpi4py.MPI")
-SAFE = _mpi is not None and _mpi.Query_thread() == _mpi.THREAD_MULTIPLE
-"""Whether several threads may be in MPI at once; then blocking calls may be made, too."""
-CALLS: AbstractContextManager[object] = nullcontext() if SAFE else threading.Lock()
-"""Held during each call of an MPI that takes one thread at a time; only calls that come back at once are made there."""
 
 _SPINS = 2000
 """Tests, of less than a microsecond each, before the CPU is offered to others."""
@@ -93,10 +85,9 @@ class Clock:
 
 
 def _done(request: Any) -> bool:
-    with CALLS:
-        if isinstance(request, list):
-            return not request or bool(request[0].Testall(request))
-        return bool(request.Test())
+    if isinstance(request, list):
+        return not request or bool(request[0].Testall(request))
+    return bool(request.Test())
 
 
 def in_time(make: Callable[[], Answer], seconds: float, what: str) -> Answer:

@@ -124,3 +124,12 @@ def test_the_library_of_another_mpi_is_told_and_not_trained_on() -> None:
     done = launch.ranks("Open MPI", 2, "silent_rank.py", MPI4PY_LIBMPI=str(library))
     assert done.returncode != 0
     assert "MPI's own world is rank 0 of 1, but this is rank" in done.stderr or "unsupported PMI version" in done.stderr
+
+
+@pytest.mark.timeout(200)
+def test_an_mpi_for_one_thread_is_refused_by_the_backend_and_not_by_gloo() -> None:
+    for backend in ("mpi", "gloo"):
+        program = f"import hpc_kit\nwith hpc_kit.distributed(backend='{backend}', timeout=60): pass"
+        done = launch.ranks("Open MPI", 2, "-c", program, MPI4PY_RC_THREAD_LEVEL="serialized")
+        assert (done.returncode == 0) == (backend == "gloo"), done.stderr
+        assert ("found  MPI_THREAD_SERIALIZED of Open MPI" in done.stderr) == (backend == "mpi")

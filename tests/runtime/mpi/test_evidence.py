@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from torch import distributed as dist
@@ -139,7 +140,10 @@ def test_debians_name_of_mpichs_library_is_told_with_the_link_to_make(monkeypatc
 
 def _mpi(rank: int, size: int) -> SimpleNamespace:
     return SimpleNamespace(
-        COMM_WORLD=SimpleNamespace(rank=rank, size=size), Get_library_version=lambda: "MPICH Version: 5.0\nmore"
+        COMM_WORLD=SimpleNamespace(rank=rank, size=size),
+        Get_library_version=lambda: "MPICH Version: 5.0\nmore",
+        Is_initialized=lambda: True,
+        Is_finalized=lambda: False,
     )
 
 
@@ -149,6 +153,35 @@ def test_another_mpi_than_the_launchers_is_a_contradiction(monkeypatch: pytest.M
         library.load(resolve(OPEN_MPI), OPEN_MPI)
     assert str(caught.value).startswith("MPI's own world is rank 0 of 1, but this is rank 1 of 2 in the mpirun of Open")
     assert "the library is MPICH Version: 5.0" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("Is_initialized", "MPI has not been started\n  found  mpi4py.rc.init"),
+        ("Is_finalized", "MPI has ended already"),
+    ],
+)
+def test_an_mpi_that_is_not_running_is_refused(said: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _mpi(1, 2)
+    before = getattr(module, said)()
+    setattr(module, said, lambda: not before)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    with pytest.raises(SpecError, match=what):
+        library.load(resolve(OPEN_MPI), OPEN_MPI)
+
+
+@pytest.mark.parametrize("name", ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"])
+def test_an_mpi_that_takes_one_thread_at_a_time_is_refused(name: str) -> None:
+    names = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"]
+    module: Any = _mpi(0, 2)
+    vars(module).update({f"THREAD_{each}": level for level, each in enumerate(names)})
+    module.Query_thread = lambda: names.index(name)
+    if name == "MULTIPLE":
+        library.refuse_one_thread(module)
+        return
+    with pytest.raises(SpecError, match=f"MPI_THREAD_{name} of MPICH Version: 5.0\n  do     leave mpi4py.rc"):
+        library.refuse_one_thread(module)
 
 
 def test_the_variables_stay_alone_where_mpi_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
