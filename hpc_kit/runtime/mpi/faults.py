@@ -1,4 +1,4 @@
-"""What an error of MPI means: a rank that is gone, or tensors that do not fit one another."""
+"""What an error of MPI means: a wrong call, a rank that is gone, or tensors that do not fit one another."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch.distributed import DistBackendError
 if TYPE_CHECKING:
     from types import ModuleType
 
+_WRONG = ("ERR_RANK", "ERR_ROOT", "ERR_TAG")
+"""Found before anything is sent: no other rank is touched by it."""
 _MISFITS = ("ERR_TRUNCATE", "ERR_COUNT", "ERR_ARG", "ERR_TYPE", "ERR_BUFFER")
 
 
@@ -17,11 +19,15 @@ class Faults:
 
     def __init__(self, module: ModuleType) -> None:
         self.mpi_error: type[Exception] = module.Exception
+        self._wrong = {getattr(module, name) for name in _WRONG}
         self._misfits = {getattr(module, name) for name in _MISFITS}
 
-    def told(self, what: str, error: Exception) -> DistBackendError:
-        """The error to raise; only that of a lost rank says so, for `failure.is_victim` goes by it."""
-        if error.Get_error_class() in self._misfits:  # type: ignore[attr-defined]
+    def told(self, what: str, error: Exception) -> DistBackendError | ValueError:
+        """The error to raise: a ValueError breaks no group, and only that of a lost rank goes for a victim's."""
+        kind: int = error.Get_error_class()  # type: ignore[attr-defined]
+        if kind in self._wrong:
+            return ValueError(f"mpi: {what}: {error}")
+        if kind in self._misfits:
             return misfit(what, str(error))
         return DistBackendError(f"mpi: {what}: {error}\n  remote process exited, or its network failed")
 

@@ -133,10 +133,11 @@ class Messages:
         except self.faults.mpi_error as error:
             raise self.lost(what, error) from error
 
-    def lost(self, what: str, error: Exception) -> dist.DistBackendError:
+    def lost(self, what: str, error: Exception) -> Exception:
         """What is told of a message that MPI has lost; its group does nothing more."""
         told = self.faults.told(what, error)
-        self.break_off(told)
+        if isinstance(told, dist.DistBackendError):
+            self.break_off(told)
         return told
 
     def break_off(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""What a program may do to a group without harm: wait for a time of its own, use many groups, and abort an idle one."""
+"""What harms no group: a wait of one's own time, many groups, the abort of an idle one, a call that cannot be right."""
 
 from __future__ import annotations
 
@@ -48,5 +48,14 @@ with hpc_kit.distributed(backend="mpi", timeout=40) as world:
     aborted.abort()
     with pytest.raises(dist.DistBackendError, match="the group was aborted"):
         dist.barrier(group=aborted)
+    for wrong in (
+        lambda: dist.send(numbers, 7),
+        lambda: dist.send(numbers, other, tag=-3),
+        lambda: dist.broadcast(numbers, 7),
+    ):
+        with pytest.raises(
+            ValueError, match=r"(?i)mpi: (a message to send|broadcast of 40 bytes): .*(invalid|rank|tag|root)"
+        ):
+            wrong()
     dist.barrier()
     os.write(1, f"rank {world.rank} ends well\n".encode())
