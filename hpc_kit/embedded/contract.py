@@ -65,6 +65,9 @@ effect for the reason given, or is refused; nothing is passed over in silence.
   alone besides. A program behind a shell (`srun bash -c "..."`) hears it where that shell says `exec`.
 - The command `hostname` names the node; the kernel's own name, which a program asks for by itself, is this machine's on
   every node.
+- `srun --mpi=pmi2` is Slurm's mpi/pmi2 (PMI-1.1 and PMI-2.0 over PMI_FD): a program of MPICH or its kin is one world,
+  with the virtual nodes as its nodes. `MPI_Abort` ends the step with status 137, as there. There is no PMIx, which Open
+  MPI wants: start that by mpirun.
 - A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need. A
   command whose code cannot be loaded just then says so in a sentence, and submits nothing.
 - There is no heterogeneous job, no reservation, no preemption, and no accounting but the queue's records:

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import leniency, processes, srun_job, srun_launch, srun_multi, srun_step
+from hpc_kit.embedded import leniency, processes, srun_job, srun_launch, srun_mpi, srun_multi, srun_step
 from hpc_kit.embedded.filenames import Names
 from hpc_kit.embedded.memory import OUT_OF_MEMORY
 from hpc_kit.embedded.records import Step
@@ -16,7 +16,7 @@ from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.srun_end import Manner
 from hpc_kit.embedded.srun_files import Place, Plumbing
 from hpc_kit.embedded.srun_gpus import check_types
-from hpc_kit.embedded.srun_options import check_mpi, read
+from hpc_kit.embedded.srun_options import read
 from hpc_kit.embedded.srun_request import step_request
 from hpc_kit.embedded.srun_run import Run
 from hpc_kit.embedded.srun_talk import Talk, write
@@ -28,6 +28,7 @@ from hpc_kit.slurm.units import parse_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hpc_kit.embedded.pmi import PmiServer
     from hpc_kit.embedded.srun_environ import Launch
     from hpc_kit.embedded.srun_job import Home
     from hpc_kit.embedded.srun_options import Asked
@@ -94,8 +95,8 @@ def _answer(asked: Asked, *, strict: bool) -> str | None:
 
         return usage()
     if asked.get("mpi") == "list":
-        return "MPI plugin types are...\n\tnone"
-    check_mpi(asked.get("mpi", "none"), strict=strict)
+        return srun_mpi.LISTED
+    srun_mpi.check_mpi(asked.get("mpi", "none"), strict=strict)
     return None
 
 
@@ -135,7 +136,8 @@ class _Srun:
         step, inbox = self._create(request, argv)
         launch = srun_launch.step_launch(self.asked, request, self.home, self.environ)
         try:
-            return self._run_step(step, inbox, launch, commands)
+            pmi = srun_mpi.server(self.asked, request, step, self.talk)
+            return self._run_step(step, inbox, launch, commands, pmi)
         except BaseException:
             self.state.update_step(step, state="FAILED", exit_code=1 << 8, end_time=now())
             raise
@@ -158,7 +160,9 @@ class _Srun:
             denied = [f"error: Unable to create step for job {job.job_id}: {refused.denied}"] if refused.denied else []
             raise type(refused)(*refused.lines, *denied) from None
 
-    def _run_step(self, step: Step, inbox: Inbox, launch: Launch, commands: Sequence[tuple[str, ...]]) -> int:
+    def _run_step(
+        self, step: Step, inbox: Inbox, launch: Launch, commands: Sequence[tuple[str, ...]], pmi: PmiServer | None
+    ) -> int:
         terminal = self._terminal()
         plumbing = self._plumbing(step)
         if failed := self._script("prolog", commands[0]):
@@ -175,10 +179,12 @@ class _Srun:
                 write(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
                 run.failed(task)
                 continue
-            run.started(start(task, streams, self.folder, umask), task)
+            run.started(start(pmi.connect(task) if pmi else task, streams, self.folder, umask), task)
             plumbing.started()
+            if pmi is not None:
+                pmi.started()
         with terminal.raw() if terminal else contextlib.nullcontext():
-            run.wait(plumbing)
+            run.wait(plumbing, pmi)
         self._book(step, run)
         if failed := self._script("epilog", commands[0]):
             self.talk.error(f"srun epilog failed status= {failed}.")

@@ -9,6 +9,7 @@ from hpc_kit.embedded.exports import words
 from hpc_kit.embedded.settings import STATE_VARIABLE
 from hpc_kit.embedded.srun_environ import Launch, step_environ, task_environ
 from hpc_kit.embedded.srun_gpus import binding, visible
+from hpc_kit.embedded.srun_mpi import of_plugin
 from hpc_kit.embedded.srun_tasks import Task
 from hpc_kit.embedded.submission import working_folder
 
@@ -117,6 +118,7 @@ def tasks(
     own = {**environ}
     own.setdefault("SRUN_DEBUG", str(3 + asked.verbosity))
     shared = step_environ(home.job, step, launch, exported(own, asked.values.get("export")))
+    shared = of_plugin(asked, shared)
     shared[STATE_VARIABLE] = str(state.directory)
     bind = binding(asked)
     for node, numbers in enumerate(step.tasks):

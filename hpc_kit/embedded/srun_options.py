@@ -129,22 +129,3 @@ def _refuse(values: Mapping[str, str]) -> None:
         empty = name in {"task-prolog", "task-epilog"} and value in {"", "none"}
         if row.support is Support.REFUSED and not inside and not empty:
             raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
-
-
-def check_mpi(plugin: str, *, strict: bool = True) -> None:
-    """Of Slurm's MPI plug-ins there is none here, which is what `none` and `openmpi` ask for.
-
-    The others are taken where nobody is strict: most programs that are started with them are no MPI programs.
-
-    Raises:
-        Refused: It is another.
-    """
-    known = {"none", "openmpi"} if strict else {"none", "openmpi", "pmi2", "cray_shasta"}
-    if plugin not in known and (strict or not plugin.startswith("pmix")):
-        raise Refused(
-            f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
-            f"error: cannot find mpi plugin for mpi/{plugin}",
-            f"error: MPI: Cannot create context for mpi/{plugin}",
-            "error: MPI: Unable to load any plugin",
-            f"error: Invalid MPI type '{plugin}', --mpi=list for acceptable types",
-        )

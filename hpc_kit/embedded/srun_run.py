@@ -16,6 +16,7 @@ from hpc_kit.embedded.srun_pump import Pump
 from hpc_kit.embedded.srun_report import Report, task_word
 
 if TYPE_CHECKING:
+    from hpc_kit.embedded.pmi import PmiServer
     from hpc_kit.embedded.records import Step
     from hpc_kit.embedded.srun_end import Manner
     from hpc_kit.embedded.srun_files import Plumbing
@@ -71,11 +72,13 @@ class Run:
         self._talk.error(f"task {task.number} launch failed: Slurmd could not connect IO")
         self.report.ended(self.step.nodes[task.node], [task.number], 1 << 8)
 
-    def wait(self, plumbing: Plumbing) -> None:
-        """See the step through to its end."""
+    def wait(self, plumbing: Plumbing, pmi: PmiServer | None = None) -> None:
+        """See the step through to its end, and serve its MPI programs."""
         self._pump = Pump(self._selector, plumbing, self._on_broken)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_wakeup)
         self._selector.register(self._inbox.fd, selectors.EVENT_READ, self._on_orders)
+        if pmi is not None:
+            pmi.serve(self._selector, self.ending.abort)
         if self._manner.time_limit is not None:
             self._clocks.set("limit", self._manner.time_limit, self.ending.time_out)
         self._reap()

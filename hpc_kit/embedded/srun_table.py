@@ -37,7 +37,11 @@ _WITH_REASON = {
     "interactive": Row(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
     "mcs-label": Row(_KEPT, "there is one user"),
     "mem-bind": _TOPOLOGY,
-    "mpi": Row(Support.DONE, "tasks get no PMI: `pmix` and `pmi2` have no effect, and are refused with `strict`"),
+    "mpi": Row(
+        Support.DONE,
+        "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that Open"
+        " MPI's ranks find nobody, and is refused with `strict`",
+    ),
     "msg-timeout": Row(_KEPT, "no messages go over a network"),
     "network": Row(_KEPT, "there is no interconnect to set up"),
     "no-allocate": Row(_REFUSED, "steps belong to a job"),

@@ -20,6 +20,7 @@ class Task(NamedTuple):
         node: Index of its node in the step; `local` its own index on that node.
         argv: The program as it was written, and its arguments.
         environ: All but SLURM_TASK_PID, which is only known then.
+        kept: One more open file of srun's that the task has, under the same number; -1 for none.
     """
 
     number: int
@@ -27,6 +28,7 @@ class Task(NamedTuple):
     local: int
     argv: tuple[str, ...]
     environ: Mapping[str, str]
+    kept: int = -1
 
 
 class Streams(NamedTuple):
@@ -58,6 +60,8 @@ def _become(task: Task, streams: Streams, folder: str, umask: int) -> NoReturn:
         os.setsid()
         for number, stream in enumerate(streams[:3]):
             os.dup2(stream, number)
+        if task.kept >= 0:
+            os.set_inheritable(task.kept, True)  # noqa: FBT003
         if streams.terminal:
             _take_terminal()
         _forget_signals()

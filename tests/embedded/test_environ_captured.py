@@ -33,10 +33,9 @@ OWN_VALUE = {
 }  # fmt: skip
 """Variables that are there, with a value of this machine's or this job's own."""
 
-TOLD = ("SLURM", "SRUN", "SBATCH")
+TOLD = ("SLURM", "SRUN", "SBATCH", "PMI_RANK", "PMI_SIZE")
 TOLD_TOO = {"HOSTNAME", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"}
 WITHOUT = (
-    "_pmi",
     "pmix",
     "salloc",
     "het_",

@@ -357,7 +357,7 @@ def test_the_umask_of_the_submission_is_the_tasks(inside: Inside) -> None:
 
 def test_quick_answers_need_no_job(inside: Inside) -> None:
     assert inside.srun("--version").out == ["slurm 22.05.8"]
-    assert inside.srun("--mpi=list").out == ["\tnone", "MPI plugin types are..."]
+    assert inside.srun("--mpi=list").out == ["\tnone", "\tpmi2", "MPI plugin types are..."]
     assert any("--kill-on-bad-exit" in line for line in inside.srun("--help").out)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -71,7 +72,10 @@ def of(environ: Mapping[str, str]) -> Evidence | None:
 
 
 def libraries(evidence: Evidence) -> Iterator[str]:
-    """Where the library of that MPI may be: beside its launcher, one of our parents; else as the loader finds it."""
+    """Where the library of that MPI may be: beside its launcher, one of our parents; else as the loader finds it.
+
+    Before another MPI comes the one that pip has put beside this Python, which no loader knows.
+    """
     prefix = _prefix(evidence.families)
     for family in evidence.families:
         for name in _SONAMES[family]:
@@ -81,6 +85,7 @@ def libraries(evidence: Evidence) -> Iterator[str]:
                         yield str(path)
     for family in evidence.families:
         yield from _SONAMES[family][:-1]
+        yield from (str(path) for name in _SONAMES[family][:1] if (path := Path(sys.prefix, "lib", name)).is_file())
 
 
 def _prefix(families: tuple[str, ...]) -> Path | None:

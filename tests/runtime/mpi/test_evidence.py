@@ -62,7 +62,22 @@ def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, m
     assert list(evidence.libraries(found)) == [str(tmp_path / "lib" / "libmpi.so.40"), "libmpi.so.40"]
     mpich = evidence.of({"PMI_RANK": "0", "PMI_SIZE": "2"})
     assert mpich is not None
+    monkeypatch.setattr(sys, "prefix", "/nowhere")
     assert list(evidence.libraries(mpich))[-3:] == ["libmpi.so.12", "libmpich.so.12", "libmpi.so.40"]
+
+
+def test_the_library_that_pip_has_brought_comes_before_another_mpi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under srun no parent shows where MPI lies, and no loader knows of a wheel's library."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libmpi.so.12").write_text("")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(evidence, "_parents", lambda: enumerate([Path("/usr/sbin/slurmstepd")]))
+    found = evidence.of({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert found is not None
+    of_pip = str(tmp_path / "lib" / "libmpi.so.12")
+    assert list(evidence.libraries(found)) == ["libmpi.so.12", "libmpich.so.12", of_pip, "libmpi.so.40"]
 
 
 def test_the_parents_of_a_process_can_be_read() -> None:

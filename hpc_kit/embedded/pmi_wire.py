@@ -1,0 +1,115 @@
+"""PMI on the wire: what a task writes cut into requests, and answers in the words of the version that it speaks.
+
+PMI-1.1 has lines of words, PMI-2.0 messages of fields behind their length; each begins with PMI-1's line `cmd=init`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PMI1, PMI2 = (1, 1), (2, 0)
+
+_INIT = re.compile(r"cmd=init pmi_version=(\d+) pmi_subversion=(\d+)")
+_HEADER = 6
+_MOST = 1 << 20
+"""Bytes of one request: far more than any that makes sense."""
+
+
+class Request(NamedTuple):
+    """What a task asks for; `text` as it was written."""
+
+    command: str
+    values: Mapping[str, str]
+    text: str
+
+
+class Reply(NamedTuple):
+    """An answer, before it is in words."""
+
+    command: str
+    values: Mapping[str, object]
+
+
+class Garbage(Exception):
+    """A task writes what is no PMI; its connection is of no more use."""
+
+
+class Wire:
+    """One task's end of the conversation.
+
+    Attributes:
+        version: PMI1 or PMI2, None until the task has said which.
+    """
+
+    def __init__(self) -> None:
+        self.version: tuple[int, int] | None = None
+        self._read = b""
+
+    def feed(self, data: bytes) -> Iterator[Request]:
+        """The requests that are complete now.
+
+        Raises:
+            Garbage: It is none.
+        """
+        self._read += data
+        while (piece := self._cut()) is not None:
+            yield _parsed(piece, self.version)
+        if len(self._read) > _MOST:
+            raise Garbage(f"request of more than {_MOST} bytes")
+
+    def _cut(self) -> str | None:
+        """The next piece; lines without their end."""
+        if self.version == PMI2:
+            return self._cut_message()
+        end = b"\nendcmd\n" if self._read.startswith(b"mcmd=") else b"\n"
+        line, found, rest = self._read.partition(end)
+        if not found:
+            return None
+        self._read = rest
+        return line.decode(errors="surrogateescape")
+
+    def _cut_message(self) -> str | None:
+        if len(self._read) < _HEADER:
+            return None
+        header = self._read[:_HEADER]
+        try:
+            size = _HEADER + int(header)
+        except ValueError:
+            raise Garbage(f"invalid length of a request: {header!r}") from None
+        if size < _HEADER or size > _MOST:
+            raise Garbage(f"invalid length of a request: {header!r}")
+        if len(self._read) < size:
+            return None
+        message, self._read = self._read[_HEADER:size], self._read[size:]
+        return message.decode(errors="surrogateescape")
+
+    def write(self, reply: Reply) -> bytes:
+        """An answer in the task's version."""
+        fields = {"cmd": reply.command, **reply.values}
+        if self.version != PMI2 or reply.command == "response_to_init":
+            text = " ".join(f"{key}={value}" for key, value in fields.items()) + "\n"
+            return text.encode(errors="surrogateescape")
+        message = "".join(f"{key}={value};" for key, value in fields.items()).encode(errors="surrogateescape")
+        return b"%-6d" % len(message) + message
+
+
+def versions(text: str) -> tuple[int, int] | None:
+    """The version that the line `cmd=init` asks for, None where it is not that."""
+    found = _INIT.match(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _parsed(text: str, version: tuple[int, int] | None) -> Request:
+    """A value ends at the next separator, also where its writer has doubled that."""
+    separator = ";" if version == PMI2 else "\n" if text.startswith("mcmd=") else " "
+    pairs = [pair.partition("=") for pair in text.split(separator)]
+    values: dict[str, str] = {}
+    for key, equals, value in pairs[1:]:
+        if equals:
+            values.setdefault(key, value)
+    key, _, command = pairs[0]
+    return Request(command if key == "cmd" else f"{key}={command}", values, text)

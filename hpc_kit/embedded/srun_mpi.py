@@ -1,0 +1,67 @@
+"""srun's --mpi: which of Slurm's MPI plug-ins there is, and what tasks get of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.embedded.refused import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpc_kit.embedded.pmi import PmiServer
+    from hpc_kit.embedded.records import Step
+    from hpc_kit.embedded.srun_options import Asked
+    from hpc_kit.embedded.srun_request import StepRequest
+    from hpc_kit.embedded.srun_talk import Talk
+
+LISTED = "MPI plugin types are...\n\tnone\n\tpmi2"
+
+ELSEWHERE = (
+    "mpi/{} is not here, tasks have mpi/pmi2: ranks of MPICH and its kin find one another, of Open MPI none does"
+)
+
+_NONE = {"none", "openmpi"}
+_VARIABLE = "SLURM_MPI_TYPE"
+
+
+def check_mpi(plugin: str, *, strict: bool = True) -> None:
+    """There are the plug-ins `none`, of which `openmpi` is an older name, and `pmi2`.
+
+    Those of other clusters are taken where nobody is strict: most programs that are started with them are no MPI
+    programs.
+
+    Raises:
+        Refused: It is another.
+    """
+    if plugin not in {*_NONE, "pmi2"} and (strict or not _elsewhere(plugin)):
+        raise Refused(
+            f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
+            f"error: cannot find mpi plugin for mpi/{plugin}",
+            f"error: MPI: Cannot create context for mpi/{plugin}",
+            "error: MPI: Unable to load any plugin",
+            f"error: Invalid MPI type '{plugin}', --mpi=list for acceptable types",
+        )
+
+
+def _elsewhere(plugin: str) -> bool:
+    return plugin == "cray_shasta" or plugin.startswith("pmix")
+
+
+def server(asked: Asked, request: StepRequest, step: Step, talk: Talk) -> PmiServer | None:
+    """The step's PMI server, None where tasks get no PMI; that it is another than they may look for is told."""
+    plugin = asked.get("mpi", "none")
+    if plugin in _NONE:
+        return None
+    if _elsewhere(plugin):
+        talk.info(ELSEWHERE.format(plugin))
+    from hpc_kit.embedded.pmi import PmiServer
+
+    return PmiServer(step, request.distribution.nodes or "block")
+
+
+def of_plugin(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
+    """A step's variables with SLURM_MPI_TYPE as its plug-in leaves it; those of a step around it stay as they are."""
+    plugin = asked.get("mpi", "none")
+    found = {name: value for name, value in environ.items() if name != _VARIABLE}
+    return found if plugin in _NONE else found | {_VARIABLE: plugin}
