@@ -16,6 +16,10 @@ PLUGIN_OPTION = re.compile(
 """Options of plugins that many sites add to Slurm: containers (pyxis, Shifter, CSCS), Kerberos, energy."""
 
 
+LONG_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
+"""What word processors and web pages make of a `-`."""
+
+
 class Placed(NamedTuple):
     """An option that a directive gives, with its place, and the component of a heterogeneous job that it is for."""
 
@@ -60,6 +64,8 @@ class Mending(NamedTuple):
 
 def mending(error: DirectiveError, command: str = "sbatch") -> Mending:
     """How to mend what Slurm does not take; an unknown option that resembles none may be one of the site's plugins."""
+    if any(dash in (error.found or "") + error.what for dash in LONG_DASHES):
+        return Mending("a long dash, as word processors set it: type - anew", certain=True)
     typed = re.search(r"unrecognized option '--([\w-]+)", error.found or "")
     if typed is None:
         return Mending(error.remedy or f"{command} --help lists the options", certain=True)
@@ -123,11 +129,16 @@ def _lines(lines: list[str]) -> tuple[Directives, list[Problem]]:
 
 def _words(line: Directive) -> list[_Word]:
     found, position = [], len(MARK)
-    for word in line.words:
+    for text in line.words:
+        word = text
         start = line.text.find(word, position)
+        if start < 0:
+            # Its value is quoted.
+            word = word.partition("=")[0]
+            start = line.text.find(word, position)
         if start >= 0:
             position = start + len(word)
-        found.append(_Word(word, line.line, max(start, 0) + 1))
+        found.append(_Word(text, line.line, max(start, 0) + 1))
     return found
 
 

@@ -41,6 +41,9 @@ def read_launch(words: Sequence[Text]) -> LaunchLine:
             gives += given
         elif name in WRAPPERS or name in CONTAINERS:
             stage, rest = _wrapper(rest, *WRAPPERS[name]) if name in WRAPPERS else _to_known(rest)
+            # `uv run FILE.py` is Python's.
+            if name == "uv" and rest and rest[0].text.endswith(".py"):
+                rest = [rest[0]._replace(text="python"), *rest]
         elif name in AGENTS or name == "torchrun":
             stage, rest = launchers.agent(name, rest)
         elif PYTHON.match(name):

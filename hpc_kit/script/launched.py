@@ -17,6 +17,9 @@ COUNTS = frozenset({
 })  # fmt: skip
 """Options that say how many nodes, tasks or processes there are."""
 
+_PREPARES = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
+"""What uv and its like do besides running a program."""
+
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
@@ -75,6 +78,8 @@ class Launch(NamedTuple):
             return False
         if self.agent is not None:
             return True
+        if program.name in {"uv", "pixi", "poetry"} and program.words[1:2] and program.words[1].text in _PREPARES:
+            return False
         if program.kind == "python" and program.options.get("module", program.words[0]).text in {"pip", "venv"}:
             return False
         if self.multiplier is not None:

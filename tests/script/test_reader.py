@@ -168,7 +168,7 @@ def test_a_tree_is_what_was_written() -> None:
 def test_directives_are_read_with_their_places() -> None:
     script = read("#SBATCH -N4 --ntasks-per-node 2 # two\n#SBATCH --job-name='a b'\necho\n#SBATCH --time=1\n")
     places = [(each.name, each.value, each.line, each.column) for each in script.given]
-    assert places == [("nodes", "4", 2, 9), ("ntasks-per-node", "2", 2, 31), ("job-name", "a b", 3, 1)]
+    assert places == [("nodes", "4", 2, 9), ("ntasks-per-node", "2", 2, 31), ("job-name", "a b", 3, 9)]
     assert [line.line for line in script.directives.late] == [5]
 
 

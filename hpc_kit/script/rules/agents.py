@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.script.launched import Launch
+from hpc_kit.script.launched import LOOPS, Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.words import as_assignment
@@ -86,9 +86,11 @@ def _one_by_one(launch: Launch, agent: Stage) -> tuple[str, str, int | None] | N
 
 def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
     geometry, job, told = script.geometry_of(launch), script.geometry, _told(agent)
+    line = script.line_of("nodes", "ntasks")
+    if told is not None and job.said and job.nodes is not None and _one_a_pass(launch) and told[0] > job.nodes:
+        return f"{agent.kind} waits for {told[0]} nodes, and the job has {job.nodes}", "--nnodes=$SLURM_NNODES", line
     if told is None or not job.said or geometry.nodes is None or geometry.nodes != job.nodes:
         return None
-    line = script.line_of("nodes", "ntasks")
     alone = launch.multiplier is None and launch.stage("ssh") is None
     # Elements of an array may be each other's nodes.
     if (geometry.per_node != 1 and not alone) or (alone and (_elsewhere(agent) or "array" in script.options)):
@@ -105,6 +107,13 @@ def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str,
         what = f"{agent.kind} takes {told[1]} nodes, and is started on {geometry.nodes}: the others are not let in"
         return what, "--nnodes=$SLURM_NNODES", line
     return None
+
+
+def _one_a_pass(launch: Launch) -> bool:
+    """A loop over the job's nodes starts it, one on each."""
+    srun = launch.stage("srun")
+    loops = [place for place in launch.step.place.outward() if place.compound and place.compound.kind in LOOPS]
+    return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 
 def _all_first(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
@@ -150,8 +159,9 @@ def missing_variables(subject: Subject) -> Iterator[Fault]:
     """A variable of Slurm that is empty where it is read.
 
     SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK are there only
-    where the job gives the option of that name; in the batch script so is SLURM_NTASKS, or with --ntasks-per-node. In a
-    session of ssh there is none of Slurm's at all: what stands in single quotes is expanded there (an error).
+    where the job gives the option of that name; in the batch script so is SLURM_NTASKS, or with --ntasks-per-node.
+    SLURM_LAUNCH_NODE_IPADDR and SLURM_STEP_... are srun's, for its tasks. In a session of ssh there is none of Slurm's
+    at all: what stands in single quotes is expanded there (an error).
 
     Mend: give the option, or read what is always there: SLURM_GPUS_ON_NODE, SLURM_NNODES; over ssh, let
     the batch shell expand it, in double quotes.
@@ -169,6 +179,7 @@ def missing_variables(subject: Subject) -> Iterator[Fault]:
                     what = f"${match[1]} is not set in a session of ssh"
                     remedy = "double quotes: the batch shell expands it; for the node's number, count in the loop"
                     yield Fault(line, part.origin.column, what, remedy, (launch.step.line,), "error")
+    yield from _of_steps_alone(script)
     yield from _options_not_given(script)
 
 
@@ -181,7 +192,10 @@ def _tasks_not_given(script: Script) -> Iterator[Fault]:
         values = [assignment.value for assignment in step.command.assignments]
         declared = [as_assignment(word) for word in step.command.words[1:]] if step.name == "export" else []
         values += [each.value for each in declared if each is not None]
-        for part in [part for value in values for part in value.parts]:
+        parts = [part for value in values for part in value.parts]
+        if any(launch.step is step for launch in script.launches):
+            parts += [part for word in step.command.words for part in word.parts if part.kind == "variable"]
+        for part in parts:
             match = re.search(r"\bSLURM_(NTASKS|NPROCS)\b(?!:?-)", part.raw)
             if match is not None and match[0] not in own:
                 what = f"${match[0]} is not set in the batch script: the job does not give --ntasks"
@@ -197,6 +211,22 @@ def _lines_of_steps(script: Script, option: str) -> set[int]:
     return {part.origin.line + below for part in texts for below in range(part.text.count("\n") + 1)}
 
 
+def _given_wrongly(script: Script, option: str) -> bool:
+    """A directive that sbatch does not take gives it."""
+    return any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
+
+
+def _of_steps_alone(script: Script) -> Iterator[Fault]:
+    """What srun sets for its tasks is not there in the batch script."""
+    own = {each.name for each in script.assigned}
+    for each in script.assigned:
+        match = re.fullmatch(r"\$\{?(SLURM_(LAUNCH_NODE_IPADDR|SRUN_COMM_HOST|STEP_\w+))\}?", each.value.text)
+        if match is not None and not each.task and match[1] not in own:
+            what = f"${match[1]} is not set in the batch script: srun sets it, for its tasks"
+            remedy = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) for the first host'
+            yield Fault(each.line, each.column, what, remedy)
+
+
 def _options_not_given(script: Script) -> Iterator[Fault]:
     # A script that says nothing of its size gets all of it from the command line.
     if not script.readable or script.heterogeneous or not (script.geometry.said or script.geometry.gpus):
@@ -207,7 +237,7 @@ def _options_not_given(script: Script) -> Iterator[Fault]:
     own = {each.name for each in script.assigned}
     for name, option in _NEEDS.items():
         guarded = re.search(rf"\$\{{{name}(\[|:?[-+?=])|-[zvn] *\"?(\$\{{?)?{name}\b", text)
-        if option in script.options or name in own or guarded:
+        if option in script.options or name in own or guarded or _given_wrongly(script, option):
             continue
         if "GPUS" in name and not script.geometry.gpus:
             continue

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from hpc_kit.script.directive_lines import Placed
 from hpc_kit.script.geometry import Geometry, node_counts
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.stages import Stage
+
+_OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"})
 
 
 @rule("KIT201")
@@ -15,13 +18,15 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
     """--ntasks is not nodes x tasks a node.
 
     Where all three are given, --ntasks counts and --ntasks-per-node becomes an upper bound. More tasks than fit make
-    sbatch ask for more nodes or refuse; fewer leave some nodes with fewer ranks than the others.
+    sbatch ask for more nodes or refuse; fewer leave some nodes with fewer ranks than the others. With fewer tasks than
+    nodes the job gets as many nodes as tasks, with one line about it from sbatch.
 
     Mend: leave one of the three out, or make them agree.
     Documented: sbatch(1), --ntasks-per-node.
     """
     for part in subject.script.parts:
         given = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
+        yield from _fewer_than_nodes(part)
         if len(given) < 3 or not all(each.value.isdigit() for each in given):
             continue
         nodes, ntasks, per_node = (int(each.value) for each in given)
@@ -37,6 +42,17 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
             # As many as an uneven split needs: 7 tasks on 2 nodes of 4.
             "warning" if -(-ntasks // nodes) == per_node else "error",
         )
+
+
+def _fewer_than_nodes(part: Mapping[str, Placed]) -> Iterator[Fault]:
+    nodes, ntasks = part.get("nodes"), part.get("ntasks")
+    if nodes is None or ntasks is None or not ntasks.value.isdigit() or "ntasks-per-node" in part:
+        return
+    least = node_counts(nodes.value, None)[1]
+    if 0 < int(ntasks.value) < least:
+        what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets {ntasks.value}"
+        remedy = "--ntasks-per-node instead of --ntasks"
+        yield Fault(ntasks.line, ntasks.column, what, remedy, (nodes.line,))
 
 
 @rule("KIT117")
@@ -104,7 +120,7 @@ def world_sizes(subject: Subject) -> Iterator[Fault]:
     """
     script = subject.script
     training = [launch for launch in script.launches if launch.trains]
-    if len(training) != 1 or training[0].agent is not None or training[0].multiplier is None:
+    if len(training) != 1 or training[0].agent is not None or training[0].multiplier is None or training[0].repeated:
         return
     geometry = script.geometry_of(training[0])
     own = {(geometry.nodes or 0) * (geometry.gpus_per_node or 0), geometry.ntasks}
@@ -119,6 +135,29 @@ def world_sizes(subject: Subject) -> Iterator[Fault]:
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].step.line)
             severity: Severity | None = "warning" if each.value.default else None
             yield Fault(each.line, each.column, what, "export WORLD_SIZE=$SLURM_NTASKS", lines, severity)
+
+
+@rule("KIT213", "warning")
+def too_many_by_mpirun(subject: Subject) -> Iterator[Fault]:
+    """Mpirun is told of more processes than the job has tasks.
+
+    Open MPI takes a job's tasks for its slots, and ends with "There are not enough slots available"; Intel MPI and
+    MPICH start them all, several on the CPUs of one.
+
+    Mend: as many tasks as processes (--ntasks, or --nodes and --ntasks-per-node); then mpirun without -n starts them.
+    Documented: docs.open-mpi.org, "Launching with Slurm".
+    """
+    script = subject.script
+    for launch in script.launches:
+        mpirun, tasks = launch.stage("mpirun"), script.geometry.ntasks
+        named = mpirun.option("n", "np", "c") if mpirun is not None else None
+        if mpirun is None or named is None or not named.text.isdigit() or tasks is None or not script.geometry.said:
+            continue
+        told = " ".join(word.text.lower() for word in mpirun.words)
+        if int(named.text) > tasks and "oversubscribe" not in told and not mpirun.options.keys() & _OWN_HOSTS:
+            what = f"{mpirun.name} starts {named.text} processes, and the job has {tasks} task{'s' * (tasks > 1)}"
+            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.step.line)
+            yield Fault(named.line, named.column, what, f"#SBATCH --ntasks={named.text}", lines)
 
 
 def _processes_on_node(launch: Launch, geometry: Geometry) -> int | None:
@@ -149,4 +188,4 @@ def processes(agent: Stage) -> int | None:
     return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
 
 
-RULES: tuple[Rule, ...] = (task_counts, too_many_hosts, processes_and_gpus, world_sizes)
+RULES: tuple[Rule, ...] = (task_counts, too_many_hosts, processes_and_gpus, world_sizes, too_many_by_mpirun)

@@ -161,12 +161,15 @@ def bare_wait(subject: Subject) -> Iterator[Fault]:
     """A bare `wait` forgets how the training ended.
 
     `wait` without a process id returns 0, whatever became of the children: a failed training is a COMPLETED job. And a
-    launch line that ends in `&` with no `wait` at all ends at once: the job is over when the batch script is.
+    launch line that ends in `&` with no `wait` at all ends at once: the job is over when the batch script is. So is one
+    of several trainings that ends in `&`, when the last one, which does not, is over.
 
     Mend: `srun ... & pid=$!`, then `wait "$pid"`; for several, one `wait` each, keeping the worst status.
     Documented: bash(1), wait.
     """
     found = fate(subject.script)
+    if found is not None and not found.background:
+        yield from _left_behind(subject.script, found)
     if found is None or not found.background:
         return
     waits = [step for step in found.followers if step.name == "wait"]
@@ -183,6 +186,23 @@ def bare_wait(subject: Subject) -> Iterator[Fault]:
         many = found.launch.multiplier or found.launch.stage("ssh")
         severity: Severity | None = None if found.sure or many else "warning"
         yield Fault(wait.line, wait.command.column, what, remedy, (found.launch.step.line,), severity)
+
+
+def _left_behind(script: Script, found: Fate) -> Iterator[Fault]:
+    """Earlier starts of the same program, in the background: they end when the last one does."""
+    program = found.launch.program.option("file", "module")
+    if program is None or any(step.name == "wait" for step in script.steps):
+        return
+    for launch in script.launches:
+        same = launch.trains and launch.program.option("file", "module")
+        if launch is found.launch or not same or same.text != program.text or launch.step.task:
+            continue
+        if any(place.statement.background for place in launch.step.place.outward()):
+            first = launch.stages[0].words[0]
+            what = f"not waited for: the job ends when {program.text} in line {found.launch.step.line} has ended"
+            lines = (found.launch.step.line,)
+            yield Fault(first.line, first.column, what, "& behind each of them, and a wait for each", lines, "warning")
+            return
 
 
 def _is_short(step: Step) -> bool:

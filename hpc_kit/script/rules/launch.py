@@ -14,7 +14,10 @@ from hpc_kit.script.stages import CONTAINERS, HELPERS, Stage
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
 _RUNS = frozenset({"exec", "run", "start"})
-_RANKS = re.compile(r"(\w+_)?(RANK|PROCESS_ID|PROCID|NODE_ID|NODEID|MACHINE_ID|LOCALID)\Z")
+_RANKS = re.compile(
+    r"(\w+_)?(RANK|PROCESS_(ID|INDEX)|PROC_?ID|NODE_?ID|NODE_INDEX|MACHINE_ID|LOCAL_?ID|WORKER_ID)\Z"
+    r"|(CUDA|ROCR|HIP)_VISIBLE_DEVICES\Z"
+)
 
 
 @rule("KIT202")
@@ -40,6 +43,9 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
     if any(launch.multiplier for launch in script.launches):
         yield from _idle_nodes(script)
         return
+    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    # A program that is given the hosts in a file may start the others itself.
+    told = re.search(r"(host|machine|node)_?file", text, re.IGNORECASE) is not None
     for launch in script.launches:
         agent = launch.agent
         if not launch.trains or (agent is not None and (agent.kind == "deepspeed" or not geometry.several_nodes)):
@@ -55,7 +61,7 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
             + (", with --ntasks-per-node=1" if agent else "" if geometry.gpus else ", or --cpus-per-task for threads"),
             tuple(script.line_of(name) for name in asked),
             # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
-            "error" if geometry.several_nodes else "warning",
+            "error" if geometry.several_nodes and not told else "warning",
         )
 
 

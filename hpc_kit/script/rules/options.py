@@ -145,6 +145,26 @@ def _folder(value: str, job_name: str | None) -> str | None:
     return None if re.search(r"(?<!%)(?:%%)*%[uxN]", known) else known.replace("%%", "%") if "%%" in known else known
 
 
+@rule("KIT118", "warning")
+def shared_logs(subject: Subject) -> Iterator[Fault]:
+    """All elements of an array write one log file.
+
+    Each begins the file anew (unless --open-mode=append), and they write over one another: of most nothing is left.
+
+    Mend: `--output=%x_%A_%a.log`: %A is the array's job id, %a the element's number.
+    Documented: sbatch(1), "filename pattern".
+    """
+    for part in subject.script.parts:
+        array = part.get("array")
+        if array is None or re.fullmatch(r"(\d+)(-\1)?(%\d+)?", array.value) or "open-mode" in part:
+            continue
+        for each in [part[name] for name in ("output", "error") if name in part]:
+            own = re.search(r"%\d*[ajJ]", each.value.replace("%%", ""))
+            if own is None and not each.value.startswith(("/dev/", "none")):
+                what = f"all elements of the array write into {each.value}"
+                yield Fault(each.line, each.column, what, "%A_%a in the file's name", (array.line,))
+
+
 @rule("KIT114")
 def newer_options(subject: Subject) -> Iterator[Fault]:
     """An option, or a value, that this release of Slurm does not have.
@@ -200,6 +220,7 @@ RULES: tuple[Rule, ...] = (
     exclusive_options,
     repeated_options,
     log_folders,
+    shared_logs,
     newer_options,
     shared_mig_devices,
     components_on_embedded,

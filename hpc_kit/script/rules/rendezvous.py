@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.script.shell.trace import Assigned
 from hpc_kit.script.shell.values import Text
 from hpc_kit.script.shell.words import Word
 from hpc_kit.script.stages import Stage
@@ -17,10 +18,11 @@ EPHEMERAL = (32768, 60999)
 
 _LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)\Z")
 _ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
-_URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|[^\s:/\[\]]+):\d+)(?=/|\?|\Z)")
+_URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|(?:\$\{[^}\s]*\}|[^\s:/\[\]])+):\d+)(?=/|\?|\Z)")
 """The init_method of init_process_group, as programs take it: --dist-url tcp://HOST:PORT."""
 _THIS_HOST = re.compile(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
 _MEET = "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun reads no MASTER_ADDR"
+_PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
@@ -59,7 +61,7 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
                 yield Fault(first.line, first.column, what, _MEET, (*lines, launch.step.line))
         places += _urls(launch)
     for text in places:
-        host = re.sub(r"(?<=[^:]):\d+\Z", "", text.text)
+        host = re.sub(r"(?<=[^:]):(\d+|\$.*)\Z", "", text.text)
         if _names_itself(host, own=text in own):
             yield Fault(text.line, text.column, f"{host} is {on_each}", remedy, lines)
 
@@ -127,7 +129,7 @@ def _first_of_each(ports: Iterator[tuple[Text, int]]) -> Iterator[tuple[Text, in
 
 def _ports(script: Script) -> Iterator[tuple[Text, int]]:
     """Ports that are written as numbers."""
-    texts = [each.value for each in script.assigned if each.name == "MASTER_PORT"]
+    texts = [each.value for each in script.assigned if _PORTS.match(each.name) and _is_read(script, each)]
     for launch in script.launches:
         if launch.agent is not None and "standalone" not in launch.agent.options:
             texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
@@ -138,6 +140,18 @@ def _ports(script: Script) -> Iterator[tuple[Text, int]]:
         # Port 0 asks the system for a free one.
         if port.isdigit() and 0 < int(port) < 65536:
             yield text.part(len(text.text) - len(port), len(text.text)), int(port)
+
+
+def _is_read(script: Script, each: Assigned) -> bool:
+    """Programs see the variable, or another line of the script mentions it."""
+    lines = (line for number, line in enumerate(script.lines, start=1) if number != each.line)
+    unread = re.compile(r"\s*(#|echo\b|printf\b)")
+    return (
+        each.exported
+        or each.task
+        or each.value.default
+        or any(each.name in line and not unread.match(line) for line in lines)
+    )
 
 
 def _urls(launch: Launch) -> list[Text]:

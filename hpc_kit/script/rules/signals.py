@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 
 from hpc_kit.errors import HpcKitError
+from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.rules.ending import fate
+from hpc_kit.script.stages import HELPERS
 from hpc_kit.slurm.values import SIGNALS, SignalSpec, parse_signal
 
 _HARMLESS = frozenset({17, 18, 23, 28})
@@ -50,11 +52,13 @@ def untrapped_signal(subject: Subject) -> Iterator[Fault]:
 
 @rule("KIT412", "warning")
 def unsent_signal(subject: Subject) -> Iterator[Fault]:
-    """A trap in the batch script waits for a signal that goes elsewhere.
+    """A trap, or a program, waits for a signal that goes elsewhere.
 
-    Without `B:`, --signal goes to the job's steps (what srun started) and not to the batch shell: the trap never runs.
+    Without `B:`, --signal goes to the job's steps (what srun started) and not to the batch shell: a trap in the batch
+    script never runs. Nor does a program hear it that the batch script starts without srun.
 
-    Mend: `--signal=B:USR1@120` for a trap in the batch script; or handle the signal in the program.
+    Mend: `--signal=B:USR1@120` for a trap in the batch script; or handle the signal in the program, and start that with
+    srun.
     Documented: sbatch(1), --signal.
     """
     script = subject.script
@@ -62,9 +66,24 @@ def unsent_signal(subject: Subject) -> Iterator[Fault]:
     if sent is None or sent.batch_shell:
         return
     value = script.options["signal"]
-    for line in _traps(script, sent.number):
+    traps = _traps(script, sent.number)
+    for line in traps:
         what = f"--signal={value} does not reach the batch shell: this trap never runs"
         yield Fault(line, 1, what, f"--signal=B:{value}", (script.line_of("signal"),))
+    deaf = None if traps else _without_step(script)
+    if deaf is not None:
+        what = f"--signal={value} goes to what srun starts, and nothing here is: no program hears it"
+        yield Fault(*script.place_of("signal"), what, f"srun {deaf.program.words[0].text} ...", (deaf.step.line,))
+
+
+def _without_step(script: Script) -> Launch | None:
+    """The training of a script that has no step, as far as all of it is known."""
+    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    if script.sources_others or re.search(r"srun\b|mpi(run|exec)|\bssh\b", text):
+        return None
+    known = all(launch.program.kind == "python" or launch.program.name in HELPERS for launch in script.launches)
+    training = [launch for launch in script.launches if launch.trains]
+    return training[-1] if training and known else None
 
 
 def _signal(script: Script) -> SignalSpec | None:

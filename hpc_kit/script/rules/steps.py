@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.script.directive_lines import mending
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
+from hpc_kit.script.stages import Stage, starts_something
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 
@@ -43,6 +44,16 @@ def lost_cpus(subject: Subject) -> Iterator[Fault]:
             )
 
 
+def _may_hide_options(srun: Stage) -> bool:
+    """A variable in front of the program may hold options, or the value of the one before it."""
+    for word in srun.words[1:]:
+        if starts_something(word):
+            return False
+        if word.opaque or "$" in word.text.partition("=")[0]:
+            return True
+    return False
+
+
 @rule("KIT206")
 def srun_options(subject: Subject) -> Iterator[Fault]:
     """A launch line with an option that srun does not take.
@@ -55,7 +66,7 @@ def srun_options(subject: Subject) -> Iterator[Fault]:
     """
     for launch in subject.script.launches:
         srun = launch.stage("srun")
-        if srun is None or srun.fault is None or any(not word.known for word in srun.words):
+        if srun is None or srun.fault is None or _may_hide_options(srun):
             continue
         first, fault = srun.words[0], srun.fault
         remedy, certain = mending(fault, "srun")
