@@ -6,23 +6,27 @@ gets its name when all of it is on the disk: there is the old checkpoint or the 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from about import About, checksum, compare_checksums, compare_shapes, whole
 from hpc_kit.errors import SpecError
 from options import Options
 from ranks import gather, together
 from report import say
-from restart import ABOUT, identity, moved
+from restart import ABOUT, identity, is_restart, moved
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -30,27 +34,18 @@ if TYPE_CHECKING:
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class About(TypedDict):
-    """What is said of a checkpoint beside its numbers."""
-
-    step: int
-    shape: dict[str, int]
-    options: dict[str, str]
-    """Those that decide which numbers come next."""
-    files: dict[str, int]
-    """Sizes in bytes."""
-    run: str
-    """Whose it is: `restart.identity`."""
-
-
 def begin(options: Options, world: Group) -> int:
     """Find out now, not after the training, that a checkpoint cannot be read or written; return the first step."""
     if options.checkpoint and world.is_main:
         prepare(options.checkpoint)
     if not options.resume:
+        if options.checkpoint and is_restart(os.environ):
+            there = shown(options.checkpoint)
+            say(world, f"note    started again, from the beginning: {there} is no checkpoint of this run")
         return 0
     about = whole(options.resume)
     compare_shapes(options.resume, about["shape"], asdict(options.model))
+    compare_checksums(options.resume, about, world.rank, world.world_size)
     if about["step"] >= options.steps:
         raise SpecError(
             "the checkpoint leaves nothing to train",
@@ -91,6 +86,48 @@ def agreed(options: Options, world: Group) -> Options:
         )
     say(world, f"note    no checkpoint is written: {', '.join(apart)} cannot see {shown(options.checkpoint)} of rank 0")
     return replace(options, checkpoint=None)
+
+
+@contextmanager
+def held(options: Options, world: Group) -> Iterator[None]:
+    """While this training lasts no other writes the same checkpoint.
+
+    Raises:
+        SpecError: one does.
+    """
+    with ExitStack() as stack:
+        if path := options.checkpoint:
+            together(lambda: stack.enter_context(locked(path)) if world.is_main else None)
+        yield
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """A lock beside the checkpoint, which a kill ends, too. Where the file system has no locks, nothing is held.
+
+    Raises:
+        SpecError: another training has it. A run that is started again may, for a while, meet a lock of its own.
+    """
+    place, mine = path.with_name(f".{path.name}.lock"), f"{identity(os.environ)} on {socket.gethostname()}"
+    with place.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read()
+            if holder.rpartition(" on ")[0] != identity(os.environ) or not identity(os.environ):
+                found = f"--checkpoint {path}: {holder.strip() or 'a training'}"
+                remedy = f"another --checkpoint; or, where that training is gone: rm {place}"
+                raise SpecError("another training writes this checkpoint", found=found, remedy=remedy) from None
+        except OSError:
+            pass
+        file.truncate(0)
+        file.write(mine)
+        file.flush()
+        try:
+            yield
+        finally:
+            place.unlink(missing_ok=True)
 
 
 def touch(path: Path) -> None:
@@ -211,18 +248,33 @@ def save(path: Path, world: Group, options: Options, state: dict[str, Tensor], s
     world.barrier()
     try:
         dcp.state_dict_saver.save(state, checkpoint_id=draft)
+        checksums = gather(together(lambda: checksums_of_mine(draft, world.rank)))
         if world.is_main:
-            put(draft, path, options, step)
+            put(draft, path, options, step, {name: value for each in checksums for name, value in each.items()})
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise unwritable(path, last_line(error)) from error
 
 
-def put(draft: Path, path: Path, options: Options, step: int) -> None:
+def checksums_of_mine(draft: Path, rank: int) -> dict[str, int]:
+    """Of the files that this rank wrote: another host may see those of others later."""
+    mine = [*draft.glob(f"__{rank}_*"), *([draft / ".metadata"] if rank == 0 else [])]
+    try:
+        return {file.name: checksum(file) for file in mine}
+    except OSError as error:
+        raise unwritable(draft, error.strerror or str(error)) from None
+
+
+def put(draft: Path, path: Path, options: Options, step: int, checksums: dict[str, int]) -> None:
     """Give a folder that is all there its name; `about.json` is its last file."""
     sizes = {file.name: file.stat().st_size for file in sorted(draft.iterdir())}
     about = About(
-        step=step, shape=asdict(options.model), options=deciding(options), files=sizes, run=identity(os.environ)
+        step=step,
+        shape=asdict(options.model),
+        options=deciding(options),
+        files=sizes,
+        checksums=checksums,
+        run=identity(os.environ),
     )
     with (draft / ABOUT).open("w") as file:
         json.dump(about, file, indent=1)
@@ -234,45 +286,6 @@ def put(draft: Path, path: Path, options: Options, step: int) -> None:
         path.rename(old)
     draft.rename(path)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def whole(path: Path) -> About:
-    """What a checkpoint says of itself, if all of it is there.
-
-    Raises:
-        SpecError: it is missing, cut short, or no checkpoint at all.
-    """
-    if not path.exists():
-        old = moved(path)
-        back = f"mv {old} {path}: a kill while writing left it there"
-        found, remedy = f"--resume {path}", back if old.exists() else "a path that every node sees"
-        raise SpecError("there is no checkpoint", found=found, remedy=remedy)
-    try:
-        about: About = json.loads((path / ABOUT).read_text())
-        sizes = {name: (path / name).stat().st_size for name in about["files"]}
-        wrong = [
-            f"{name} has {sizes[name]} bytes of {size}" for name, size in about["files"].items() if sizes[name] != size
-        ]
-        trouble = ", ".join(wrong) or ("" if {"step", "shape"} <= about.keys() else f"{ABOUT} says no step or shape")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        trouble = f"{type(error).__name__}: {error}"
-    if trouble:
-        raise SpecError(
-            "this is not a whole checkpoint",
-            found=f"--resume {path}: {trouble}",
-            remedy="an earlier one: this was cut short, or another program wrote it",
-        )
-    return about
-
-
-def compare_shapes(path: Path, theirs: dict[str, int], ours: dict[str, int]) -> None:
-    different = [name for name in ours if theirs.get(name) != ours[name]]
-    if different:
-        raise SpecError(
-            "the checkpoint is another model's",
-            found=", ".join(f"{name} {theirs.get(name)} in {path}, {ours[name]} asked for" for name in different),
-            remedy=" ".join(f"--{name} {theirs.get(name)}" for name in different),
-        )
 
 
 def last_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,9 +21,10 @@ from data import Feed, Text, batch_numbers, cut, evaluation_numbers, rank_slice,
 from meter import Meter
 from model import IGNORED, next_byte_loss
 from options import Options, refuse
-from ranks import together
+from ranks import gather, together
 from report import Result, conclude, finite, say, spaced, step_line
 from start import autocast
+from stop import Stopped, heard
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -148,17 +150,18 @@ def train(options: Options, world: Group, text: Text, split: Split) -> Result:
     refuse(options, text, split.share[1])
     first = together(lambda: checkpoint.begin(options, world))
     options = checkpoint.agreed(options, world)
-    if path := options.resume:
-        together(lambda: checkpoint.load(path, split.model, split.optimizer, first))
     meter = Meter(world.device)
-    with nullcontext() if options.unwatched else meter.watching(split.replica):
-        result = steps_of(options, world, text, split, meter, first)
-    together(lambda: checkpoint.write(options, world, split.model, split.optimizer, options.steps))
+    with checkpoint.held(options, world), heard() as told:
+        if path := options.resume:
+            together(lambda: checkpoint.load(path, split.model, split.optimizer, first))
+        with nullcontext() if options.unwatched else meter.watching(split.replica):
+            result = steps_of(options, world, text, split, meter, first, told)
+        save(options, world, split, options.steps)
     conclude(options, world, result, split.facts)
     return result
 
 
-def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Meter, first: int) -> Result:
+def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Meter, first: int, told: Event) -> Result:
     windows = window_count(text.training, options.sequence)
     before = after = evaluate(split, text, options, world)
     say(world, f"start   ranks {world.world_size}, parameters {spaced(options.model.parameters)}, text {text}")
@@ -176,10 +179,7 @@ def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Me
         loss = split.gradients(mine[:, :-1], mine[:, 1:])
         meter.gradients_arrived()
         feed.ahead(step + 1)
-        clip_gradients(split.model.parameters(), options.clip, stages=split.stages, device=world.device)
-        for group in split.optimizer.param_groups:
-            group["lr"] = learning_rate(options, step)
-        split.optimizer.step()
+        norm = update(split, options, step, world.device)
         if step == first:
             held = held_bytes(split)
         split.optimizer.zero_grad()
@@ -191,9 +191,29 @@ def steps_of(options: Options, world: Group, text: Text, split: Split, meter: Me
             after = finite(evaluate(split, text, options, world), "validation loss after", done, options)
         elif options.eval_every and done % options.eval_every == 0:
             say(world, f"step {done}/{options.steps}   validation loss {evaluate(split, text, options, world):.2f}")
-        if options.checkpoint_every and done % options.checkpoint_every == 0 and done < options.steps:
-            together(lambda: checkpoint.write(options, world, split.model, split.optimizer, done))  # noqa: B023 - called at once
+        if done == options.steps:
+            break
+        stopped = done % options.log_every == 0 and any(gather(told.is_set()))
+        if stopped or (options.checkpoint_every and done % options.checkpoint_every == 0):
+            # A loss tells a step later of parameters that are no numbers: then the old checkpoint is better.
+            together(lambda: finite(norm.item(), "norm of the gradients in", done, options))  # noqa: B023 - called at once
+            save(options, world, split, done)
+        if stopped:
+            raise Stopped.at(done, options.steps, options.checkpoint)
     return Result(before, after, meter.all, held)
+
+
+def update(split: Split, options: Options, step: int, device: torch.device) -> Tensor:
+    """Clip the gradients and let the optimizer take them; the norm that they had."""
+    norm = clip_gradients(split.model.parameters(), options.clip, stages=split.stages, device=device)
+    for group in split.optimizer.param_groups:
+        group["lr"] = learning_rate(options, step)
+    split.optimizer.step()
+    return norm
+
+
+def save(options: Options, world: Group, split: Split, step: int) -> None:
+    together(lambda: checkpoint.write(options, world, split.model, split.optimizer, step))
 
 
 def held_bytes(split: Split) -> dict[str, int]:

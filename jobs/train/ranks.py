@@ -25,19 +25,20 @@ def together(work: Callable[[], T]) -> T:
     """Do the work on every rank; where it fails on one, it fails on all, and nobody waits for a rank that left.
 
     Raises:
-        HpcKitError: this rank's own error, or a SpecError that tells another rank's.
+        HpcKitError: this rank's own error, or a JobFailed or SpecError that tells another rank's.
     """
     fault: HpcKitError | None = None
     try:
         result = work()
     except HpcKitError as error:
         fault = error
-    faults = gather(None if fault is None else f"{socket.gethostname()}: {fault}")
+    kind = JobFailed if isinstance(fault, JobFailed) else SpecError
+    faults = gather(None if fault is None else (kind, f"{socket.gethostname()}: {fault}"))
     if fault is not None:
         raise fault
-    for rank, words in enumerate(faults):
-        if words is not None:
-            raise SpecError(f"rank {rank} cannot go on", found=words)
+    for rank, theirs in enumerate(faults):
+        if theirs is not None:
+            raise theirs[0](f"rank {rank} cannot go on", found=theirs[1])
     return result
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -153,6 +154,32 @@ def dies() -> None:
     mock.patch("meter.Meter.begin", begin_or_die).start()
 
 
+def poisons() -> None:
+    """Its gradients in the third step are no numbers, though its loss is one."""
+    gradients, steps = loop.Whole.gradients, iter(range(99))
+
+    def poisoned(self: loop.Whole, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = gradients(self, inputs, targets)
+        if next(steps) == 2:
+            parameter = next(self.forward.parameters())
+            parameter.grad = torch.full_like(parameter, torch.nan)
+        return loss
+
+    mock.patch("loop.Whole.gradients", poisoned).start()
+
+
+def is_told_to_stop() -> None:
+    """As by `scancel --signal=USR1`, in its second step."""
+    begin, steps = meter.Meter.begin, iter(range(99))
+
+    def begin_and_hear(self: meter.Meter) -> None:
+        if next(steps) == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        begin(self)
+
+    mock.patch("meter.Meter.begin", begin_and_hear).start()
+
+
 def another_text() -> None:
     read = start.text_of_node
     mock.patch("start.text_of_node", lambda *where: replace(read(*where), checksum=0xBAD)).start()
@@ -171,6 +198,7 @@ def elsewhere() -> None:
 
 
 SPOILERS: dict[str, Callable[[], None]] = {
+    "poisons": poisons, "is told to stop": is_told_to_stop,
     "late": late, "hangs": hangs, "dies": dies, "another text": another_text, "blind": blind, "elsewhere": elsewhere,
 }  # fmt: skip
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ import torch
 from torch import distributed as dist
 
 import checkpoint
-from checkpoint import compare_shapes, prepare, save, whole
+from about import compare_checksums, compare_shapes, whole
+from checkpoint import locked, prepare, save
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import Group
 from options import Options
@@ -60,6 +64,69 @@ def test_a_checkpoint_cut_short_in_any_of_its_files_is_refused(tmp_path: Path, w
     whole(path)
     next(path.glob("*.distcp")).unlink()
     assert "FileNotFoundError" in refusal(path)
+
+
+def test_a_checkpoint_with_a_changed_bit_in_any_of_its_files_is_refused(tmp_path: Path, world: Group) -> None:
+    path = tmp_path / "c"
+    write(path, world, 1)
+    about = whole(path)
+    assert set(about["checksums"]) == set(about["files"])
+    compare_checksums(path, about, 0, 1)
+    for number, name in enumerate(sorted(about["files"])):
+        content = (path / name).read_bytes()
+        (path / name).write_bytes(content[:-9] + bytes([content[-9] ^ 64]) + content[-8:])
+        ranks = len(about["files"])
+        for rank in range(ranks):
+            with pytest.raises(SpecError, match="damaged") if rank == number else nullcontext() as caught:
+                compare_checksums(path, about, rank, ranks)
+            if caught:
+                assert re.search(
+                    rf"--resume {path}: {name} has checksum [0-9a-f]{{8}}, [0-9a-f]{{8}} was written\n",
+                    str(caught.value),
+                )
+        (path / name).write_bytes(content)
+
+
+def test_two_trainings_do_not_write_the_same_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "c", tmp_path / "d"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with locked(path), locked(other):
+        monkeypatch.setenv("SLURM_JOB_ID", "8")
+        with pytest.raises(SpecError) as caught, locked(path):
+            pass
+        assert re.fullmatch(
+            rf"another training writes this checkpoint\n  found  --checkpoint {path}: 7 on \S+\n"
+            rf"  do     another --checkpoint; or, where that training is gone: rm {tmp_path}/.c.lock",
+            str(caught.value),
+        )
+    with locked(path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_is_started_again_may_meet_its_own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with locked(tmp_path / "c"), locked(tmp_path / "c"):
+        pass
+
+
+def test_a_file_system_without_locks_takes_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with locked(tmp_path / "c"):
+        pass
+
+
+@pytest.mark.parametrize("count", ["0", "1"])
+def test_a_restart_that_finds_no_checkpoint_says_that_it_begins_anew(
+    count: str, tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+    assert checkpoint.begin(Options(checkpoint=tmp_path / "c"), world) == 0
+    note = f"note    started again, from the beginning: {tmp_path}/c is no checkpoint of this run\n"
+    assert capsys.readouterr().out == (note if count == "1" else "")
 
 
 def test_something_else_is_refused(tmp_path: Path) -> None:

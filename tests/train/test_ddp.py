@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from restart import ABOUT
 from tests.train.conftest import TRAIN
 from tests.train.ranks_of_a_run import Run
 from tests.train.trained import TOLERANCE, Trained, train
@@ -39,6 +42,9 @@ RUNS = [
     run("blind", 2, "--steps 10 --resume half", "blind"),
     run("apart", 2, "--steps 4 --checkpoint apart", "elsewhere"),
     run("diverged", 2, "--steps 10 --lr 1e38 --warmup 0"),
+    run("poisoned", 2, "--steps 10 --checkpoint-every 1 --checkpoint poisoned", "poisons"),
+    run("stopped", 2, "--steps 12 --warmup 2 --checkpoint stopped", "is told to stop"),
+    run("after the stop", 4, "--steps 12 --warmup 2 --resume stopped"),
     run("late", 2, "--steps 4", "late"),
     Run(name="plain", ranks=2, arguments=["--steps", "2", "--global-batch", "4"], plain=True),
 ]
@@ -78,6 +84,27 @@ def test_a_training_cut_short_goes_on_from_the_last_step_that_it_wrote(trained: 
     assert "\nsaved   cut, step 6\n" in trained.output("cut short")
     assert trained.output("gone on").startswith("resume  step 6 of cut\nstart ")
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][6:], rel=TOLERANCE)
+
+
+def test_gradients_that_are_no_numbers_do_not_replace_a_good_checkpoint(trained: Trained) -> None:
+    first, second = trained.errors("poisoned")
+    assert second.startswith("the training diverged\n  found  norm of the gradients in step 3 of 10 is nan; ")
+    assert re.match(r"rank 1 cannot go on\n  found  \S+: the training diverged\n", first)
+    assert [trained.left("poisoned", rank)["exit_status"] for rank in (0, 1)] == [1, 1]
+    assert json.loads((trained.folder / "poisoned" / ABOUT).read_text())["step"] == 2
+    assert not list(trained.folder.glob(".poisoned*"))
+
+
+def test_a_training_that_one_rank_is_told_to_stop_saves_ends_and_can_go_on(trained: Trained) -> None:
+    unbroken, gone_on = trained.left("unbroken"), trained.left("after the stop")
+    for rank in (0, 1):
+        left = trained.left("stopped", rank)
+        assert left["exit_status"] == 128 + signal.SIGUSR1
+        assert left["error"] == (
+            "the training was told to stop, by SIGUSR1\n  found  step 4 of 12 is in stopped\n  do     --resume stopped"
+        )
+    assert trained.output("stopped").endswith("\nsaved   stopped, step 4\n")
+    assert gone_on["losses"] == pytest.approx(unbroken["losses"][4:], rel=TOLERANCE)
 
 
 def test_what_makes_a_resumed_training_another_one_is_said(trained: Trained) -> None:
