@@ -131,7 +131,8 @@ def _extras(command: str) -> Iterator[str]:
         yield _table(("variable", "option"), named)
     elif command == "sacct":
         filled = ", ".join(f"`{name}`" for name in sacct_fields.FIELDS)
-        yield f"Columns: {filled}. All others of Slurm's are known and empty: nothing is measured.\n"
+        yield f"Columns: {filled}. All others of Slurm's are known and empty.\n"
+        yield "CPU times and `MaxRSS`, that of the largest process, are told of what has ended.\n"
     elif command == "sstat":
         yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All others of Slurm's are known and empty.\n"
     elif command == "scontrol":

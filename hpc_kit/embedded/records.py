@@ -127,6 +127,8 @@ class Step(NamedTuple):
         overlap: It counts as using nothing.
         exit_code: Wait status: the highest of its tasks.
         killed_by: The user who cancelled this step alone.
+        user_cpu: CPU seconds of its processes, known at its end; `system_cpu` those in the kernel.
+        peak_memory: KiB of its largest process, 0 where it is not known.
     """
 
     job_id: int
@@ -146,6 +148,9 @@ class Step(NamedTuple):
     submit_line: str = ""
     start_time: float = NEVER
     end_time: float = NEVER
+    user_cpu: float = 0.0
+    system_cpu: float = 0.0
+    peak_memory: int = 0
 
 
 BATCH_STEP = -1

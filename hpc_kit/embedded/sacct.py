@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import listing_support, start
@@ -115,7 +116,8 @@ def _print_scripts(state: State, rows: Iterable[Row]) -> None:
 def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[str, int, Field]]:
     fallback = BRIEF if "brief" in options else LONG if "long" in options else environ.get("SACCT_FORMAT", DEFAULT)
     found = []
-    for part in (options.get("format") or fallback).split(","):
+    # An empty name ends the list: `--format=$(sacct -e | tr -s ' \\n' ,)` has one at its end.
+    for part in takewhile(str.strip, (options.get("format") or fallback).split(",")):
         name, percent, width = part.strip().partition("%")
         if name.upper() == "ALL":
             found += [(each, field.width, field) for each, field in (_known(name, environ) for name in NAMES)]

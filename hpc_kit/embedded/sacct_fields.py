@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import exit_codes, tres_view
+from hpc_kit.embedded import exit_codes, tres_view, usage
 from hpc_kit.embedded.records import BATCH_STEP
 from hpc_kit.embedded.squeue_steps import step_name
 from hpc_kit.embedded.view import View, megabytes, moment
@@ -22,7 +22,7 @@ _NO_STATUS = frozenset({"CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL"})
 
 
 UNITS = "KMGTP"
-SIZES = ("ReqMem", "AllocTRES", "ReqTRES")
+SIZES = ("ReqMem", "AllocTRES", "ReqTRES", "MaxRSS")
 """The columns that hold sizes of memory."""
 
 
@@ -113,6 +113,19 @@ def _reserved(view: View) -> float:
     return max(0.0, (job.start_time or job.end_time or view.now) - (job.eligible_time or job.submit_time))
 
 
+def _reserved_cpu(view: View) -> float:
+    return _reserved(view) * view.request.tasks * view.request.cpus_per_task
+
+
+def _cpu(seconds: Callable[[Step], float]) -> Field:
+    """CPU seconds of a step, or of all of a job's."""
+    return Field(
+        10,
+        lambda v: usage.shown(sum(map(seconds, v.state.steps(v.job.job_id)))),
+        lambda _, s: usage.shown(seconds(s)),
+    )
+
+
 FIELDS: dict[str, Field] = {
     "Account": Field(10, lambda v: v.job.account, lambda v, _: v.job.account),
     "AllocCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
@@ -124,7 +137,11 @@ FIELDS: dict[str, Field] = {
     "CPUTime": Field(
         10, lambda v: _elapsed(v.elapsed * v.cpu_count), lambda v, s: _elapsed(_step_elapsed(v, s) * _step_cpus(s))
     ),
-    "CPUTimeRAW": Field(10, lambda v: str(int(v.elapsed) * v.cpu_count)),
+    "CPUTimeRAW": Field(
+        10,
+        lambda v: str(int(v.elapsed) * v.cpu_count),
+        lambda v, s: str(int(_step_elapsed(v, s)) * _step_cpus(s)),
+    ),
     "DerivedExitCode": Field(15, _derived_exit_code),
     "Elapsed": Field(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
     "ElapsedRaw": Field(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
@@ -137,6 +154,7 @@ FIELDS: dict[str, Field] = {
     "JobIDRaw": Field(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{step_name(s)}"),
     "JobName": Field(10, lambda v: v.job.name, lambda _, s: s.name),
     "Layout": Field(9, lambda _: "", lambda _, s: "Unknown" if s.step_id == BATCH_STEP else "Block"),
+    "MaxRSS": Field(10, lambda _: "", lambda _, s: f"{s.peak_memory}K" if s.peak_memory else ""),
     "NCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
     "NNodes": Field(8, lambda v: str(v.node_count), lambda _, s: str(len(s.nodes))),
     "NodeList": Field(15, lambda v: v.nodelist or "None assigned", lambda _, s: fold(s.nodes)),
@@ -150,17 +168,22 @@ FIELDS: dict[str, Field] = {
     "ReqNodes": Field(8, lambda v: str(v.request.min_nodes), lambda _, s: str(len(s.nodes))),
     "ReqTRES": Field(10, lambda v: _sorted(v.tres)),
     "Reserved": Field(10, lambda v: _elapsed(_reserved(v))),
+    "ResvCPU": Field(10, lambda v: _elapsed(_reserved_cpu(v))),
+    "ResvCPURAW": Field(10, lambda v: str(int(_reserved_cpu(v)))),
     "Start": Field(19, _start, lambda _, s: moment(s.start_time)),
     "State": Field(10, _state, lambda _, s: _by(s.state, s.killed_by)),
     "Submit": Field(19, lambda v: moment(v.job.submit_time), lambda _, s: moment(s.start_time)),
     "SubmitLine": Field(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
     "Suspended": Field(10, lambda _: "00:00:00", lambda *_: "00:00:00"),
+    "SystemCPU": _cpu(lambda step: step.system_cpu),
     "Timelimit": Field(10, _limit),
     "TimelimitRaw": Field(10, _limit_minutes),
+    "TotalCPU": _cpu(lambda step: step.user_cpu + step.system_cpu),
     "UID": Field(6, lambda v: str(v.job.uid)),
     "User": Field(9, lambda v: v.job.user),
+    "UserCPU": _cpu(lambda step: step.user_cpu),
     "WCKey": Field(10, lambda v: v.job.options.get("wckey", "")),
-    "WorkDir": Field(15, lambda v: v.job.work_dir),
+    "WorkDir": Field(20, lambda v: v.job.work_dir),
 }
 """Columns that have something to show."""
 
@@ -168,15 +191,21 @@ EMPTY = (
     "AdminComment", "AssocID", "AveCPU", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "AveRSS",
     "AveVMSize", "BlockID", "ConsumedEnergy", "ConsumedEnergyRaw", "Container", "DBIndex", "Flags", "MaxDiskRead",
     "MaxDiskReadNode", "MaxDiskReadTask", "MaxDiskWrite", "MaxDiskWriteNode", "MaxDiskWriteTask", "MaxPages",
-    "MaxPagesNode", "MaxPagesTask", "MaxRSS", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode",
-    "MaxVMSizeTask", "McsLabel", "MinCPU", "MinCPUNode", "MinCPUTask", "QOSRAW", "ReqCPUFreq", "ReqCPUFreqGov",
-    "ReqCPUFreqMax", "ReqCPUFreqMin", "Reservation", "ReservationId", "ResvCPU", "ResvCPURAW", "SystemComment",
-    "SystemCPU", "TotalCPU", "TRESUsageInAve", "TRESUsageInMax", "TRESUsageInMaxNode", "TRESUsageInMaxTask",
-    "TRESUsageInMin", "TRESUsageInMinNode", "TRESUsageInMinTask", "TRESUsageInTot", "TRESUsageOutAve",
-    "TRESUsageOutMax", "TRESUsageOutMaxNode", "TRESUsageOutMaxTask", "TRESUsageOutMin", "TRESUsageOutMinNode",
-    "TRESUsageOutMinTask", "TRESUsageOutTot", "UserCPU", "WCKeyID"
+    "MaxPagesNode", "MaxPagesTask", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode", "MaxVMSizeTask",
+    "McsLabel", "MinCPU", "MinCPUNode", "MinCPUTask", "QOSRAW", "ReqCPUFreq", "ReqCPUFreqGov", "ReqCPUFreqMax",
+    "ReqCPUFreqMin", "Reservation", "ReservationId", "SystemComment", "TRESUsageInAve", "TRESUsageInMax",
+    "TRESUsageInMaxNode", "TRESUsageInMaxTask", "TRESUsageInMin", "TRESUsageInMinNode", "TRESUsageInMinTask",
+    "TRESUsageInTot", "TRESUsageOutAve", "TRESUsageOutMax", "TRESUsageOutMaxNode", "TRESUsageOutMaxTask",
+    "TRESUsageOutMin", "TRESUsageOutMinNode", "TRESUsageOutMinTask", "TRESUsageOutTot", "WCKeyID"
 )  # fmt: skip
-"""Columns of Slurm's that stay empty here: nothing is measured."""
+"""Columns of Slurm's that stay empty here: nobody measures them."""
+
+_WIDTHS = {
+    "AdminComment": 15, "AssocID": 7, "AveDiskRead": 14, "AveDiskWrite": 14, "BlockID": 16, "Container": 19,
+    "Flags": 19, "MaxDiskRead": 12, "MaxPages": 8, "MaxPagesTask": 14, "MaxVMSizeNode": 14, "MaxVMSizeTask": 14,
+    "McsLabel": 12, "QOSRAW": 6, "Reservation": 20, "ReservationId": 8, "SystemComment": 15,
+}  # fmt: skip
+"""Of these, where it is neither 10 nor the name's."""
 
 NEWER = {
     "planned": ("Planned", FIELDS["Reserved"]),
@@ -202,4 +231,4 @@ def find(name: str) -> tuple[str, Field] | None:
     )
     if not low or found is None:
         return None
-    return found, FIELDS.get(found) or Field(max(10, len(found)), lambda _: "")
+    return found, FIELDS.get(found) or Field(_WIDTHS.get(found) or max(10, len(found)), lambda _: "")

@@ -1,6 +1,6 @@
 """`sacct --json`: Slurm 22.05's document of the accounting database, which is another than squeue's.
 
-Measured use (energy, CPU seconds) is left out: nothing is measured. An exit code is told as it is (ERROR, 3), as since
+Measured use is left out but for CPU seconds. An exit code is told as it is (ERROR, 3), as since
 Slurm 23.02; 22.05 says SUCCESS, 0 for each.
 """
 
@@ -56,7 +56,13 @@ def _job(view: View) -> dict[str, object]:
         "constraints": job.options.get("constraint", ""),
         "container": None,
         "derived_exit_code": _code(FIELDS["DerivedExitCode"].job(view)),
-        "time": {"elapsed": int(view.elapsed), **{k: int(v) for k, v in times.items()}, "suspended": 0, "limit": limit},
+        "time": {
+            "elapsed": int(view.elapsed),
+            **{key: int(value) for key, value in times.items()},
+            **_cpu_seconds(view.state.steps(job.job_id)),
+            "suspended": 0,
+            "limit": limit,
+        },
         "exit_code": _code(FIELDS["ExitCode"].job(view)),
         "flags": [],
         "group": job.group,
@@ -86,7 +92,7 @@ def _step(view: View, step: Step) -> dict[str, object]:
     return {
         "nodes": {"list": list(step.nodes), "count": len(step.nodes), "range": fold(step.nodes)},
         "tres": {"allocated": _tres(tres_view.of_step(step))},
-        "time": {**{key: int(value) for key, value in times.items()}, "suspended": 0},
+        "time": {**{key: int(value) for key, value in times.items()}, **_cpu_seconds([step]), "suspended": 0},
         "exit_code": _code(exit_codes.accounted(step.exit_code)),
         "tasks": {"count": sum(map(len, step.tasks)) or 1},
         "pid": None,
@@ -99,6 +105,14 @@ def _step(view: View, step: Step) -> dict[str, object]:
             "name": step.name,
         },
         "task": {"distribution": "Unknown" if batch else "Block"},
+    }
+
+
+def _cpu_seconds(steps: list[Step]) -> dict[str, object]:
+    user, system = sum(step.user_cpu for step in steps), sum(step.system_cpu for step in steps)
+    return {
+        key: {"seconds": int(value), "microseconds": int(value % 1 * 1e6)}
+        for key, value in {"system": system, "total": user + system, "user": user}.items()
     }
 
 

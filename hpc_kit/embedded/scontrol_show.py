@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ENTITIES = (
     ("job", "jobs", "jobid"), ("node", "nodes", "nodename"), ("partition", "partitions", "partitionname"),
     ("step", "steps", "stepid"), ("config",), ("daemons",), ("reservation", "reservations"), ("licenses",),
-    ("topology",),
+    ("topology",), ("aliases",), ("bbstat",), ("burstbuffer",), ("dwstat",), ("federation",),
 )  # fmt: skip
 
 
@@ -62,9 +62,10 @@ def show(state: State, entity: str, name: str | None, flags: Collection[str]) ->
         print(_config(state))
         return 0
     else:
-        if kind not in _NONE:
-            raise Problem("scontrol: error: No topology information available")
-        print(_NONE[kind])
+        if kind == "topology":
+            print("scontrol: error: No topology information available", file=sys.stderr)
+        elif kind in _NONE:
+            print(_NONE[kind])
         return 0
     for text in texts:
         # The blank line behind a paragraph is a blank behind the line.

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import leniency, processes, srun_job, srun_launch, srun_mpi, srun_multi, srun_step
+from hpc_kit.embedded import leniency, processes, srun_job, srun_launch, srun_mpi, srun_multi, srun_step, usage
 from hpc_kit.embedded.filenames import Names
 from hpc_kit.embedded.memory import OUT_OF_MEMORY
 from hpc_kit.embedded.records import Step
@@ -227,7 +227,8 @@ class _Srun:
     def _book(self, step: Step, run: Run) -> None:
         status = run.report.status or 0
         ending = "TIMEOUT" if run.ending.timed_out else _state(status)
-        self.state.update_step(step, state=ending, exit_code=status, end_time=now())
+        used = usage.of_children()._asdict()
+        self.state.update_step(step, state=ending, exit_code=status, end_time=now(), **used)
         if self.home.own:
             srun_job.give_back(self.state, self.home.job.job_id, status)
 

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, wake
+from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, usage, wake
 from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.records import BATCH_STEP, Step
@@ -241,9 +241,11 @@ class Supervisor:
         status = self._status or 0
         with self.state.transaction():
             job = self.state.job(self.job.job_id) or self.job
-            for step in self.state.steps(job.job_id):
+            steps = self.state.steps(job.job_id)
+            used = usage.of_children(step for step in steps if step.step_id != BATCH_STEP)._asdict()
+            for step in steps:
                 if step.step_id == BATCH_STEP:
-                    self.state.update_step(step, exit_code=status, end_time=now(), state=_step_state(status))
+                    self.state.update_step(step, exit_code=status, end_time=now(), state=_step_state(status), **used)
                 elif step.state == "RUNNING":
                     self.state.update_step(step, exit_code=signal.SIGKILL, end_time=now(), state="CANCELLED")
             derived = max((step.exit_code for step in self.state.steps(job.job_id) if step.step_id >= 0), default=0)

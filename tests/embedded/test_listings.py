@@ -235,6 +235,21 @@ def test_every_column_of_sacct_has_a_value(queue: Slurm) -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "shown"),
+    [("JobID,State,", "JobID|State"), ("JobID,,State", "JobID"), ("JobID, State", "JobID|State")],
+)
+def test_a_name_that_is_empty_ends_the_columns_of_sacct(queue: Slurm, columns: str, shown: str) -> None:
+    assert queue.said("sacct", "-P", "-j", "1", "-X", "-o", columns).splitlines()[0] == shown
+
+
+@pytest.mark.parametrize("entity", ["topology", "aliases", "burstbuffer", "bbstat", "dwstat", "federation"])
+def test_what_no_site_has_to_have_is_shown_as_nothing(slurm: Slurm, entity: str) -> None:
+    done = slurm.run("scontrol", "show", entity)
+    none = "scontrol: error: No topology information available\n" if entity == "topology" else ""
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", none)
+
+
+@pytest.mark.parametrize(
     ("argv", "complaint"),
     [
         (("-j", "abc"), "sacct: fatal: Bad job/step specified: abc\n"),
