@@ -194,7 +194,7 @@ def _config(state: State) -> str:
         "KillWait": f"{settings.kill_wait:g} sec",
         "MaxArraySize": str(settings.max_array_size),
         "MinJobAge": f"{settings.min_job_age:g} sec",
-        "MpiDefault": "none",
+        "MpiDefault": settings.mpi_default,
         "NEXT_JOB_ID": next_id,
         "OverTimeLimit": "0 min",
         "PreemptMode": "OFF",

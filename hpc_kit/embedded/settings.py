@@ -47,6 +47,7 @@ class Settings(NamedTuple):
         min_job_age: Seconds that squeue and scontrol still know a finished job.
         max_jobs: Finished jobs that sacct still knows.
         requeue: Whether jobs may be requeued that do not say (Slurm's JobRequeue).
+        mpi_default: What srun does without --mpi: `none` or `pmi2` (Slurm's MpiDefault).
         strict: Whether names, sizes and options that are not there are refused in Slurm's words.
         minute: Seconds that a minute of a time limit, and of a signal ahead of it, really lasts. For tests.
         cluster: Slurm's ClusterName.
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
     min_job_age: float = 300
     max_jobs: int = 10_000
     requeue: bool = True
+    mpi_default: str = "none"
     strict: bool = False
     minute: float = 60
     cluster: str = "embedded"

@@ -67,8 +67,9 @@ def _error_status(named: str) -> int:
 
 
 def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
-    strict = load(environ).strict
-    asked = read(argv, environ, strict=strict)
+    settings = load(environ)
+    strict = settings.strict
+    asked = srun_mpi.with_default(read(argv, environ, strict=strict), settings.mpi_default)
     if (answer := _answer(asked, strict=strict)) is not None:
         print(answer)
         return 0
@@ -96,7 +97,7 @@ def _answer(asked: Asked, *, strict: bool) -> str | None:
         return usage()
     if asked.get("mpi") == "list":
         return srun_mpi.LISTED
-    srun_mpi.check_mpi(asked.get("mpi", "none"), strict=strict)
+    srun_mpi.check_mpi(asked.get("mpi"), strict=strict)
     return None
 
 

@@ -25,6 +25,11 @@ _NONE = {"none", "openmpi"}
 _VARIABLE = "SLURM_MPI_TYPE"
 
 
+def with_default(asked: Asked, default: str) -> Asked:
+    """What was asked for, with the cluster's own plug-in where nothing is said of one."""
+    return asked._replace(values={"mpi": default, **asked.values})
+
+
 def check_mpi(plugin: str, *, strict: bool = True) -> None:
     """There are the plug-ins `none`, of which `openmpi` is an older name, and `pmi2`.
 
@@ -50,7 +55,7 @@ def _elsewhere(plugin: str) -> bool:
 
 def server(asked: Asked, request: StepRequest, step: Step, talk: Talk) -> PmiServer | None:
     """The step's PMI server, None where tasks get no PMI; that it is another than they may look for is told."""
-    plugin = asked.get("mpi", "none")
+    plugin = asked.get("mpi")
     if plugin in _NONE:
         return None
     if _elsewhere(plugin):
@@ -62,6 +67,6 @@ def server(asked: Asked, request: StepRequest, step: Step, talk: Talk) -> PmiSer
 
 def of_plugin(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
     """A step's variables with SLURM_MPI_TYPE as its plug-in leaves it; those of a step around it stay as they are."""
-    plugin = asked.get("mpi", "none")
+    plugin = asked.get("mpi")
     found = {name: value for name, value in environ.items() if name != _VARIABLE}
     return found if plugin in _NONE else found | {_VARIABLE: plugin}

@@ -58,6 +58,7 @@ class Embedded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     partitions: Annotated[tuple[str, ...], Meta(description="Its partitions, the default one first")] = ("local",)
     max_array_size: Annotated[Count, Meta(description="Slurm's MaxArraySize")] = 1001
     kill_wait: Annotated[Number, Meta(description="Seconds between SIGTERM and SIGKILL")] = 30
+    mpi_default: Annotated[Literal["none", "pmi2"], Meta(description="Slurm's MpiDefault: srun's --mpi")] = "none"
     strict: Annotated[bool, Meta(description="Refuse names, sizes and options that are not there, as Slurm does")] = (
         False
     )

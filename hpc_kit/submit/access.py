@@ -168,6 +168,7 @@ def embedded_environ(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, 
         partitions=tuple(Partition(name) for name in wanted.partitions),
         max_array_size=wanted.max_array_size,
         kill_wait=wanted.kill_wait,
+        mpi_default=wanted.mpi_default,
         strict=wanted.strict,
         state=_own_state(cluster.name, environ),
     )

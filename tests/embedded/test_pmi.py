@@ -10,6 +10,8 @@ import pytest
 
 from hpc_kit.embedded.pmi_board import mapping
 from hpc_kit.embedded.pmi_wire import PMI2, Garbage, Wire
+from hpc_kit.embedded.settings import decode
+from hpc_kit.errors import SpecError
 from tests.embedded import pmi_talk
 from tests.embedded.conftest import Slurm
 from tests.embedded.inside import Inside, Said, enter
@@ -184,6 +186,16 @@ def test_the_plug_ins_are_listed_and_others_refused(inside: Inside) -> None:
     assert said.status == 1
     assert "srun: error: cannot find mpi plugin for mpi/pmix" in said.err
     assert "srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types" in said.err
+
+
+def test_a_cluster_may_have_it_by_default(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(mpi_default="pmi2")
+    tell = ("sh", "-c", "echo ${SLURM_MPI_TYPE-no} ${PMI_SIZE-no}")
+    assert slurm.said("srun", "-n2", *tell) == "pmi2 2\n" * 2
+    assert slurm.said("srun", "-n2", "--mpi=none", *tell) == "no no\n" * 2
+    assert "MpiDefault              = pmi2\n" in slurm.said("scontrol", "show", "config")
+    with pytest.raises(SpecError):
+        decode('{"mpi_default": 3}', Path("slurm.json"))
 
 
 def test_where_nobody_is_strict_pmix_is_pmi2_and_it_is_told(make_slurm: Callable[..., Slurm]) -> None:
