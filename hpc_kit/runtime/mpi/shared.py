@@ -127,8 +127,9 @@ class SharedMemory:
         def area(rank: int, number: int) -> Tensor:
             return self._memory[rank][number * PIECE : (number + 1) * PIECE].view(dtype)
 
-        pieces = [[area(rank, parity) for rank in range(self._size)] for parity in (0, 1)]
-        self._views[dtype] = pieces, [area(0, 2), area(0, 3)]
+        with torch.inference_mode(mode=False):  # what is made inside of it could not be written outside
+            pieces = [[area(rank, parity) for rank in range(self._size)] for parity in (0, 1)]
+            self._views[dtype] = pieces, [area(0, 2), area(0, 3)]
         return self._views[dtype]
 
     def all_reduce(self, clock: Clock, tensor: Tensor, name: str) -> None:

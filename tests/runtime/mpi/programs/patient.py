@@ -1,4 +1,4 @@
-"""What harms no group: a wait of one's own time, many groups, the abort of an idle one, a call that cannot be right."""
+"""What harms no group: a wait of one's own time, many groups, the abort of an idle one, inference, a wrong call."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ with hpc_kit.distributed(backend="mpi", timeout=40) as world:
     aborted.abort()
     with pytest.raises(dist.DistBackendError, match="the group was aborted"):
         dist.barrier(group=aborted)
+    long = torch.ones(1 << 16, dtype=torch.float64)
+    for mode in (True, False):
+        with torch.inference_mode(mode):
+            dist.all_reduce(long)
+    assert (long == 4).all()
+
     for wrong in (
         lambda: dist.send(numbers, 7),
         lambda: dist.send(numbers, other, tag=-3),
