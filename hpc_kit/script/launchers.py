@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hpc_kit.errors import DirectiveError
+from hpc_kit.script.directive_lines import PLUGIN_OPTION
 from hpc_kit.script.shell.values import Text
 from hpc_kit.script.stages import Stage, starts_something
 from hpc_kit.slurm.options import parse_options
@@ -58,14 +59,16 @@ def srun(words: list[Text]) -> tuple[Stage, list[Text]]:
 
 
 def _without_plugins(words: list[Text]) -> tuple[list[Text], bool]:
-    """The words without options of the container plugin that many sites add (`--container-image`, ...)."""
+    """The words without options of plugins that many sites add (`--container-image`, `--environment`, ...)."""
     kept: list[Text] = []
-    found, index = False, 0
+    found, before, index = False, True, 0
     while index < len(words):
         text = words[index].text
-        if re.match(r"--(no-)?container-", text):
+        # Behind the program only pyxis' own are sure to be no words of that.
+        before = before and not starts_something(words[index])
+        if re.match(r"--(no-)?container-", text) or (before and PLUGIN_OPTION.match(text)):
             found = True
-            takes_next = "=" not in text and not re.search(r"writable|readonly|entrypoint|home|root", text)
+            takes_next = "=" not in text and not re.search(r"writable|readonly|entrypoint|home|root|ccm", text)
             index += 2 if takes_next else 1
             continue
         kept.append(words[index])

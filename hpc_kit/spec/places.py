@@ -82,6 +82,11 @@ def _missing(kind: Kind, name: str, root: Path, suffix: str, place: str) -> Spec
     known = names(kind, root, suffix)
     near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=3)
     looked = ", ".join(str(folder) for folder in folders(kind, root))
+    if kind == "jobs" and not place and _is_batch_script(root / name):
+        return SpecError(
+            f"'{name}' is a batch script, and no job file",
+            remedy=f"sbatch {name}; on the embedded Slurm:  hpc-kit embedded run sbatch {name}",
+        )
     if kind == "jobs" and not near and not place and _is_program(name):
         words = f"python {name}" if name.endswith(".py") else name
         return SpecError(
@@ -93,6 +98,15 @@ def _missing(kind: Kind, name: str, root: Path, suffix: str, place: str) -> Spec
         found=f"{', '.join(known) or 'none at all'}   (looked in {looked})",
         remedy=" or ".join(near) if near else f"one of these names, or the path of a {suffix} file",
     )
+
+
+def _is_batch_script(path: Path) -> bool:
+    """It has directives of its own: as a program of another job it would be run with none of them."""
+    try:
+        with path.open("rb") as file:
+            return any(line.startswith(b"#SBATCH") for line in file.read(1 << 16).splitlines())
+    except OSError:
+        return False
 
 
 def _is_program(name: str) -> bool:

@@ -180,3 +180,12 @@ def test_no_command_at_all_is_a_question_for_help(kit: Kit) -> None:
 def test_schema_is_the_shipped_one(kit: Kit) -> None:
     assert kit("schema").stdout == (ROOT / "jobs" / "job.schema.json").read_text()
     assert kit("schema", "cluster").stdout == (ROOT / "env" / "cluster.schema.json").read_text()
+
+
+def test_a_batch_script_is_no_program(kit: Kit, project: Path) -> None:
+    """As the program of another job it would be run without its own directives."""
+    (project / "train.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python t.py\n")
+    done = kit("submit", "train.sh")
+    assert done.returncode == 2
+    assert "'train.sh' is a batch script, and no job file" in done.stderr
+    assert "hpc-kit embedded run sbatch train.sh" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hpc_kit.script.directive_lines import Placed
-from hpc_kit.script.geometry import Geometry, node_counts
+from hpc_kit.script.geometry import Geometry, job_geometry, node_counts
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.stages import Stage
@@ -73,6 +73,52 @@ def too_many_hosts(subject: Subject) -> Iterator[Fault]:
         if asked[0] is not None and named[0] is not None and named[0] > asked[0]:
             what = f"{named[0]} hosts are named, and --nodes={nodes.value}: all of them are taken, or none"
             yield Fault(hosts.line, hosts.column, what, f"--nodes={named[0]}, or fewer hosts", (nodes.line,))
+
+
+@rule("KIT119")
+def disagreeing_gpus(subject: Subject) -> Iterator[Fault]:
+    """--gpus does not agree with the GPUs of a task or node, or with how many of them there are.
+
+    --gpus counts those of the whole job. With --gpus-per-task it says how many tasks there are, with --gpus-per-node
+    how many nodes; sbatch refuses the script where --ntasks or --nodes says another number ("Failed to validate job
+    spec"), or where it is fewer than one a node.
+
+    Mend: leave --gpus out.
+    Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
+    """
+    for part in subject.script.parts:
+        found = _disagreement(part)
+        if found is not None:
+            what, other = found
+            gpus = part["gpus"]
+            yield Fault(gpus.line, gpus.column, what, "leave --gpus out", (other.line if other else None,))
+
+
+def _disagreement(part: Mapping[str, Placed]) -> tuple[str, Placed | None] | None:
+    total = _gpus(part, "gpus")
+    if total is None:
+        return None
+    job = job_geometry({name: each.value for name, each in part.items()})
+    nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.said else None
+    for name, asked, things in (("gpus-per-task", tasks, "tasks"), ("gpus-per-node", nodes, "nodes")):
+        each = _gpus(part, name)
+        if each is None:
+            continue
+        if total % each:
+            return f"--gpus={total} is no multiple of --{name}={each}", part[name]
+        if asked is not None and total // each != asked:
+            return f"--gpus={total} with --{name}={each} is {total // each} {things}, and the job has {asked}", part[
+                name
+            ]
+    if nodes is not None and total < nodes:
+        return f"--gpus={total} is fewer than one on each of {nodes} nodes", part["nodes"]
+    return None
+
+
+def _gpus(part: Mapping[str, Placed], name: str) -> int | None:
+    """The one number that an option for GPUs gives."""
+    text = part[name].value.rpartition(":")[2] if name in part and "," not in part[name].value else ""
+    return int(text) if text.isdigit() and int(text) else None
 
 
 @rule("KIT208")
@@ -188,4 +234,11 @@ def processes(agent: Stage) -> int | None:
     return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
 
 
-RULES: tuple[Rule, ...] = (task_counts, too_many_hosts, processes_and_gpus, world_sizes, too_many_by_mpirun)
+RULES: tuple[Rule, ...] = (
+    task_counts,
+    too_many_hosts,
+    disagreeing_gpus,
+    processes_and_gpus,
+    world_sizes,
+    too_many_by_mpirun,
+)
