@@ -74,8 +74,8 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "command": command(resolved, standalone=standalone),
         "program": program(resolved),
         "cpus_not_handed_on": CPUS_NOT_HANDED_ON.span,
-        # srun replaces patterns in file names: a '%' of the job's own name must come out as itself.
-        "run_pattern": "${run//%/%%}" if "%" in resolved.log_folder else "$run",
+        # srun replaces patterns in file names: a '%' of the project's folder must come out as itself.
+        "run_pattern": "${run//%/%%}",
     }
 
 

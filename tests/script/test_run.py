@@ -219,7 +219,7 @@ def test_a_job_may_have_an_odd_name(run: Run, project: Path, name: str) -> None:
     own = project / "runs" / name / "7"
     assert (own / END).read_text().split()[0] == "0"
     assert (project / "folder").read_text() == str(own)
-    output = f"--output=runs/{name.replace('%', '%%')}/7/rank-%t.log"
+    output = f"--output={str(own).replace('%', '%%')}/rank-%t.log"
     assert output in (project / "srun-options").read_text().splitlines()
 
 
@@ -232,7 +232,7 @@ def test_srun_is_told_everything(run: Run, project: Path) -> None:
         "--ntasks-per-node=2",
         "--cpus-per-task=3",
         "--kill-on-bad-exit=1",
-        "--output=runs/job/7/rank-%t.log",
+        f"--output={folder(project)}/rank-%t.log",
         "--open-mode=append",
     ]
 
@@ -240,7 +240,7 @@ def test_srun_is_told_everything(run: Run, project: Path) -> None:
 def test_cpus_that_go_by_the_gpu_are_said_so_to_srun(run: Run, project: Path) -> None:
     run("true", set={"resources.cpus_per_gpu": 3})
     said = (project / "srun-options").read_text().splitlines()
-    assert [option for option in said if "cpus" in option] == ["--cpus-per-gpu=3"]
+    assert [option for option in said if option.startswith("--cpus")] == ["--cpus-per-gpu=3"]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,8 @@ def test_components_have_threads_by_their_own_cpus(run: Run, project: Path) -> N
 
 def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project: Path) -> None:
     assert run("true", set={"name": "100%t"}).returncode == 0
-    assert "--output=runs/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()
+    runs = str(project).replace("%", "%%") + "/runs"
+    assert f"--output={runs}/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()
 
 
 STOPS = ("TSTP", "TTIN", "TTOU")
@@ -411,3 +412,15 @@ def test_the_program_has_its_input_and_hears_interrupts(run: Run, project: Path)
 def test_a_program_that_is_not_there_is_named(run: Run, project: Path) -> None:
     done = run("no-such-program")
     assert (done.returncode, "no-such-program: not found" in done.stderr) == (127, True)
+
+
+def test_a_setup_line_that_changes_the_folder_takes_the_program_along_and_none_of_the_runs_files(
+    run: Run, project: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = run("bash", "-c", "pwd; exit 3", set={"setup": [f"cd {elsewhere}", "run=none"]}, NODES="0")
+    assert (done.returncode, done.stdout) == (3, f"{elsewhere}\n")
+    assert {END, FIRST_FAILURE} <= {path.name for path in folder(project).iterdir()}
+    assert f"--output={folder(project)}/rank-%t.log" in (elsewhere / "srun-options").read_text()
+    assert not (elsewhere / "runs").exists()
