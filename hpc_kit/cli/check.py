@@ -115,7 +115,7 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
     version = version_of(cluster, os.environ)
     # A job's log folder is made by submit; that it can be made is looked at apart.
-    found = check(Subject(script, None if job else os.path.isdir, version, embedded=embedded))
+    found = check(Subject(script, None if job else os.path.isdir, version))
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread:
         subject, _, reason = script.unread.partition(": ")

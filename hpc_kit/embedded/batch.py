@@ -107,7 +107,8 @@ def say_cancelled(stderr: int, job: Job, why: str) -> None:
 
 
 def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
-    environ = batch_environ(job, state.settings, exports.decode(stored))
+    components = state.whole(job) if job.het_job_id else ()
+    environ = batch_environ(job, state.settings, exports.decode(stored), components)
     folder = str(commands_folder.find(state.directory))
     paths = environ.get("PATH", os.defpath).split(os.pathsep)
     if folder not in paths:

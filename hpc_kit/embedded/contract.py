@@ -70,8 +70,11 @@ effect for the reason given, or is refused; nothing is passed over in silence.
   MPI wants: start that by mpirun.
 - A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need. A
   command whose code cannot be loaded just then says so in a sentence, and submits nothing.
-- There is no heterogeneous job, no reservation, no preemption, and no accounting but the queue's records:
-  `sacct` knows the last 10000 jobs, `squeue` and `scontrol` those that ended in the last 300 seconds.
+- Heterogeneous jobs start as soon as there is room, not with the next pass of backfill. A file that their script
+  reads as standard input goes to all tasks of a step, and not to those of one component. When the first component's
+  time is over, the others end as TIMEOUT with it.
+- There is no reservation, no preemption, and no accounting but the queue's records: `sacct` knows the last 10000 jobs,
+  `squeue` and `scontrol` those that ended in the last 300 seconds.
 
 ## State and settings
 

@@ -97,7 +97,7 @@ class Controller:
 
     def _book_lost(self) -> None:
         """Jobs that nobody watches any more: their supervisor was killed, or the machine went down."""
-        for job in self.state.jobs("state = 'RUNNING' OR completing"):
+        for job in self.state.jobs("(state = 'RUNNING' OR completing) AND het_offset = 0"):
             mine = job.job_id in self._supervisors.values()
             if not mine and not processes.alive(job.supervisor):
                 sweep(self.state, job, spare={os.getpid(), *self._supervisors})

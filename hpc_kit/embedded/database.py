@@ -24,19 +24,23 @@ _JSON = frozenset({"options", "request", "limits", "arguments", "nodes", "cpus",
 _BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
 _JOB_COLUMNS = ", ".join(f'"{name}"' + " INTEGER PRIMARY KEY" * (name == "job_id") for name in Job._fields)
 _STEP_COLUMNS = ", ".join(f'"{name}"' for name in Step._fields)
-_SCHEMA = f"""
+_STEPS = f"CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id, component))"
+_TABLES = f"""
 CREATE TABLE IF NOT EXISTS jobs ({_JOB_COLUMNS});
-CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state);
-CREATE INDEX IF NOT EXISTS jobs_completing ON jobs (completing) WHERE completing;
-CREATE INDEX IF NOT EXISTS jobs_array ON jobs (array_job_id);
-CREATE INDEX IF NOT EXISTS jobs_end ON jobs (end_time);
-CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id));
+{_STEPS};
 CREATE TABLE IF NOT EXISTS scripts (job_id INTEGER PRIMARY KEY, script BLOB, environ BLOB);
 CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, job_id INTEGER, kind TEXT, value TEXT);
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
 """
+_INDICES = """
+CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state);
+CREATE INDEX IF NOT EXISTS jobs_completing ON jobs (completing) WHERE completing;
+CREATE INDEX IF NOT EXISTS jobs_array ON jobs (array_job_id);
+CREATE INDEX IF NOT EXISTS jobs_het ON jobs (het_job_id);
+CREATE INDEX IF NOT EXISTS jobs_end ON jobs (end_time);
+"""
 _RECORDS: tuple[tuple[str, type[Job | Step]], ...] = (("jobs", Job), ("steps", Step))
-_VERSION = zlib.crc32(_SCHEMA.encode()) & 0x7FFFFFFF
+_VERSION = zlib.crc32((_TABLES + _INDICES).encode()) & 0x7FFFFFFF
 """Kept in the file: a release with other columns adds those that it misses."""
 
 
@@ -67,14 +71,30 @@ def _make(db: sqlite3.Connection, directory: Path) -> None:
         if not _is_current(db):
             retry(lambda: db.execute("PRAGMA journal_mode = WAL"))
             retry(lambda: db.execute("BEGIN IMMEDIATE"))
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
+            _run(db, _TABLES)
             for table, record in _RECORDS:
                 _add_columns(db, table, record)
+            _key_steps_by_component(db)
+            _run(db, _INDICES)
             db.execute(f"PRAGMA user_version = {_VERSION}")
             db.execute("COMMIT")
     finally:
         os.close(lock)
+
+
+def _run(db: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.split(";"):
+        db.execute(statement)
+
+
+def _key_steps_by_component(db: sqlite3.Connection) -> None:
+    """Older releases kept a step in one row: a key cannot be changed, so the rows move to another table."""
+    if any(row["name"] == "component" and row["pk"] for row in db.execute("PRAGMA table_info(steps)")):
+        return
+    db.execute("ALTER TABLE steps RENAME TO older_steps")
+    db.execute(_STEPS)
+    db.execute(f"INSERT INTO steps ({_STEP_COLUMNS}) SELECT {_STEP_COLUMNS} FROM older_steps")  # noqa: S608 - own names
+    db.execute("DROP TABLE older_steps")
 
 
 def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -> None:

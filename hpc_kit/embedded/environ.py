@@ -43,14 +43,32 @@ _AS_GIVEN = {
 """Options of sbatch that show in the batch shell just as they were written, and only then."""
 
 _MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
+_OF_COMPONENT = frozenset(
+    {
+        *_AS_GIVEN.values(), *_MEMORY.values(), "SLURM_JOB_ACCOUNT", "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_ID",
+        "SLURM_JOB_NAME", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS",
+        "SLURM_NPROCS", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE",
+    }
+)  # fmt: skip
+"""Variables that a heterogeneous job's shell has of each component."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
 
 
-def batch_environ(job: Job, settings: Settings, submit_environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a batch script; SLURM_TASK_PID alone is left to the process itself."""
+def batch_environ(
+    job: Job, settings: Settings, submit_environ: Mapping[str, str], components: Sequence[Job] = ()
+) -> dict[str, str]:
+    """The environment of a batch script; SLURM_TASK_PID alone is left to the process itself.
+
+    Args:
+        job: The job; of a heterogeneous one the leader.
+        settings: The machine's.
+        submit_environ: What the script was submitted with.
+        components: Of a heterogeneous job all of them.
+    """
     environ = dict(submit_environ)
-    environ.update(_of_submission(job))
+    environ.update(_of_submission(job, as_given={} if components else _AS_GIVEN))
     environ.update(_of_job(job))
+    environ.update(of_components(components))
     environ.update(
         ENVIRONMENT="BATCH",
         HOSTNAME=job.nodes[0],
@@ -70,6 +88,18 @@ def batch_environ(job: Job, settings: Settings, submit_environ: Mapping[str, str
     return environ
 
 
+def of_components(components: Sequence[Job]) -> dict[str, str]:
+    """What is told of a heterogeneous job's components, each variable by its new name and by its old one."""
+    found: dict[str, str] = {}
+    for number, job in enumerate(components):
+        told = _of_submission(job) | _of_job(job) | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks)}
+        for name, value in told.items():
+            if name in _OF_COMPONENT:
+                found.update({f"{name}_{word}_GROUP_{number}": value for word in ("HET", "PACK")})
+    size = str(len(components))
+    return found | {"SLURM_HET_SIZE": size, "SLURM_PACK_SIZE": size} if components else {}
+
+
 def salloc_environ(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the command that salloc runs, which is no process of the job's."""
     found = {**environ, **_of_submission(job), **_of_job(job)}
@@ -78,10 +108,10 @@ def salloc_environ(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
     return found | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks), "SLURM_NODE_ALIASES": "(null)"}
 
 
-def _of_submission(job: Job) -> dict[str, str]:
+def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[str, str]:
     """What sbatch itself puts there: its options."""
     options = job.options
-    environ = {name: options[option] for option, name in _AS_GIVEN.items() if options.get(option)}
+    environ = {name: options[option] for option, name in as_given.items() if options.get(option)}
     environ.update(
         {
             "SLURM_JOB_NAME": job.name,

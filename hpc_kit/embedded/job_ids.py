@@ -1,4 +1,4 @@
-"""Job ids as the commands take them: `12`, `12_3`, `12_[1-3,7]`, `12.0`, and lists of them."""
+"""Job ids as the commands take them: `12`, `12_3`, `12_[1-3,7]`, `12+1`, `12.0`, and lists of them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.records import Job
     from hpc_kit.embedded.state import State
 
-_JOB = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([^\]]+)\]|(\*)))?(?:\+[0-9]+)?(?:\.([a-z0-9]+))?")
+_JOB = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([^\]]+)\]|(\*)))?(?:\+([0-9]+))?(?:\.([a-z0-9]+(?:\+[0-9]+)?))?")
 
 
 class JobId(NamedTuple):
-    """What an id names: a job or a whole array; some tasks of it; one step."""
+    """What an id names: a job, or a whole array or heterogeneous job; some tasks of it; one component; one step."""
 
     text: str
     job_id: int
     tasks: tuple[int, ...] | None = None
+    component: int | None = None
     step: str | None = None
 
 
@@ -45,13 +46,15 @@ def _parse(word: str) -> JobId:
             tasks = tuple(indices_of(match[3]))
         except HpcKitError:
             raise ValueError(word) from None
-    return JobId(word.strip(), int(match[1]), tasks, match[5])
+    return JobId(word.strip(), int(match[1]), tasks, int(match[5]) if match[5] else None, match[6])
 
 
 def find(state: State, wanted: JobId, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
     """The records that an id names; waiting tasks of an array that are named alone are shown as jobs of their own."""
-    where = f"(job_id = ? OR array_job_id = ?) AND ({known})"
-    jobs = state.jobs(where, (wanted.job_id, wanted.job_id, *values))
+    where = f"(job_id = ?1 OR array_job_id = ?1 OR het_job_id = ?1) AND ({known.replace('?', '?2')})"
+    jobs = state.jobs(where, (wanted.job_id, *values))
+    if wanted.component is not None and any(job.het_job_id for job in jobs):
+        return [job for job in jobs if job.het_offset == wanted.component]
     if wanted.tasks is None:
         # The number of an array's last task is the array's own, so it names them all.
         return jobs

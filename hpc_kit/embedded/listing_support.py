@@ -49,7 +49,7 @@ SACCT = {
         allclusters="there is one cluster",
         duplicates="one record is kept of a requeued job",
         use_local_uid="there is one user",
-        whole_hetjob="there are no heterogeneous jobs",
+        whole_hetjob="the leader's number shows all components, as with 22.05",
     ),
     **_refused(
         associations="there is no accounting",

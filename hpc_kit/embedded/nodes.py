@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 _OUT = "nodes_out"
 
 
+def natural(name: str) -> tuple[str, int]:
+    """A key that sorts names of nodes by the numbers at their end.
+
+    >>> sorted(["n10", "n2"], key=natural)
+    ['n2', 'n10']
+    """
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or -1)
+
+
 class Out(NamedTuple):
     """A node that takes no new jobs: `DRAIN` or `DOWN`, why, who said so and when."""
 

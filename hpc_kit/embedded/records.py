@@ -15,6 +15,9 @@ ACTIVE = ("PENDING", "RUNNING")
 class Job(NamedTuple):
     """A batch job, one task of a job array, an array's waiting tasks together, or the allocation of an srun.
 
+    A heterogeneous job is a record a component. The first leads: it has the script and the supervisor, processes of
+    all components carry its number, and they begin and end with it.
+
     Attributes:
         job_id: Its own number; the waiting tasks of an array together have the array's.
         array_job_id: The array's number, None outside of arrays.
@@ -22,6 +25,7 @@ class Job(NamedTuple):
         array_waiting: Those indices, as `0-3,7`; empty otherwise.
         array_at_once: How many tasks may run at once, 0 for any number.
         array_spec: The indices as they were asked for, in full: `0-9`.
+        het_job_id: Of a component of a heterogeneous job its leader's number, None of others; `het_offset` counts them.
         state: Slurm's name of it; with `completing` the job's processes are still being ended.
         options: The sbatch (or srun) options in force by long name, as they were written; flags are empty.
         request: The size asked for, see `request.Request`.
@@ -52,6 +56,8 @@ class Job(NamedTuple):
     array_waiting: str = ""
     array_at_once: int = 0
     array_spec: str = ""
+    het_job_id: int | None = None
+    het_offset: int = 0
     account: str = ""
     qos: str = ""
     comment: str = ""
@@ -108,8 +114,15 @@ class Job(NamedTuple):
         return "COMPLETING" if self.completing else self.state
 
     @property
+    def leader(self) -> int:
+        """The job that this one begins and ends with: itself, but for a component of a heterogeneous job."""
+        return self.het_job_id or self.job_id
+
+    @property
     def label(self) -> str:
-        """The id as users know it: `12`, `12_3`, `12_[4-9%2]`."""
+        """The id as users know it: `12`, `12_3`, `12_[4-9%2]`, `12+1`."""
+        if self.het_job_id is not None:
+            return f"{self.het_job_id}+{self.het_offset}"
         if self.array_job_id is None:
             return str(self.job_id)
         if self.array_task_id is not None:
@@ -124,6 +137,8 @@ class Step(NamedTuple):
     Attributes:
         nodes: Its nodes; `cpus`, `mem` (MiB), `gpus` (device numbers) and `tasks` (task numbers) go along with them.
         srun: Identity of the srun that runs it.
+        component: Of `srun a : b` in an ordinary job each part has its number; None for a step of one part, and in a
+            heterogeneous job, where each part is a step of its own component's.
         overlap: It counts as using nothing.
         exit_code: Wait status: the highest of its tasks.
         killed_by: The user who cancelled this step alone.
@@ -151,6 +166,14 @@ class Step(NamedTuple):
     user_cpu: float = 0.0
     system_cpu: float = 0.0
     peak_memory: int = 0
+    component: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its number as users know it: `batch`, `0`, `0+1`."""
+        if self.step_id == BATCH_STEP:
+            return "batch"
+        return str(self.step_id) if self.component is None else f"{self.step_id}+{self.component}"
 
 
 BATCH_STEP = -1

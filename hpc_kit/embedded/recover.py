@@ -47,14 +47,14 @@ def book_lost(state: State, job: Job) -> str:
             return ""
         if job.state == "RUNNING" and not job.supervisor:
             return _book_never_started(state, job)
-        for step in state.steps(job.job_id):
+        for step in [step for part in state.whole(job) for step in state.steps(part.job_id)]:
             if step.state == "RUNNING":
                 state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
         if job.state == "PENDING":
             requeue(state, job)
             return f"JobId={job.label} requeued without its supervisor"
         if job.state != "RUNNING":
-            state.update_job(job.job_id, completing=False)
+            state.update_whole(job.job_id, completing=False)
             return f"JobId={job.label} ended without its supervisor: {job.state}"
         if job.batch:
             _write_last_words(job)
@@ -63,7 +63,7 @@ def book_lost(state: State, job: Job) -> str:
             # A job that brings its supervisor down every time must not do so for ever.
             requeue(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if dies_young else job)
             return f"JobId={job.label} lost its supervisor, requeued{' and held' * dies_young}"
-        state.update_job(
+        state.update_whole(
             job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0, completing=False
         )
         return f"JobId={job.label} lost its supervisor: NODE_FAIL"
@@ -73,7 +73,7 @@ def _book_never_started(state: State, job: Job) -> str:
     """Nodes were given, but nobody came to run it: as if it had not been tried, a few times."""
     held = job.attempt - job.restart_count > _PATIENCE
     hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}
-    state.update_job(job.job_id, state="PENDING", start_time=0.0, **NOTHING_HELD, **hold)
+    state.update_whole(job.job_id, state="PENDING", start_time=0.0, **NOTHING_HELD, **hold)
     return f"JobId={job.label} was not started, requeued{' and held' * held}"
 
 
@@ -82,18 +82,19 @@ NOTHING_HELD: dict[str, object] = {"nodes": [], "cpus": [], "mem": [], "gpus": [
 
 def requeue(state: State, job: Job) -> None:
     """Put a job whose processes are gone back into the queue; one with no priority stays held there."""
-    state.update_job(
-        job.job_id,
-        state="PENDING",
-        completing=False,
-        priority=job.priority,
-        reason="None" if job.priority else job.reason,
-        restart_count=job.restart_count + 1,
-        start_time=0.0,
-        end_time=0.0,
-        exit_code=0,
+    queued: dict[str, object] = {
+        "state": "PENDING",
+        "completing": False,
+        "priority": job.priority,
+        "reason": "None" if job.priority else job.reason,
+        "restart_count": job.restart_count + 1,
+        "start_time": 0.0,
+        "end_time": 0.0,
+        "exit_code": 0,
         **NOTHING_HELD,
-    )
+    }
+    for part in state.whole(job):
+        state.update_job(part.job_id, **queued)
 
 
 def _write_last_words(job: Job) -> None:

@@ -14,7 +14,6 @@ from hpc_kit.embedded.sacct_fields import NAMES, NEWER, SIZES, UNITS, Field, Row
 from hpc_kit.embedded.sacct_fields import find as find_field
 from hpc_kit.embedded.sacct_filter import Filter
 from hpc_kit.embedded.settings import VERSION, load
-from hpc_kit.embedded.squeue_steps import step_name
 from hpc_kit.embedded.state import State, now
 from hpc_kit.embedded.view import View
 from hpc_kit.errors import page
@@ -180,7 +179,7 @@ def _rows(state: State, options: dict[str, str]) -> list[Row]:
             rows.append(Row(view))
         if "allocations" not in options and job.start_time:
             listed = state.steps(job.job_id)
-            rows += [Row(view, step) for step in listed if not steps or step_name(step) in steps]
+            rows += [Row(view, step) for step in listed if not steps or step.label in steps]
     return rows
 
 

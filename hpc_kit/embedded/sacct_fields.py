@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded import exit_codes, tres_view, usage
 from hpc_kit.embedded.records import BATCH_STEP
-from hpc_kit.embedded.squeue_steps import step_name
 from hpc_kit.embedded.view import View, megabytes, moment
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
@@ -105,7 +104,7 @@ def _sorted(tres: str) -> str:
 
 
 def _step_id(view: View, step: Step) -> str:
-    return f"{view.job.label}.{step_name(step)}"
+    return f"{view.job.label}.{step.label}"
 
 
 def _reserved(view: View) -> float:
@@ -151,7 +150,7 @@ FIELDS: dict[str, Field] = {
     "GID": Field(6, lambda v: str(v.job.gid)),
     "Group": Field(9, lambda v: v.job.group),
     "JobID": Field(-12, lambda v: v.label, _step_id),
-    "JobIDRaw": Field(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{step_name(s)}"),
+    "JobIDRaw": Field(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{s.label}"),
     "JobName": Field(10, lambda v: v.job.name, lambda _, s: s.name),
     "Layout": Field(9, lambda _: "", lambda _, s: "Unknown" if s.step_id == BATCH_STEP else "Block"),
     "MaxRSS": Field(10, lambda _: "", lambda _, s: f"{s.peak_memory}K" if s.peak_memory else ""),

@@ -14,7 +14,6 @@ from hpc_kit.embedded import exit_codes, tres_view
 from hpc_kit.embedded.as_json import print_document
 from hpc_kit.embedded.records import BATCH_STEP
 from hpc_kit.embedded.sacct_fields import FIELDS, Row, in_unit
-from hpc_kit.embedded.squeue_steps import step_name
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED
 
@@ -66,7 +65,7 @@ def _job(view: View) -> dict[str, object]:
         "exit_code": _code(FIELDS["ExitCode"].job(view)),
         "flags": [],
         "group": job.group,
-        "het": {"job_id": 0, "job_offset": None},
+        "het": {"job_id": job.het_job_id or 0, "job_offset": job.het_offset if job.het_job_id else None},
         "job_id": job.job_id,
         "name": job.name,
         "mcs": {"label": ""},
@@ -100,8 +99,8 @@ def _step(view: View, step: Step) -> dict[str, object]:
         "state": step.state,
         "step": {
             "job_id": step.job_id,
-            "het": {"component": None},
-            "id": "batch" if batch else int(step_name(step)),
+            "het": {"component": step.component},
+            "id": "batch" if batch else step.step_id,
             "name": step.name,
         },
         "task": {"distribution": "Unknown" if batch else "Block"},

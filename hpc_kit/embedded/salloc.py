@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import processes, srun_job, submission
+from hpc_kit.embedded.components import in_force
 from hpc_kit.embedded.environ import salloc_environ
 from hpc_kit.embedded.help import usage
 from hpc_kit.embedded.refused import BAD_OPTION, Refused, Usage
@@ -52,7 +53,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if given.has("version") or given.has("help") or given.has("usage"):
         print(f"slurm {VERSION}" if given.has("version") else usage("salloc", SUPPORT, SALLOC))
         return 0
-    options = submission.in_force(_variables(environ), given)
+    options = in_force(_variables(environ), given)
     state = State.open(environ)
     job = _allocate(state, options, argv, environ)
     quiet = "quiet" in options

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import leniency, nodes, submission
+from hpc_kit.embedded.components import in_force_each, parted
 from hpc_kit.embedded.exit_codes import exit_status
 from hpc_kit.embedded.forecast import forecast
 from hpc_kit.embedded.help import usage
@@ -22,7 +23,7 @@ from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from hpc_kit.slurm.instants import fault
 from hpc_kit.slurm.kinds import slurm_words
-from hpc_kit.slurm.options import SBATCH, Given, Options, Value, check_value, parse_options
+from hpc_kit.slurm.options import SBATCH, Given, Options, Value, check_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 # The controller, not sbatch, looks at these; or they are worked out with the size of the job.
 _LATER = frozenset({"array", "dependency", "hostlist"})
 _WAIT_SECONDS = 0.25
+_PACKJOB = 'sbatch: Warning: the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     strict = load(environ).strict
-    given, words = _parse(argv, strict=strict)
+    parts, words = _parse(argv, strict=strict)
+    given = Options(tuple(each for part in parts for each in part.given))
     if given.has("version"):
         print(f"slurm {VERSION}")
         return 0
@@ -44,32 +47,36 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         return 0
     script, command = script_of(given, words, environ)
     name = words[0] if words else "stdin"
-    directives, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
-    options = submission.in_force(directives, variables, given)
-    what = submission.Submission(
-        options,
-        name=options.get("job-name") or _name(given, words),
-        command=command,
-        arguments=tuple(words[1:]),
-        script=script,
-        submit_line=" ".join(["sbatch", *argv]),
-    )
+    blocks, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
+    components = [
+        submission.Submission(
+            options,
+            name=options.get("job-name") or _name(given, words),
+            command=command,
+            arguments=tuple(words[1:]),
+            script=script,
+            submit_line=" ".join(["sbatch", *argv]),
+        )
+        for options in in_force_each(blocks, variables, parts)
+    ]
     state = State.open(environ)
-    if "test-only" in options:
-        return _test_only(state, what, environ)
-    return _submit(state, what, environ)
+    if "test-only" in components[0].options:
+        return _test_only(state, components, environ)
+    return _submit(state, components, environ)
 
 
-def _submit(state: State, what: submission.Submission, environ: Mapping[str, str]) -> int:
-    _, request = submission.prepare(state, what, environ)
-    quiet = "quiet" in what.options
-    for note in () if quiet else request.notes:
+def _submit(state: State, components: list[submission.Submission], environ: Mapping[str, str]) -> int:
+    options = components[0].options
+    quiet = "quiet" in options
+    requests = [submission.prepare(state, what, environ)[1] for what in components]
+    for note in () if quiet else [note for request in requests for note in request.notes]:
         print(f"sbatch: {note}", file=sys.stderr)
-    job = submission.submit(state, what, environ)
-    leniency.remark("sbatch", request, len(nodes.names(state.settings)))
+    job = submission.submit_together(state, components, environ)[0]
+    for request in requests:
+        leniency.remark("sbatch", request, len(nodes.names(state.settings)))
     if not quiet:
-        print(_answer(job.job_id, what.options, environ), flush=True)
-    return _wait(state, job.job_id) if "wait" in what.options else 0
+        print(_answer(job.job_id, options, environ), flush=True)
+    return _wait(state, job.job_id) if "wait" in options else 0
 
 
 def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
@@ -80,13 +87,14 @@ def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str])
     return f"Submitted batch job {job_id}" + (f" on cluster {cluster}" if cluster else "")
 
 
-def _parse(argv: list[str], *, strict: bool) -> tuple[Options, list[str]]:
+def _parse(argv: list[str], *, strict: bool) -> tuple[list[Options], list[str]]:
     try:
-        given, words = parse_options(argv)
+        parts, words = parted(argv, "sbatch")
     except DirectiveError as error:
         raise _usage_error(error) from None
-    _check(given, strict=strict)
-    return given, words
+    for given in parts:
+        _check(given, strict=strict)
+    return parts, words
 
 
 def _usage_error(error: DirectiveError, script: str = "") -> Refused:
@@ -129,16 +137,19 @@ def _bad_value(each: Given) -> Refused:
     return Refused(f"error: {words}", status=BAD_OPTION)
 
 
-def _directives(script: bytes, name: str, *, strict: bool) -> Options:
+def _directives(script: bytes, name: str, *, strict: bool) -> list[Options]:
+    """The options of each component's block, one where nothing parts them."""
     try:
         directives = read_directives(script.decode(errors="surrogateescape"))
-        if len(directives.components()) > 1:
-            raise Refused("error: heterogeneous jobs are not supported by the embedded Slurm")
-        options = directives.options()
+        blocks = [directives.options(component) for component in range(len(directives.components()))]
     except DirectiveError as error:
         raise _usage_error(error, name) from None
-    _check(options, strict=strict)
-    return options
+    for line in directives.lines:
+        if line.words[:1] == ("packjob",):
+            print(_PACKJOB, file=sys.stderr)
+    for options in blocks:
+        _check(options, strict=strict)
+    return blocks
 
 
 def _variables(environ: Mapping[str, str], *, strict: bool) -> Options:
@@ -159,22 +170,24 @@ def _name(given: Options, words: list[str]) -> str:
     return os.path.basename(words[0]) if words else "sbatch"  # noqa: PTH119
 
 
-def _test_only(state: State, what: submission.Submission, environ: Mapping[str, str]) -> int:
+def _test_only(state: State, components: list[submission.Submission], environ: Mapping[str, str]) -> int:
     try:
-        job, request = submission.prepare(state, what, environ)
-        moment, shares = forecast(state, job, request)
+        jobs = [submission.prepare(state, what, environ) for what in components]
+        found = [forecast(state, job, request) for job, request in jobs]
     except Refused as refusal:
         sys.stderr.write("".join(f"sbatch: {line}\n" for line in refusal.lines))
         sys.stderr.write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
         return 1
     from hpc_kit.slurm.nodelist import fold
 
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(moment for moment, _ in found)))
+    shares = [share for _, shares in found for share in shares]
     cpus = sum(share.cpus for share in shares)
-    hosts = fold(share.node for share in shares)
-    text = f"to start at {stamp} using {cpus} processors on nodes {hosts} in partition {job.partition}"
+    hosts = fold(dict.fromkeys(share.node for share in shares))
+    where = f"nodes {hosts} in partition {jobs[0][0].partition}" if len(jobs) == 1 else hosts
     with state.transaction():
-        print(f"sbatch: Job {state.next_job_id()} {text}", file=sys.stderr)
+        job_id, *_ = [state.next_job_id() for _ in jobs]
+    print(f"sbatch: Job {job_id} to start at {stamp} using {cpus} processors on {where}", file=sys.stderr)
     return 0
 
 

@@ -38,6 +38,9 @@ OPTIONS = Table(
 )  # fmt: skip
 
 _FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reservation", "state", "user", "wckey")
+PART_OF_WHOLE = "Operation not permitted on individual component of heterogeneous job"
+_PART_STATUS = 60
+"""What scancel ends with then: the last eight bits of Slurm's number for it."""
 DONE = "Job/step already completing or completed"
 UNKNOWN = "Invalid job id specified"
 
@@ -72,9 +75,10 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if len(problems) < len(targets):
         start.ensure(state)
     # Whoever only wants a job gone does not mind that it is.
-    if number is not None or "verbose" in options:
+    refused = any(PART_OF_WHOLE in problem for problem in problems)
+    if number is not None or "verbose" in options or refused:
         sys.stderr.write("".join(problems) if "quiet" not in options else "")
-    return int(bool(problems) and number is not None)
+    return _PART_STATUS if refused else int(bool(problems) and number is not None)
 
 
 def _signal(options: dict[str, str]) -> int | None:
@@ -93,7 +97,7 @@ def _targets(state: State, options: dict[str, str], words: list[str]) -> list[Ta
     checks = _filters(options)
     if not words:
         jobs = [job for job in state.active_jobs() if not job.completing and all(check(job) for check in checks)]
-        return [Target(job.label, job) for job in jobs]
+        return [Target(job.label, job) for job in _led(jobs)]
     found = []
     for word in words:
         try:
@@ -101,10 +105,16 @@ def _targets(state: State, options: dict[str, str], words: list[str]) -> list[Ta
         except ValueError as error:
             raise Problem(f"scancel: error: Invalid job id {error}") from None
         for each in wanted:
-            jobs = job_ids.find(state, each)
+            jobs = _led(job_ids.find(state, each))
             found += [Target(each.text, job, each.step) for job in jobs if all(check(job) for check in checks)]
             found += [] if jobs else [Target(each.text, None)]
     return found
+
+
+def _led(jobs: list[Job]) -> list[Job]:
+    """Without the components that end with a leader which is among them."""
+    leaders = {job.job_id for job in jobs}
+    return [job for job in jobs if job.leader == job.job_id or job.leader not in leaders]
 
 
 def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
@@ -166,6 +176,8 @@ def _one(state: State, target: Target, number: int | None, options: dict[str, st
 def cancel(state: State, job: Job) -> None:
     """End a job, or those of an array's waiting tasks that are shown as one.
 
+    Of a heterogeneous job the leader ends the whole; another component ends alone, once it has begun.
+
     Raises:
         HpcKitError: It is over.
     """
@@ -179,11 +191,16 @@ def cancel(state: State, job: Job) -> None:
         if not current.active or (current.completing and current.state != "PENDING"):
             raise HpcKitError(DONE)
         held = current.state == "RUNNING" or current.completing
-        state.update_job(current.job_id, completing=held, **over)
-        if held:
-            state.order(current.job_id, "cancel")
+        if current.leader != current.job_id:
+            if not held:
+                raise HpcKitError(PART_OF_WHOLE)
+            state.update_job(current.job_id, **over)
+            state.order(current.leader, "component", str(current.job_id))
+        else:
+            state.update_whole(current.job_id, completing=held, **over)
+            state.order(current.job_id, "cancel") if held else None
     if held:
-        poke(state.directory, current.job_id)
+        poke(state.directory, current.leader)
 
 
 def _send(state: State, job: Job, number: int, whom: str) -> None:
@@ -191,19 +208,23 @@ def _send(state: State, job: Job, number: int, whom: str) -> None:
         current = state.job(job.job_id)
         if current is None or current.state != "RUNNING":
             raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
-        state.order(current.job_id, "signal", f"{number} {whom}")
-    poke(state.directory, job.job_id)
+        state.order(current.leader, "signal", f"{number} {whom} {current.job_id}")
+    poke(state.directory, current.leader)
 
 
 def _step(state: State, job: Job, name: str, number: int | None) -> None:
     with state.transaction():
-        steps = [step for step in state.steps(job.job_id) if str(step.step_id) == name and step.state == "RUNNING"]
-        if not steps:
+        # A step of the leader's is that of all components, and one without a part's number that of all its parts.
+        parts = state.whole(job) if job.leader == job.job_id else [job]
+        steps = [step for part in parts for step in state.steps(part.job_id) if name in {step.label, str(step.step_id)}]
+        running = [step for step in steps if step.state == "RUNNING"]
+        if not running:
             raise HpcKitError(DONE if state.steps(job.job_id) else UNKNOWN)
-        if number is None:
-            state.update_step(steps[0], killed_by=os.getuid())
-        state.order(job.job_id, "step", f"{name} " + ("kill" if number is None else f"signal {number}"))
-    poke(state.directory, job.job_id)
+        for step in running if number is None else ():
+            state.update_step(step, killed_by=os.getuid())
+        order = "kill" if number is None else f"signal {number}"
+        state.order(job.leader, "step", f"{job.job_id}.{name} {order}")
+    poke(state.directory, job.leader)
 
 
 def _confirmed(job: Job) -> bool:

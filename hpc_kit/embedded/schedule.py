@@ -47,10 +47,14 @@ class Pass:
     def run(self) -> Outcome:
         """Start what can be started."""
         first = f"priority DESC, job_id LIMIT {DEPTH}"
-        for job in self.state.jobs("state = 'PENDING' AND NOT completing", order=first):
-            reason = self._why_not_yet(job) or self._start(job)
-            if reason and reason != job.reason and self.state.job(job.job_id):
-                self.state.update_job(job.job_id, reason=reason)
+        for job in self.state.jobs("state = 'PENDING' AND NOT completing AND het_offset = 0", order=first):
+            parts = self.state.whole(job)
+            reasons = [self._why_not_yet(part) for part in parts]
+            if not any(reasons):
+                reasons = self._start(parts)
+            for part, reason in zip(parts, reasons, strict=True):
+                if reason and reason != part.reason and self.state.job(part.job_id):
+                    self.state.update_job(part.job_id, reason=reason)
         return Outcome(self.started, self.again)
 
     def _later(self, moment: float) -> None:
@@ -81,7 +85,7 @@ class Pass:
 
     def _drop(self, job: Job, state: str, reason: str) -> None:
         """End a job that has not begun."""
-        self.state.update_job(job.job_id, state=state, reason=reason, end_time=self.now)
+        self.state.update_whole(job.leader, state=state, reason=reason, end_time=self.now)
 
     def _dependency(self, job: Job) -> str | None:
         found = outlook(self.state, job, self.now)
@@ -96,21 +100,30 @@ class Pass:
             self._drop(job, "CANCELLED", "DependencyNeverSatisfied")
         return "DependencyNeverSatisfied"
 
-    def _start(self, job: Job) -> str | None:
-        """Give nodes to a job, or to as many waiting tasks of an array as there is room for."""
-        request = decode(job.request)
+    def _start(self, parts: list[Job]) -> list[str | None]:
+        """Give nodes to a job, all components of it or none, or to as many tasks of an array as there is room for."""
+        never = [self._why_never(job) for job in parts]
+        if any(never):
+            return never
+        job = parts[0]
+        if job.array_job_id is None:
+            return self._place(parts)
+        if job.array_task_id is None:
+            return [self._start_array(job, decode(job.request), self._totals(job))]
+        return ["JobArrayTaskLimit"] if self._is_full(job) else self._place(parts)
+
+    def _why_never(self, job: Job) -> str | None:
         partition = nodes.partition(self.state.settings, job.partition)
-        names = nodes.of_partition(self.state.settings, partition)
-        totals = [node for node in self.totals if node.name in names]
         try:
-            never = allocate.impossible(request, nodes.in_partition(self.state.settings, partition))
+            never = allocate.impossible(decode(job.request), nodes.in_partition(self.state.settings, partition))
         except Refused:
             never = "BadConstraints"
-        if never or nodes.over_limit(partition, job.time_limit):
-            return never or "PartitionTimeLimit"
-        if job.array_job_id is None or job.array_task_id is not None:
-            return "JobArrayTaskLimit" if self._is_full(job) else self._place(job, request, totals)
-        return self._start_array(job, request, totals)
+        return never or ("PartitionTimeLimit" if nodes.over_limit(partition, job.time_limit) else None)
+
+    def _totals(self, job: Job) -> list[Node]:
+        """The usable nodes of a job's partition, as if they were empty."""
+        names = nodes.of_partition(self.state.settings, nodes.partition(self.state.settings, job.partition))
+        return [node for node in self.totals if node.name in names]
 
     def _start_array(self, job: Job, request: Request, totals: list[Node]) -> str | None:
         ready = ready_tasks(self.state, job)
@@ -132,12 +145,22 @@ class Pass:
         running = sum(other.array_job_id == job.array_job_id for other in self.holding)
         return bool(job.array_at_once) and running >= job.array_at_once
 
-    def _place(self, job: Job, request: Request, totals: list[Node]) -> str | None:
-        shares = self._fit(request, totals)
-        if shares is None:
-            return self._keep(request, totals)
-        self._begin(job, shares)
-        return None
+    def _place(self, parts: list[Job]) -> list[str | None]:
+        """Begin a job whose components all find nodes; as with Slurm, no two of them share one."""
+        asked = [(decode(job.request), self._totals(job)) for job in parts]
+        found: list[list[Share]] = []
+        taken: set[str] = set()
+        for request, totals in asked:
+            left = [node for node in totals if node.name not in taken]
+            if (shares := self._fit(request, left)) is None:
+                there = {node.name for _, nodes_of_part in asked for node in nodes_of_part}
+                too_many = len(parts) > 1 and sum(request.min_nodes for request, _ in asked) > len(there)
+                return ["PartitionNodeLimit"] * len(parts) if too_many else [self._keep(*each) for each in asked]
+            found.append(shares)
+            taken |= {share.node for share in shares}
+        for job, shares in zip(parts, found, strict=True):
+            self._begin(job, shares)
+        return [None] * len(parts)
 
     def _fit(self, request: Request, totals: list[Node]) -> list[Share] | None:
         names = {node.name for node in totals} - self.kept
@@ -175,6 +198,7 @@ class Pass:
         }
         self.state.update_job(job.job_id, **changes)
         started = job._replace(**changes)  # type: ignore[arg-type]
-        self.started.append(started)
+        if started.leader == started.job_id:
+            self.started.append(started)
         self.holding.append(started)
         self.free = allocate.free_nodes(self.free, [started])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import listing_support, scontrol_change, scontrol_show, scontrol_update, start
+from hpc_kit.embedded import listing_support, nodes, scontrol_change, scontrol_show, scontrol_update, start
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
 from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
@@ -159,9 +159,4 @@ def _show_hosts(entity: str, text: str, *, given: bool) -> None:
     if entity == "hostnames":
         print("\n".join(hosts))
     else:
-        print(fold(sorted(hosts, key=_natural) if entity == "hostlistsorted" else hosts))
-
-
-def _natural(host: str) -> tuple[str, int]:
-    name = host.rstrip("0123456789")
-    return name, int(host[len(name) :] or -1)
+        print(fold(sorted(hosts, key=nodes.natural) if entity == "hostlistsorted" else hosts))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.records import Job
     from hpc_kit.embedded.state import State
 
+NOT_LEADER = "Job not heterogeneous job leader"
 _INVALID = "Invalid job id specified"
 FINISHED = "Job has already finished"
 
@@ -117,22 +118,30 @@ def requeue(state: State, words: list[str], *, held: bool) -> int:
 
 def _requeue_all(state: State, jobs: list[Job], *, held: bool) -> list[str]:
     problems = []
-    for job in jobs:
+    for job in [job for job in jobs if job.leader == job.job_id or len(jobs) == 1]:
         with state.transaction():
             current = own_record(state, job)
             problem = _requeue(state, current, held=held)
         if problem:
-            problems.append(f"{problem} for job {job.label}" if len(jobs) == 1 else f"{job.label}: {problem}")
+            problems.append(
+                f"{problem} for job {_named(job)}" if len(jobs) == 1 or job.het_job_id else f"{job.label}: {problem}"
+            )
         elif current.state == "RUNNING":
             poke(state.directory, current.job_id)
     return problems
 
 
+def _named(job: Job) -> str:
+    return job.label if job.het_job_id is None else str(job.job_id)
+
+
 def _requeue(state: State, job: Job, *, held: bool) -> str:
     """Send one job back; the complaint if it cannot be."""
+    if job.leader != job.job_id:
+        return NOT_LEADER
     if job.state == "PENDING":
         if held:
-            state.update_job(job.job_id, priority=0, reason=REQUEUED_HELD)
+            state.update_whole(job.job_id, priority=0, reason=REQUEUED_HELD)
         return "" if held or job.completing else "Job is pending execution"
     if not job.requeue:
         return "Requested operation is presently disabled"
@@ -141,10 +150,10 @@ def _requeue(state: State, job: Job, *, held: bool) -> str:
     if job.completing:
         return "Job can not be altered now, try again later"
     if held:
-        state.update_job(job.job_id, priority=0, reason=REQUEUED_HELD)
+        state.update_whole(job.job_id, priority=0, reason=REQUEUED_HELD)
         job = job._replace(priority=0, reason=REQUEUED_HELD)
     if job.state == "RUNNING":
-        state.update_job(job.job_id, state="PENDING", completing=True, end_time=now())
+        state.update_whole(job.job_id, state="PENDING", completing=True, end_time=now())
         state.order(job.job_id, "cancel", "JOB REQUEUE")
     else:
         put_back(state, job)

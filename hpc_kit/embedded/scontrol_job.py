@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import exit_codes, tres_view
-from hpc_kit.embedded.squeue_steps import step_name
+from hpc_kit.embedded.squeue_steps import step_id
 from hpc_kit.embedded.submission import niceness
 from hpc_kit.embedded.view import moment, null
 from hpc_kit.slurm.nodelist import fold
@@ -15,7 +15,7 @@ from hpc_kit.slurm.units import UNLIMITED, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpc_kit.embedded.records import Step
+    from hpc_kit.embedded.records import Job, Step
     from hpc_kit.embedded.view import View
 
 
@@ -27,7 +27,9 @@ def job_text(view: View, *, details: bool) -> str:
 
 def _identity(view: View) -> Iterator[str]:
     job = view.job
-    yield f"JobId={job.job_id} {_array(view)}JobName={job.name}"
+    yield f"JobId={job.job_id} {_array(view)}{_component(job)}JobName={job.name}"
+    if job.het_job_id is not None:
+        yield f"HetJobIdSet={view.het_job_id_set}"
     yield f"UserId={job.user}({job.uid}) GroupId={job.group}({job.gid}) MCS_label=N/A"
     yield f"Priority={job.priority} Nice={niceness(job.options)} Account={null(job.account)} QOS={null(job.qos)}"
     yield (f"JobState={view.job.shown_state} Reason={job.reason.replace(' ', '_')} Dependency={null(view.dependency)}")
@@ -41,6 +43,10 @@ def _array(view: View) -> str:
         return ""
     limit = f"ArrayTaskThrottle={job.array_at_once} " if job.array_at_once else ""
     return f"ArrayJobId={job.array_job_id} ArrayTaskId={view.array_task} {limit}"
+
+
+def _component(job: Job) -> str:
+    return "" if job.het_job_id is None else f"HetJobId={job.het_job_id} HetJobOffset={job.het_offset} "
 
 
 def _times(view: View, *, details: bool) -> Iterator[str]:
@@ -120,7 +126,7 @@ def step_text(view: View, step: Step) -> str:
     """A step, as a paragraph."""
     tasks = sum(map(len, step.tasks)) or 1
     return (
-        f"StepId={view.job.label}.{step_name(step)} UserId={view.job.uid} StartTime={moment(step.start_time)} "
+        f"StepId={step_id(view, step)} UserId={view.job.uid} StartTime={moment(step.start_time)} "
         "TimeLimit=UNLIMITED\n"
         f"   State={step.state} Partition={view.job.partition} NodeList={fold(step.nodes)}\n"
         f"   Nodes={len(step.nodes)} CPUs={sum(step.cpus)} Tasks={tasks} Name={step.name} Network=(null)\n"

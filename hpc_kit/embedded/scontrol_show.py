@@ -117,7 +117,7 @@ def _list_pids(state: State, words: list[str]) -> None:
     print(f"{'PID':<8} {'JOBID':<8} {'STEPID':<8} {'LOCALID':<7} GLOBALID")
     wanted = words[0].partition(".")[0] if words else None
     for job in state.jobs("state = 'RUNNING'"):
-        if wanted in {None, str(job.job_id)}:
+        if wanted in {None, str(job.job_id)} and job.leader == job.job_id:
             for process in processes.below([processes.pid_of(job.supervisor)]):
                 print(f"{process.pid:<8} {job.job_id:<8} {'-':<8} {'-':<7} -")
 
@@ -152,7 +152,7 @@ def _steps(state: State, name: str | None) -> list[str]:
         step_text(View(state, job, now()), step)
         for job in jobs
         for step in state.steps(job.job_id)
-        if step.state == "RUNNING" and step_name in {"", "batch" if step.step_id < 0 else str(step.step_id)}
+        if step.state == "RUNNING" and step_name in {"", step.label, str(step.step_id)}
     ]
     if name and not texts:
         raise Problem(f"Job step {name} not found")

@@ -47,7 +47,6 @@ _ALWAYS = {
         "CLUSTER_FEATURES": "clusterfeature", "SYSTEM_COMMENT": "system_comment",
     },
     "N/A": {
-        "HET_JOB_ID": "hetjobid", "HET_JOB_ID_SET": "hetjobidset", "HET_JOB_OFFSET": "hetjoboffset",
         "NTASKS_PER_CORE": "ntpercore", "NTASKS_PER_SOCKET": "ntpersocket", "RESIZE_TIME": "resizetime",
         "TRES_FREQ": "tres-freq", "TRES_PER_SOCKET": "tres-per-socket",
     },
@@ -123,6 +122,9 @@ FIELDS = (
     ),
     Field("ELIGIBLE_TIME", "", "eligibletime", lambda view: moment(view.job.eligible_time)),
     Field("ACCRUE_TIME", "", "accruetime", lambda view: moment(view.job.eligible_time)),
+    Field("HET_JOB_ID", "", "hetjobid", lambda view: str(view.job.het_job_id or "N/A")),
+    Field("HET_JOB_ID_SET", "", "hetjobidset", lambda view: view.het_job_id_set or "N/A"),
+    Field("HET_JOB_OFFSET", "", "hetjoboffset", lambda v: "N/A" if v.job.het_job_id is None else str(v.job.het_offset)),
     Field("BATCH_FLAG", "", "batchflag", lambda view: str(int(view.job.batch))),
     Field("CPUS_PER_TASK", "", "cpuspertask cpus-per-task", lambda view: str(view.request.cpus_per_task)),
     Field("DERIVED_EC", "", "derivedec", lambda view: str(view.job.derived_exit_code)),

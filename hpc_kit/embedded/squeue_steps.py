@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import columns
-from hpc_kit.embedded.records import BATCH_STEP
 from hpc_kit.embedded.view import clock, moment
 from hpc_kit.slurm.nodelist import fold
 
@@ -17,9 +16,15 @@ if TYPE_CHECKING:
 
 DEFAULT = "%.15i %.8j %.9P %.8u %.9M %N"
 
+
+def step_id(view: View, step: Step) -> str:
+    """A step as users know it; one of a heterogeneous job's component by the component's own number."""
+    return f"{view.job.label if view.job.het_job_id is None else view.job.job_id}.{step.label}"
+
+
 FIELDS: dict[str, tuple[str, Callable[[View, Step], str]]] = {
     "A": ("TASKS", lambda _, step: str(sum(map(len, step.tasks)) or 1)),
-    "i": ("STEPID", lambda view, step: f"{view.job.label}.{step_name(step)}"),
+    "i": ("STEPID", step_id),
     "j": ("NAME", lambda _, step: step.name),
     "l": ("TIME_LIMIT", lambda view, _: view.time_limit),
     "M": ("TIME", lambda view, step: clock((step.end_time or view.now) - step.start_time)),
@@ -31,11 +36,6 @@ FIELDS: dict[str, tuple[str, Callable[[View, Step], str]]] = {
 }
 
 
-def step_name(step: Step) -> str:
-    """`batch`, or a step's number."""
-    return "batch" if step.step_id == BATCH_STEP else str(step.step_id)
-
-
 def print_steps(views: list[View], options: dict[str, str]) -> None:
     """Print them; `--steps` may name some of them."""
     layout = columns.parse_percent(options.get("format") or DEFAULT, DEFAULT)
@@ -45,6 +45,6 @@ def print_steps(views: list[View], options: dict[str, str]) -> None:
         print(layout.prefix + "".join(column.fit(heading) for column, heading, _ in shown))
     for view in views:
         for step in view.state.steps(view.job.job_id):
-            name = f"{view.job.label}.{step_name(step)}"
-            if step.state == "RUNNING" and (wanted is None or wanted & {name, view.job.label}):
+            names = {step_id(view, step), f"{view.job.label}.{step.label}", view.job.label}
+            if step.state == "RUNNING" and (wanted is None or wanted & names):
                 print(layout.prefix + "".join(column.fit(value(view, step)) for column, _, value in shown))

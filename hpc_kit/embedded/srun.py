@@ -7,17 +7,26 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import leniency, processes, srun_job, srun_launch, srun_mpi, srun_multi, srun_step, usage
+from hpc_kit.embedded import (
+    leniency,
+    processes,
+    srun_components,
+    srun_job,
+    srun_launch,
+    srun_mpi,
+    srun_multi,
+    srun_step,
+    usage,
+)
 from hpc_kit.embedded.filenames import Names
-from hpc_kit.embedded.memory import OUT_OF_MEMORY
 from hpc_kit.embedded.records import Step
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.srun_end import Manner
-from hpc_kit.embedded.srun_files import Place, Plumbing
+from hpc_kit.embedded.srun_files import Plumbing
 from hpc_kit.embedded.srun_gpus import check_types
-from hpc_kit.embedded.srun_options import read
-from hpc_kit.embedded.srun_request import step_request
+from hpc_kit.embedded.srun_report import accounted_state, exit_code
+from hpc_kit.embedded.srun_request import part_requests
 from hpc_kit.embedded.srun_run import Run
 from hpc_kit.embedded.srun_talk import Talk, write
 from hpc_kit.embedded.srun_tasks import start
@@ -29,10 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpc_kit.embedded.pmi import PmiServer
+    from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.srun_components import Component
     from hpc_kit.embedded.srun_environ import Launch
     from hpc_kit.embedded.srun_job import Home
     from hpc_kit.embedded.srun_options import Asked
-    from hpc_kit.embedded.srun_orders import Inbox
     from hpc_kit.embedded.srun_pty import Terminal
     from hpc_kit.embedded.srun_request import StepRequest
 
@@ -69,21 +79,24 @@ def _error_status(named: str) -> int:
 def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
     settings = load(environ)
     strict = settings.strict
-    asked = srun_mpi.with_default(read(argv, environ, strict=strict), settings.mpi_default)
+    parts = srun_components.read(argv, environ, strict=strict)
+    asked = srun_mpi.with_default(parts[0].asked, settings.mpi_default)
     if (answer := _answer(asked, strict=strict)) is not None:
         print(answer)
         return 0
-    commands = _commands(asked)
     talk = Talk(asked.verbosity)
     state = State.open(environ)
+    found = srun_components.assign(parts, environ, srun_job.size(state, asked), strict=strict)
+    components = [part._replace(asked=srun_mpi.with_default(part.asked, settings.mpi_default)) for part in found]
+    commands = [_commands(part.asked, several=len(components) > 1) for part in components]
     if asked.has("test-only"):
-        return srun_job.test_only(state, asked, environ)
-    home = srun_job.find(state, asked, environ, talk)
+        return srun_job.test_only(state, components, environ)
+    homes = srun_job.find(state, components, environ, talk)
     try:
-        return _Srun(state, asked, environ, talk, home).run(commands, argv)
+        return _Srun(state, components, homes, environ, talk).run(commands, argv)
     except BaseException:
-        if home.own:
-            srun_job.give_back(state, home.job.job_id, 1 << 8)
+        if homes[0].own:
+            srun_job.give_back(state, homes[0].job.leader, 1 << 8)
         raise
 
 
@@ -101,95 +114,118 @@ def _answer(asked: Asked, *, strict: bool) -> str | None:
     return None
 
 
-def _commands(asked: Asked) -> list[tuple[str, ...]]:
+def _commands(asked: Asked, *, several: bool) -> list[tuple[str, ...]]:
     """The program of every task, or one for all of them."""
-    if ":" in asked.command:
-        raise Refused("error: steps of several components are not supported by the embedded Slurm")
     if asked.has("multi-prog"):
         if not asked.command:
             raise Refused("error: configuration file not specified")
-        return srun_multi.read(asked.command[0], asked.number("ntasks"))
+        commands = srun_multi.read(asked.command[0], asked.number("ntasks"))
+        if several:
+            raise Refused("fatal: --multi-prog option not supported with multiple het groups")
+        return commands
     if not asked.command and not asked.has("test-only"):
         raise Refused("fatal: No command given to execute.")
     return [asked.command]
 
 
 class _Srun:
-    """One step of one job."""
+    """One step of one job, in one component of it or in several; the first part speaks for srun itself."""
 
-    def __init__(self, state: State, asked: Asked, environ: Mapping[str, str], talk: Talk, home: Home) -> None:
+    def __init__(
+        self,
+        state: State,
+        parts: Sequence[Component],
+        homes: Sequence[Home],
+        environ: Mapping[str, str],
+        talk: Talk,
+    ) -> None:
         self.state = state
-        self.asked = asked
+        self.parts = [part.asked for part in parts]
+        self.asked = self.parts[0]
         self.environ = environ
         self.talk = talk
-        self.home = home
-        self.folder = os.path.join(working_folder(), asked.get("chdir"))  # noqa: PTH118
+        self.homes = homes
+        self.home = homes[0]
+        self.folder = os.path.join(working_folder(), self.asked.get("chdir"))  # noqa: PTH118
 
-    def run(self, commands: Sequence[tuple[str, ...]], argv: Sequence[str]) -> int:
+    def run(self, commands: Sequence[list[tuple[str, ...]]], argv: Sequence[str]) -> int:
         """From the request to the exit status."""
         if self.asked.has("multi-prog") and not self.asked.has("ntasks"):
-            self.asked = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands))})
+            self.parts[0] = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands[0]))})
         if not self.state.settings.strict:
-            self.asked = self.asked._replace(values=leniency.counted(self.asked.values))
-        request = step_request(self.asked, self.environ, self.home.job, allocated=self.home.own)
-        self.talk.notes(request.notes)
+            self.parts = [asked._replace(values=leniency.counted(asked.values)) for asked in self.parts]
+        jobs = [home.job for home in self.homes]
+        requests = part_requests(self.parts, self.environ, jobs, self.talk, allocated=self.home.own)
         processes.adopt_orphans("srun")
-        step, inbox = self._create(request, argv)
-        launch = srun_launch.step_launch(self.asked, request, self.home, self.environ)
+        created = self._create(requests, argv)
+        starts = [
+            srun_launch.Start(asked, home, step, self._launch(asked, request, home), programs)
+            for asked, home, (step, _), request, programs in zip(
+                self.parts, self.homes, created, requests, commands, strict=True
+            )
+        ]
         try:
-            pmi = srun_mpi.server(self.asked, request, step, self.talk)
-            return self._run_step(step, inbox, launch, commands, pmi)
+            pmi = srun_mpi.server(self.parts, requests, [step for step, _ in created], self.talk)
+            return self._run_step(created, starts, pmi)
         except BaseException:
-            self.state.update_step(step, state="FAILED", exit_code=1 << 8, end_time=now())
+            for step, _ in created:
+                self.state.update_step(step, state="FAILED", exit_code=1 << 8, end_time=now())
             raise
         finally:
-            inbox.close()
+            for _, inbox in created:
+                inbox.close()
 
-    def _create(self, request: StepRequest, argv: Sequence[str]) -> tuple[Step, Inbox]:
-        job = self.home.job
-        draft = Step(
-            job.job_id, 0, job.attempt, srun_launch.step_name(self.asked), [],
-            srun=processes.identity(os.getpid()), overlap=request.overlap, submit_line=" ".join(["srun", *argv]),
-        )  # fmt: skip
+    def _launch(self, asked: Asked, request: StepRequest, home: Home) -> Launch:
+        return srun_launch.step_launch(asked, request, home, self.environ, several=len(self.parts) > 1)
+
+    def _create(self, requests: Sequence[StepRequest], argv: Sequence[str]) -> srun_step.Created:
+        wanted = [
+            srun_step.Wanted(home.job, request, self._draft(number, asked, home.job, request, argv))
+            for number, (asked, home, request) in enumerate(zip(self.parts, self.homes, requests, strict=True))
+        ]
         # One second, which --immediate means without a value, is none at all to srun.
         patience = max(0, int(self.asked.get("immediate") or 1) - 1) if self.asked.has("immediate") else None
-        try:
-            if self.state.settings.strict:
-                check_types(self.asked, self.state.settings.gpu_type)
-            return srun_step.create(self.state, job, request, draft, self.talk, patience=patience)
-        except Refused as refused:
-            denied = [f"error: Unable to create step for job {job.job_id}: {refused.denied}"] if refused.denied else []
-            raise type(refused)(*refused.lines, *denied) from None
+        if self.state.settings.strict:
+            for asked, home in zip(self.parts, self.homes, strict=True):
+                check_types(asked, self.state.settings.gpu_type, home.job.job_id)
+        return srun_step.create(self.state, wanted, self.talk, patience=patience)
 
-    def _run_step(
-        self, step: Step, inbox: Inbox, launch: Launch, commands: Sequence[tuple[str, ...]], pmi: PmiServer | None
-    ) -> int:
+    def _draft(self, number: int, asked: Asked, job: Job, request: StepRequest, argv: Sequence[str]) -> Step:
+        return Step(
+            job.job_id, 0, job.attempt, srun_launch.step_name(asked), [],
+            srun=processes.identity(os.getpid()), overlap=request.overlap, submit_line=" ".join(["srun", *argv]),
+            component=number if len(self.parts) > 1 and job.het_job_id is None else None,
+        )  # fmt: skip
+
+    def _run_step(self, created: srun_step.Created, starts: Sequence[srun_launch.Start], pmi: PmiServer | None) -> int:
         terminal = self._terminal()
-        plumbing = self._plumbing(step)
-        if failed := self._script("prolog", commands[0]):
-            return self._abort(step, failed)
-        run = Run(step, inbox, self._manner(), self.talk)
+        plumbing = self._plumbing(starts)
+        program = starts[0].commands[0]
+        if failed := self._script("prolog", program):
+            return self._abort(created, failed)
+        run = Run(created, self._manner(), self.talk)
         self.state.close()
         environ = {**self.environ, **(terminal.environ if terminal else {})}
-        umask = int(self.environ.get("SLURM_UMASK") or oct(launch.umask), 8)
-        for task in srun_launch.tasks(self.state, self.home, step, self.asked, launch, commands, environ):
-            place = Place(task.number, step.nodes[task.node], task.node)
+        umask = int(self.environ.get("SLURM_UMASK") or oct(starts[0].launch.umask), 8)
+        for task in srun_launch.tasks(self.state, starts, environ):
+            part = run.part(task)
+            pipes, place = plumbing[part.index], part.place(task)
             try:
-                streams = plumbing.connect_terminal(place, terminal) if terminal else plumbing.connect(place)
+                streams = pipes.connect_terminal(place, terminal) if terminal else pipes.connect(place)
             except OSError as error:
                 write(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
                 run.failed(task)
                 continue
             run.started(start(pmi.connect(task) if pmi else task, streams, self.folder, umask), task)
-            plumbing.started()
+            pipes.started()
             if pmi is not None:
                 pmi.started()
         with terminal.raw() if terminal else contextlib.nullcontext():
-            run.wait(plumbing, pmi)
-        self._book(step, run)
-        if failed := self._script("epilog", commands[0]):
+            run.wait(plumbing[0], pmi)
+        self._book(run)
+        if failed := self._script("epilog", program):
             self.talk.error(f"srun epilog failed status= {failed}.")
-        return run.report.exit_code
+        return exit_code(run.status)
 
     def _terminal(self) -> Terminal | None:
         if not self.asked.has("pty"):
@@ -198,24 +234,28 @@ class _Srun:
 
         return open_terminal(self.asked, self.talk)
 
-    def _plumbing(self, step: Step) -> Plumbing:
-        job = self.home.job
-        names = Names(
-            job_id=job.job_id,
-            job_name=self.environ.get("SLURM_JOB_NAME", job.name),
-            user=job.user,
-            node=step.nodes[0],
-            step_id=step.step_id,
-            array_job_id=job.array_job_id,
-            array_task_id=job.array_task_id,
-        )
-        return Plumbing(self.asked, names, sum(map(len, step.tasks)), self.folder)
+    def _plumbing(self, starts: Sequence[srun_launch.Start]) -> list[Plumbing]:
+        ntasks = sum(len(tasks) for start in starts for tasks in start.step.tasks)
+        found: list[Plumbing] = []
+        for part in starts:
+            job = part.home.job
+            names = Names(
+                job_id=job.job_id,
+                job_name=self.environ.get("SLURM_JOB_NAME", job.name),
+                user=job.user,
+                node=part.step.nodes[0],
+                step_id=part.step.step_id,
+                array_job_id=job.array_job_id,
+                array_task_id=job.array_task_id,
+            )
+            found.append(Plumbing(part.asked, names, ntasks, self.folder, found[-1] if found else None))
+        return found
 
     def _manner(self) -> Manner:
         kill_wait = self.state.settings.kill_wait
         limit = parse_time(self.asked.get("time")) if self.asked.get("time") and not self.home.own else -1
         return Manner(
-            kill_bad_exit=self.asked.get("kill-on-bad-exit", "0") != "0",
+            kill_bad_exit=any(asked.get("kill-on-bad-exit", "0") != "0" for asked in self.parts),
             kill_wait=min(kill_wait, KILL_WAIT_SECONDS),
             job_kill_wait=kill_wait,
             max_wait=self.asked.number("wait") or 0,
@@ -225,13 +265,15 @@ class _Srun:
             reduce=self.environ.get("SLURM_SRUN_REDUCE_TASK_EXIT_MSG", "0") not in {"", "0"},
         )
 
-    def _book(self, step: Step, run: Run) -> None:
-        status = run.report.status or 0
-        ending = "TIMEOUT" if run.ending.timed_out else _state(status)
+    def _book(self, run: Run) -> None:
         used = usage.of_children()._asdict()
-        self.state.update_step(step, state=ending, exit_code=status, end_time=now(), **used)
+        for part in run.parts:
+            status = part.report.status or 0
+            ending = "TIMEOUT" if part.ending.timed_out else accounted_state(status)
+            self.state.update_step(part.step, state=ending, exit_code=status, end_time=now(), **used)
+            used = {}  # what all have used stands with the first part
         if self.home.own:
-            srun_job.give_back(self.state, self.home.job.job_id, status)
+            srun_job.give_back(self.state, self.home.job.leader, run.status)
 
     def _script(self, name: str, command: Sequence[str]) -> int:
         """--prolog and --epilog run here, beside srun; the exit code."""
@@ -240,21 +282,13 @@ class _Srun:
             return 0
         return os.waitstatus_to_exitcode(os.waitpid(os.spawnv(os.P_NOWAIT, path, [path, *command]), 0)[1])  # noqa: S606
 
-    def _abort(self, step: Step, code: int) -> int:
+    def _abort(self, created: srun_step.Created, code: int) -> int:
         """Without its prolog a step is not begun; it is booked as killed."""
         self.talk.error(f"srun prolog failed rc = {code}. Aborting step.")
-        name = f"StepId={step.job_id}.{step.step_id}"
-        self.talk.info(f"launch/slurm: launch_p_step_launch: {name} aborted before step completely launched.")
-        self.state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
+        for step, _ in created:
+            name = f"StepId={step.job_id}.{step.label}"
+            self.talk.info(f"launch/slurm: launch_p_step_launch: {name} aborted before step completely launched.")
+            self.state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
         if self.home.own:
-            srun_job.give_back(self.state, self.home.job.job_id, signal.SIGKILL)
+            srun_job.give_back(self.state, self.home.job.leader, signal.SIGKILL)
         return 128 + signal.SIGKILL
-
-
-def _state(status: int) -> str:
-    """How sacct shows a step that ended so."""
-    if status == OUT_OF_MEMORY:
-        return "OUT_OF_MEMORY"
-    if os.WIFSIGNALED(status):
-        return "CANCELLED"
-    return "FAILED" if status else "COMPLETED"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import processes
+from hpc_kit.embedded.processes import kill, terminate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from hpc_kit.embedded.records import Step
     from hpc_kit.embedded.srun_clocks import Clocks
@@ -48,6 +47,7 @@ class Ending:
 
     Args:
         tasks: The pids of its tasks that run, at any moment.
+        processes: All that lives of it.
 
     Attributes:
         cancelled: It was ended by somebody's order; `timed_out`: by its own time limit.
@@ -55,22 +55,30 @@ class Ending:
         name: The step as users know it: `12.0`.
     """
 
-    def __init__(self, step: Step, manner: Manner, talk: Talk, clocks: Clocks, tasks: Collection[int]) -> None:
+    def __init__(
+        self,
+        step: Step,
+        manner: Manner,
+        talk: Talk,
+        clocks: Clocks,
+        tasks: Collection[int],
+        processes: Callable[[], list[int]],
+    ) -> None:
         self.cancelled = False
         self.timed_out = False
         self.killing = False
-        self.name = f"{step.job_id}.{step.step_id}"
+        self.name = f"{step.job_id}.{step.label}"
         self._node = step.nodes[0]
         self._manner = manner
         self._talk = talk
         self._clocks = clocks
         self._tasks = tasks
+        self._processes = processes
         self._announced = False
         self._stopped = False
 
     def terminate(self) -> None:
         """--kill-on-bad-exit: they are asked first."""
-        self.say_terminating()
         self._announce()
         self._ask(self._manner.kill_wait)
 
@@ -99,19 +107,19 @@ class Ending:
         if number in {signal.SIGTERM, signal.SIGKILL}:
             self._announce()
         whole = number in {signal.SIGKILL, signal.SIGSTOP} or (number == signal.SIGCONT and self._stopped)
-        processes.kill(self._processes() if whole else self._tasks, number)
+        kill(self._processes() if whole else self._tasks, number)
         self._stopped = number == signal.SIGSTOP or (self._stopped and not whole)
 
     def kill(self) -> None:
         """SIGKILL, until nothing is left."""
         self.killing = True
         if left := self._processes():
-            processes.kill(left, signal.SIGKILL)
-            self._clocks.set("again", _AGAIN_SECONDS, self.kill)
+            kill(left, signal.SIGKILL)
+            self._clocks.set(f"again {self.name}", _AGAIN_SECONDS, self.kill)
 
     def _ask(self, kill_wait: float) -> None:
-        processes.terminate(self._tasks)
-        self._clocks.set("kill", kill_wait, self.kill)
+        terminate(self._tasks)
+        self._clocks.set(f"kill {self.name}", kill_wait, self.kill)
 
     def _cancel(self, why: str) -> None:
         if not self.cancelled:
@@ -125,11 +133,3 @@ class Ending:
         if not self._announced:
             self._announced = True
             self._talk.cancelled(self.name, self._node, why)
-
-    def _processes(self) -> list[int]:
-        """All of the step: srun adopts the orphans of its tasks, so that without a child there is nothing."""
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return []
-        return [process.pid for process in processes.below([os.getpid()])]

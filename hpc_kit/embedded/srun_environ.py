@@ -6,17 +6,19 @@ the surrounding sbatch left behind stays unless srun has a word on it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hpc_kit.embedded.environ import of_node, of_owner, set_gpus
+from hpc_kit.embedded.nodes import natural
+from hpc_kit.embedded.records import Job, Step
 from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpc_kit.embedded.records import Job, Step
     from hpc_kit.embedded.settings import Settings
 
+Record = TypeVar("Record", Job, Step)
 
 _AS_GIVEN = {
     "cpus-per-task": "SLURM_CPUS_PER_TASK",
@@ -45,6 +47,7 @@ class Launch(NamedTuple):
         bind: --cpu-bind, read: (verbosity, kind, list); None where nothing was said.
         tres_bind: SLURMD_TRES_BIND.
         preserve: Of --preserve-env: counts of nodes and tasks stay as they were.
+        several: It has several parts in one ordinary job.
     """
 
     distribution: str = ""
@@ -60,14 +63,14 @@ class Launch(NamedTuple):
     bind: tuple[str, str, str] | None = None
     tres_bind: str = ""
     preserve: bool = False
+    several: bool = False
 
 
 def step_environ(job: Job, step: Step, launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
     """What all tasks of a step share; `environ` is srun's own after --export."""
-    found = dict(environ)
+    found = told_by_srun(job, launch, environ)
     ntasks, nodes = str(sum(map(len, step.tasks))), str(len(step.nodes))
     per_node = fold_tasks_per_node([len(tasks) for tasks in step.tasks])
-    found.update(_of_srun(job, launch, found))
     if not launch.preserve:
         found.update(SLURM_NTASKS=ntasks, SLURM_NPROCS=ntasks, SLURM_NNODES=nodes, SLURM_TASKS_PER_NODE=per_node)
     found.update(
@@ -87,9 +90,54 @@ def step_environ(job: Job, step: Step, launch: Launch, environ: Mapping[str, str
     return found
 
 
-def _of_srun(job: Job, launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
-    """What srun puts there before it knows its step."""
+def joined(jobs: Sequence[Job]) -> Job:
+    """The components that a step is on as one job: the leader's number, nodes one after the other."""
+    first = jobs[0]
+    if first.het_job_id is None:
+        return first
+    nodes, cpus = [node for job in jobs for node in job.nodes], [cpus for job in jobs for cpus in job.cpus]
+    return first._replace(job_id=first.leader, nodes=nodes, cpus=cpus)
+
+
+def by_name(record: Record, *columns: str) -> Record:
+    """A job or a step with its nodes, and what goes along with them, in the order of their names."""
+    order = sorted(range(len(record.nodes)), key=lambda index: natural(record.nodes[index]))
+    found: dict[str, Any] = {name: [getattr(record, name)[index] for index in order] for name in columns}
+    return record._replace(**found)
+
+
+def of_components(job: Job) -> dict[str, str]:
+    """What a step in a heterogeneous job has of the job is told of the components that it is on; see `joined`."""
+    if job.het_job_id is None:
+        return {}
+    return {
+        "SLURM_JOB_NODELIST": fold(job.nodes),
+        "SLURM_JOB_NUM_NODES": str(len(job.nodes)),
+        "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
+    }
+
+
+def of_allocation(jobs: Sequence[Job]) -> dict[str, str]:
+    """What tasks are told of the components of an allocation that their srun has made itself."""
+    if jobs[0].het_job_id is None:
+        return {}
+    found = {"SLURM_HET_SIZE": str(len(jobs)), "SLURM_PACK_SIZE": str(len(jobs))}
+    for number, job in enumerate(jobs):
+        told = {
+            "SLURM_JOB_ID": str(job.job_id),
+            "SLURM_JOB_NODELIST": fold(job.nodes),
+            "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
+            "SLURM_JOB_PARTITION": job.partition,
+            **{name: value for name, value in of_owner(job).items() if name in {"SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"}},
+        }
+        found |= {f"{name}_PACK_GROUP_{number}": value for name, value in told.items()}
+    return found
+
+
+def told_by_srun(job: Job, launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of srun itself, with what it puts there before it knows its step."""
     found = {
+        **environ,
         "SLURM_JOB_ID": str(job.job_id),
         "SLURM_JOBID": str(job.job_id),
         "SLURM_NODELIST": fold(job.nodes),
@@ -106,6 +154,8 @@ def _of_srun(job: Job, launch: Launch, environ: Mapping[str, str]) -> dict[str, 
     if launch.allocated:
         found.update(SLURM_JOB_NUM_NODES=str(len(job.nodes)), SLURM_CLUSTER_NAME=job.cluster)
         found.update(SLURM_SUBMIT_DIR=launch.cwd, SLURM_SUBMIT_HOST=launch.host)
+    elif launch.several:
+        found.pop("SLURM_NODE_ALIASES", None)
     else:
         # 22.05 names its first component even where there is only one.
         first = "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"

@@ -18,24 +18,33 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Place(NamedTuple):
-    """Where a task is: its number, its node's name and index."""
+    """Where a task is: its number, its node's name and index; `in_names` is its number in names of files (`%t`)."""
 
     task: int
     node: str
     node_id: int
+    in_names: int
 
 
 class Plumbing:
-    """All streams of one step.
+    """All streams of one step, or of one part of it.
+
+    Args:
+        asked: What was asked for.
+        names: What stands for the patterns in names of files.
+        ntasks: Tasks of the whole step.
+        folder: Where it runs.
+        beside: The part before this one, which has the same files and input.
 
     Attributes:
         outlets: What srun reads from its tasks; `inlets` what it feeds to them.
         source: The file that the inlets are fed from, None where there is nothing to feed.
+        sinks: Files that tasks share, by name; `opened` are the names of the others.
     """
 
-    def __init__(self, asked: Asked, names: Names, ntasks: int, folder: str) -> None:
-        self.outlets: list[Outlet] = []
-        self.inlets: list[Inlet] = []
+    def __init__(self, asked: Asked, names: Names, ntasks: int, folder: str, beside: Plumbing | None = None) -> None:
+        self.outlets: list[Outlet] = beside.outlets if beside else []
+        self.inlets: list[Inlet] = beside.inlets if beside else []
         self._names = names
         self._folder = folder
         self._flags = _APPEND | (0 if asked.get("open-mode").lower().startswith("a") else os.O_TRUNC)
@@ -43,14 +52,14 @@ class Plumbing:
         self._width = len(str(ntasks - 1)) if asked.has("label") else None
         self._whole_lines = not self._unbuffered and (ntasks > 1 or self._width is not None)
         self._targets = [target(asked.values.get(name), ntasks) for name in ("input", "output", "error")]
-        self._sinks: dict[str, Sink] = {}
-        self._opened: set[str] = set()
+        self.sinks: dict[str, Sink] = beside.sinks if beside else {}
+        self.opened: set[str] = beside.opened if beside else set()
         self._task_side: list[int] = []
         stdin, out, err = self._targets
         if not asked.has("error"):
             err = self._targets[2] = out
         self._shared = {1: self._open_shared(out, 1, "stdout"), 2: self._open_shared(err, 2, "stderr")}
-        self.source = self._open_source(stdin)
+        self.source: int | None = beside.source if beside else self._open_source(stdin)
 
     def _open_shared(self, where: Target, own: int, name: str) -> Sink:
         if where.path is None or where.per_task:
@@ -59,13 +68,13 @@ class Plumbing:
 
     def _sink(self, path: str, mode: int, name: str) -> Sink:
         """One sink a file, however many streams flow into it."""
-        if path not in self._sinks:
+        if path not in self.sinks:
             try:
                 file = os.open(path, self._flags, mode)
             except OSError as error:
                 raise Refused(f"error: Could not open {name} file: {error.strerror}") from None
-            self._sinks[path] = Sink(file, self._width, self._whole_lines)
-        return self._sinks[path]
+            self.sinks[path] = Sink(file, self._width, self._whole_lines)
+        return self.sinks[path]
 
     def _open_source(self, where: Target) -> int | None:
         if where.per_task:
@@ -126,8 +135,8 @@ class Plumbing:
             path = self._path(where.path, place)
             if self._width is None or path == os.devnull:
                 # Tasks that share a file do not cut away what the others have written.
-                flags = self._flags & ~os.O_TRUNC if path in self._opened else self._flags
-                self._opened.add(path)
+                flags = self._flags & ~os.O_TRUNC if path in self.opened else self._flags
+                self.opened.add(path)
                 return self._keep(os.open(path, flags, 0o666))
             sink = self._sink(path, 0o666, "output")
         ours, theirs = _open_quick_terminal() if self._unbuffered and number == 1 else os.pipe2(os.O_CLOEXEC)
@@ -136,7 +145,7 @@ class Plumbing:
         return self._keep(theirs)
 
     def _path(self, pattern: str, place: Place) -> str:
-        names = self._names.of_task(place.task, place.node, place.node_id)
+        names = self._names.of_task(place.in_names, place.node, place.node_id)
         return os.path.join(self._folder, expand(pattern, names))  # noqa: PTH118
 
 

@@ -47,7 +47,7 @@ def asked_gpus(asked: Asked) -> Gpus:
     return Gpus(_count(asked.get("gpus")), per_node, _count(asked.get("gpus-per-task")))
 
 
-def check_types(asked: Asked, there: str | None) -> None:
+def check_types(asked: Asked, there: str | None, job_id: int) -> None:
     """Of the types of GPUs asked for, the job has none but the nodes' own.
 
     Raises:
@@ -55,7 +55,8 @@ def check_types(asked: Asked, there: str | None) -> None:
     """
     if unknown := [kind for kind in types(asked.values) if kind != there]:
         line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
-        raise Refused(line, denied="Invalid generic resource (gres) specification")
+        denied = "Invalid generic resource (gres) specification"
+        raise Refused(line, f"error: Unable to create step for job {job_id}: {denied}")
 
 
 def _count(text: str) -> int | None:

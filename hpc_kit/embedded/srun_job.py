@@ -12,12 +12,12 @@ from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.srun_talk import write
 from hpc_kit.embedded.state import now
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.slurm.options import SRUN, Given, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.srun_components import Component
     from hpc_kit.embedded.srun_options import Asked
     from hpc_kit.embedded.srun_talk import Talk
     from hpc_kit.embedded.state import State
@@ -48,15 +48,22 @@ class Home(NamedTuple):
     own: bool
 
 
-def find(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk) -> Home:
-    """The running job that the environment or --jobid names, else a new allocation.
+def size(state: State, asked: Asked) -> int:
+    """How many components the job has that the environment or --jobid names; 0 for an ordinary one, or none."""
+    job = state.job(int(asked.get("jobid"))) if asked.has("jobid") else None
+    return len(state.whole(job)) if job is not None and job.het_job_id is not None else 0
+
+
+def find(state: State, parts: Sequence[Component], environ: Mapping[str, str], talk: Talk) -> list[Home]:
+    """Where each part runs: in the job that the environment or --jobid names, else in a new allocation.
 
     Raises:
         Refused: There is no such job, or no allocation to be had.
         Interrupted: While it was waited for.
     """
+    asked = parts[0].asked
     if not asked.has("jobid"):
-        return Home(_allocate(state, asked, environ, talk), own=True)
+        return _homes(state, _allocate(state, parts, environ, talk), parts, own=True)
     job_id = int(asked.get("jobid"))
     job = state.job(job_id)
     advice = f"Check SLURM_JOB_ID environment variable. Expired or invalid job {job_id}"
@@ -66,17 +73,29 @@ def find(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk) -> 
         raise Refused(f"error: Unable to confirm allocation for job {job_id}: Job is pending execution", advice)
     if job.state != "RUNNING":
         raise Refused(f"error: Slurm job {job_id} has expired", advice)
+    if job.leader != job_id:
+        why = "Job not heterogeneous job leader"
+        raise Refused(f"error: Unable to confirm allocation for job {job_id}: {why}", advice)
     if asked.has("begin"):
         talk.error("--begin is ignored because nodes are already allocated.")
-    return Home(job, own=False)
+    return _homes(state, job, parts, own=False)
 
 
-def _allocate(state: State, asked: Asked, environ: Mapping[str, str], talk: Talk) -> Job:
+def _homes(state: State, job: Job, parts: Sequence[Component], *, own: bool) -> list[Home]:
+    """Each part's component; all parts share an ordinary job."""
+    if job.het_job_id is None:
+        return [Home(job, own) for _ in parts]
+    components = state.whole(job)
+    return [Home(components[part.group], own) for part in parts]
+
+
+def _allocate(state: State, parts: Sequence[Component], environ: Mapping[str, str], talk: Talk) -> Job:
     from hpc_kit.embedded import submission  # inside a job, where every millisecond of a step counts, it is not needed
 
+    asked = parts[0].asked
     if asked.has("relative"):
         raise Refused("fatal: --relative option invalid for job allocation request")
-    job_id = submission.submit_allocation(state, _for_a_job(asked), asked.command, environ)
+    job_id = submission.submit_allocation(state, [_for_a_job(part.asked) for part in parts], asked.command, environ)
     try:
         with catching():
             job = _wait(state, job_id, asked, talk)
@@ -95,25 +114,28 @@ def give_back(state: State, job_id: int, status: int) -> None:
         job = state.job(job_id)
         pending = job is not None and job.state == "PENDING"
         if pending:
-            state.update_job(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
+            state.update_whole(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
     if not pending:
         submission.complete_allocation(state, job_id, status)
 
 
-def _for_a_job(asked: Asked) -> Options:
+def _for_a_job(asked: Asked) -> dict[str, str]:
     """The options in force, as the submission of a job reads them."""
-    given = [Given(SRUN[name], value, 0) for name, value in asked.values.items() if name not in _NOT_OF_A_JOB]
-    return Options(tuple(given))
+    return {name: value for name, value in asked.values.items() if name not in _NOT_OF_A_JOB}
 
 
-def test_only(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
-    """`--test-only`: when an allocation would begin, and where."""
+def test_only(state: State, parts: Sequence[Component], environ: Mapping[str, str]) -> int:
+    """`--test-only`: when an allocation for each part would begin, and where."""
+    return max(_test(state, part.asked, environ) for part in parts)
+
+
+def _test(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
     from hpc_kit.embedded import submission
     from hpc_kit.embedded.forecast import forecast
 
-    options = submission.in_force(_for_a_job(asked))
+    what = submission.Submission(_for_a_job(asked), "srun")
     try:
-        job, request = submission.prepare(state, submission.Submission(options, "srun"), environ)
+        job, request = submission.prepare(state, what, environ)
         moment, shares = forecast(state, job, request)
     except Refused as refusal:
         write("".join(f"srun: {line}\n" for line in refusal.lines))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.embedded.exports import words
 from hpc_kit.embedded.settings import STATE_VARIABLE
-from hpc_kit.embedded.srun_environ import Launch, step_environ, task_environ
+from hpc_kit.embedded.srun_environ import Launch, by_name, of_allocation, of_components, step_environ, task_environ
+from hpc_kit.embedded.srun_environ import joined as joined_jobs
 from hpc_kit.embedded.srun_gpus import binding, visible
 from hpc_kit.embedded.srun_mpi import of_plugin
+from hpc_kit.embedded.srun_step import joined
 from hpc_kit.embedded.srun_tasks import Task
 from hpc_kit.embedded.submission import working_folder
 
@@ -45,8 +47,10 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     return found | {name: value for name, value in environ.items() if everything or name.startswith("SLURM")}
 
 
-def step_launch(asked: Asked, request: StepRequest, home: Home, environ: Mapping[str, str]) -> Launch:
-    """What the step's variables tell of this srun."""
+def step_launch(
+    asked: Asked, request: StepRequest, home: Home, environ: Mapping[str, str], *, several: bool = False
+) -> Launch:
+    """What the step's variables tell of this srun, or of one part of `several`."""
     shown = {name: asked.get(name) for name in ("cpus-per-task", "threads-per-core", "dependency") if asked.get(name)}
     shown |= {name: "" for name in ("overcommit", "label") if asked.has(name)}
     if request.tasks_per_node:
@@ -69,6 +73,7 @@ def step_launch(asked: Asked, request: StepRequest, home: Home, environ: Mapping
         bind=_binding(asked),
         tres_bind=binding(asked),
         preserve=asked.has("preserve-env"),
+        several=several and home.job.het_job_id is None,
     )
 
 
@@ -80,7 +85,7 @@ def step_name(asked: Asked) -> str:
 
 
 def _job_name(asked: Asked, home: Home, environ: Mapping[str, str]) -> str | None:
-    if "job-name" in asked.typed:
+    if "job-name" in asked.typed or (home.job.het_job_id is not None and asked.has("job-name")):
         return asked.get("job-name")
     if home.own:
         return home.job.name
@@ -110,19 +115,47 @@ def _binding(asked: Asked) -> tuple[str, str, str] | None:
     )
 
 
-def tasks(
-    state: State, home: Home, step: Step, asked: Asked, launch: Launch, commands: Sequence[tuple[str, ...]],
-    environ: Mapping[str, str],
-) -> Iterator[Task]:  # fmt: skip
-    """Every task of the step, node by node; `commands` has one for each task, or one for all."""
-    own = {**environ}
-    own.setdefault("SRUN_DEBUG", str(3 + asked.verbosity))
-    shared = step_environ(home.job, step, launch, exported(own, asked.values.get("export")))
-    shared = of_plugin(asked, shared)
-    shared[STATE_VARIABLE] = str(state.directory)
-    bind = binding(asked)
-    for node, numbers in enumerate(step.tasks):
-        devices = step.gpus[node] if step.gpus else []
-        for local, number in enumerate(numbers):
-            found = task_environ(shared, step, state.settings, (node, local), visible(devices, bind, local))
-            yield Task(number, node, local, commands[number % len(commands)], found)
+class Start(NamedTuple):
+    """A part of a step that has its place, before its tasks run; `commands` has one for each task, or one for all."""
+
+    asked: Asked
+    home: Home
+    step: Step
+    launch: Launch
+    commands: Sequence[tuple[str, ...]]
+
+
+def shared_environs(state: State, parts: Sequence[Start], environ: Mapping[str, str]) -> list[dict[str, str]]:
+    """What the tasks of each part share.
+
+    srun sets the variables of its parts one after the other in one environment of its own, and starts the first part's
+    tasks last: a part knows what those before it have set, the first one what all have.
+    """
+    jobs = [part.home.job for part in parts]
+    job, step = joined_jobs(jobs), joined([part.step for part in parts])
+    if len(parts) > 1:
+        job, step = by_name(job, "nodes", "cpus"), by_name(step, "nodes", "cpus", "tasks")
+    own = {**environ, **of_components(job)}
+    if parts[0].launch.allocated:
+        own |= of_allocation(jobs)
+    own.setdefault("SRUN_DEBUG", str(3 + parts[0].asked.verbosity))
+    found = []
+    for part in parts:
+        own = step_environ(job, step, part.launch, exported(own, part.asked.values.get("export")))
+        own = of_plugin(part.asked, own)
+        found.append({**own, STATE_VARIABLE: str(state.directory)})
+    return [found[-1], *found[1:]]
+
+
+def tasks(state: State, parts: Sequence[Start], environ: Mapping[str, str]) -> Iterator[Task]:
+    """Every task of a step, part by part and node by node; numbers and nodes count on from part to part."""
+    step = joined([part.step for part in parts])
+    nodes = iter(enumerate(step.tasks))
+    for part, shared in zip(parts, shared_environs(state, parts, environ), strict=True):
+        bind = binding(part.asked)
+        for _ in part.step.nodes:
+            node, numbers = next(nodes)
+            devices = step.gpus[node] if step.gpus else []
+            for local, number in enumerate(numbers):
+                found = task_environ(shared, step, state.settings, (node, local), visible(devices, bind, local))
+                yield Task(number, node, local, part.commands[number % len(part.commands)], found)

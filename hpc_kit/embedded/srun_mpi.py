@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded.refused import Refused
+from hpc_kit.embedded.srun_step import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpc_kit.embedded.pmi import PmiServer
     from hpc_kit.embedded.records import Step
@@ -53,16 +54,19 @@ def _elsewhere(plugin: str) -> bool:
     return plugin == "cray_shasta" or plugin.startswith("pmix")
 
 
-def server(asked: Asked, request: StepRequest, step: Step, talk: Talk) -> PmiServer | None:
-    """The step's PMI server, None where tasks get no PMI; that it is another than they may look for is told."""
-    plugin = asked.get("mpi")
+def server(
+    parts: Sequence[Asked], requests: Sequence[StepRequest], steps: Sequence[Step], talk: Talk
+) -> PmiServer | None:
+    """The PMI server of a step's parts, None where tasks get no PMI; that it is not what they may look for is told."""
+    plugin = parts[0].get("mpi")
     if plugin in _NONE:
         return None
     if _elsewhere(plugin):
         talk.info(ELSEWHERE.format(plugin))
     from hpc_kit.embedded.pmi import PmiServer
 
-    return PmiServer(step, request.distribution.nodes or "block")
+    distribution = requests[0].distribution.nodes or "block"
+    return PmiServer(joined(steps), distribution if len(parts) == 1 else "block")
 
 
 def of_plugin(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:

@@ -48,8 +48,16 @@ class Asked(NamedTuple):
         return None if value is None else int(value or 0)
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True) -> Asked:
+def read(
+    argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True, before: Mapping[str, str] | None = None
+) -> Asked:
     """Read srun's environment and command line; where nobody is `strict`, that of a newer srun, too.
+
+    Args:
+        argv: The command line, or one part of it.
+        environ: srun's environment.
+        strict: Nothing is taken that 22.05 does not know.
+        before: Options that the part before this one hands on.
 
     Raises:
         Refused: An option is unknown, wrong, or one that cannot be honoured here.
@@ -63,7 +71,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True
         if each.option.since and strict:
             raise Usage(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
         _check(each.option, each.value)
-    typed = {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
+    typed = dict(before or {})
+    typed |= {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
     if len(_MEMORY & typed.keys()) > 1:
         raise Refused("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
     inherited = _from_environ(environ)

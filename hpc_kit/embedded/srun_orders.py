@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 FOLDER = "orders"
 
 
-def send(directory: Path, job_id: int, step_id: int, order: str) -> bool:
+def send(directory: Path, job_id: int, step: str, order: str) -> bool:
     """Give an order; False where no srun reads there (any more)."""
     try:
-        pipe = os.open(_path(directory, job_id, step_id), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(_path(directory, job_id, step), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -32,10 +32,10 @@ def send(directory: Path, job_id: int, step_id: int, order: str) -> bool:
 
 
 class Inbox:
-    """Where the srun of one step reads its orders."""
+    """Where the srun of one step, or of one part of it, reads its orders."""
 
-    def __init__(self, directory: Path, job_id: int, step_id: int) -> None:
-        self._path = _path(directory, job_id, step_id)
+    def __init__(self, directory: Path, job_id: int, step: str) -> None:
+        self._path = _path(directory, job_id, step)
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(self._path), 0o700)  # noqa: PTH102, PTH120 - no pathlib at the start of srun
         with contextlib.suppress(FileNotFoundError):
@@ -58,5 +58,5 @@ class Inbox:
             os.unlink(self._path)  # noqa: PTH108
 
 
-def _path(directory: Path, job_id: int, step_id: int) -> str:
-    return f"{directory}/{FOLDER}/{job_id}.{step_id}"
+def _path(directory: Path, job_id: int, step: str) -> str:
+    return f"{directory}/{FOLDER}/{job_id}.{step}"

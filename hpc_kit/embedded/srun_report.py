@@ -85,13 +85,30 @@ class Report:
     @property
     def exit_code(self) -> int:
         """What srun exits with."""
-        if self.status is None:
-            return 0
-        if self.status == OUT_OF_MEMORY:
-            return 1
-        if os.WIFSIGNALED(self.status):
-            return 128 + os.WTERMSIG(self.status)
-        return os.WEXITSTATUS(self.status)
+        return exit_code(worst([self]))
+
+
+def worst(reports: Iterable[Report]) -> int:
+    """The wait status that stands for all parts of a step."""
+    return max((report.status for report in reports if report.status is not None), key=_rank, default=0)
+
+
+def exit_code(status: int) -> int:
+    """What srun exits with, for the wait status of its step."""
+    if status == OUT_OF_MEMORY:
+        return 1
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def accounted_state(status: int) -> str:
+    """How sacct shows a step that ended so."""
+    if status == OUT_OF_MEMORY:
+        return "OUT_OF_MEMORY"
+    if os.WIFSIGNALED(status):
+        return "CANCELLED"
+    return "FAILED" if status else "COMPLETED"
 
 
 def _rank(status: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.embedded import distribution
 from hpc_kit.embedded.refused import Refused
@@ -12,10 +12,11 @@ from hpc_kit.slurm.units import parse_memory
 from hpc_kit.slurm.values import Distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from hpc_kit.embedded.records import Job
     from hpc_kit.embedded.srun_options import Asked
+    from hpc_kit.embedded.srun_talk import Talk
 
 
 class StepRequest(NamedTuple):
@@ -86,6 +87,36 @@ def step_request(asked: Asked, environ: Mapping[str, str], job: Job, *, allocate
         shown=shown,
         notes=tuple(size.notes),
     )
+
+
+def part_requests(
+    parts: Sequence[Asked], environ: Mapping[str, str], jobs: Sequence[Job], talk: Talk, *, allocated: bool
+) -> list[StepRequest]:
+    """The size of each part of a step; in an ordinary job those before it leave fewer nodes to a part.
+
+    Raises:
+        Refused: srun would refuse one of them.
+    """
+    found: list[StepRequest] = []
+    for asked, job in zip(parts, jobs, strict=True):
+        taken = sum(request.max_nodes for request in found) if job.het_job_id is None else 0
+        if taken and taken >= len(job.nodes):
+            raise Refused(
+                f"error: Allocation failure of {asked.get('nodes') or 1} nodes: job size of {len(job.nodes)}, "
+                f"already allocated {taken} nodes to previous components."
+            )
+        request = step_request(asked, environ, without(job, job.nodes[:taken]), allocated=allocated)
+        talk.notes(request.notes)
+        found.append(request)
+    return found
+
+
+def without(job: Job, taken: Collection[str]) -> Job:
+    """A job as if it had not these nodes."""
+    left = [index for index, node in enumerate(job.nodes) if node not in taken]
+    columns: dict[str, Any] = {name: getattr(job, name) for name in ("nodes", "cpus", "mem", "gpus", "tasks")}
+    left_of: dict[str, Any] = {name: [column[index] for index in left] for name, column in columns.items() if column}
+    return job._replace(**left_of)
 
 
 def _gpus(asked: Asked, size: Size) -> Gpus:

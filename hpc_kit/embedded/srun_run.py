@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import processes
 from hpc_kit.embedded.memory import OUT_OF_MEMORY, OomCounter
 from hpc_kit.embedded.srun_clocks import Clocks
-from hpc_kit.embedded.srun_end import Ending
+from hpc_kit.embedded.srun_part import Part
 from hpc_kit.embedded.srun_pump import Pump
-from hpc_kit.embedded.srun_report import Report, task_word
+from hpc_kit.embedded.srun_report import worst
+from hpc_kit.embedded.srun_step import joined
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpc_kit.embedded.pmi import PmiServer
     from hpc_kit.embedded.records import Step
     from hpc_kit.embedded.srun_end import Manner
@@ -39,23 +42,25 @@ _DRAIN_SECONDS = 2.0
 class Run:
     """One step from its first task's start to the last one's end.
 
+    Args:
+        created: The step, part by part, each with the place where it takes orders.
+        manner: How it is run.
+        talk: srun's voice.
+
     Attributes:
-        report: The tasks' ends so far.
-        ending: The step's end by order.
+        parts: Its parts, one for each component.
     """
 
-    def __init__(self, step: Step, inbox: Inbox, manner: Manner, talk: Talk) -> None:
-        self.step = step
-        self.report = Report(reduce=manner.reduce)
+    def __init__(self, created: Sequence[tuple[Step, Inbox]], manner: Manner, talk: Talk) -> None:
+        self.step = joined([step for step, _ in created])
         self._manner = manner
         self._talk = talk
-        self._inbox = inbox
         self._clocks = Clocks()
-        self._running: dict[int, Task] = {}
-        self.ending = Ending(step, manner, talk, self._clocks, self._running.keys())
+        self.parts: list[Part] = []
+        for each in created:
+            self.parts.append(Part(each, list(self.parts), manner, talk, self._clocks, self._processes))
         self._selector = selectors.DefaultSelector()
         self._ended: list[tuple[Task, int]] = []
-        self._ends: dict[int, int] = {}
         self._interrupted = -9.0
         self._oom = OomCounter()
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -65,22 +70,52 @@ class Run:
 
     def started(self, pid: int, task: Task) -> None:
         """A task runs."""
-        self._running[pid] = task
+        self.part(task).running[pid] = task
 
     def failed(self, task: Task) -> None:
         """A task's files could not be opened."""
-        self._talk.error(f"task {task.number} launch failed: Slurmd could not connect IO")
-        self.report.ended(self.step.nodes[task.node], [task.number], 1 << 8)
+        part = self.part(task)
+        self._talk.error(f"task {task.number - part.first} launch failed: Slurmd could not connect IO")
+        part.report.ended(self.step.nodes[task.node], [task.number - part.first], 1 << 8)
+
+    def abort(self) -> None:
+        """End all of it by force."""
+        for part in self.parts:
+            part.ending.abort()
+
+    @property
+    def status(self) -> int:
+        """The wait status that stands for the whole."""
+        return worst(part.report for part in self.parts)
+
+    def part(self, task: Task) -> Part:
+        """The part that a task is of."""
+        return next(part for part in self.parts if part.has(task))
+
+    @property
+    def _running(self) -> list[Task]:
+        return [task for part in self.parts for task in part.running.values()]
+
+    def _processes(self, part: Part) -> list[int]:
+        """All that lives of a part: srun adopts the orphans of its tasks, and the last part has them all."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return []
+        if any(other.running for other in self.parts if other is not part):
+            return [process.pid for process in processes.below(part.running, inclusive=True)]
+        return [process.pid for process in processes.below([os.getpid()])]
 
     def wait(self, plumbing: Plumbing, pmi: PmiServer | None = None) -> None:
         """See the step through to its end, and serve its MPI programs."""
         self._pump = Pump(self._selector, plumbing, self._on_broken)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_wakeup)
-        self._selector.register(self._inbox.fd, selectors.EVENT_READ, self._on_orders)
+        for part in self.parts:
+            self._selector.register(part.inbox.fd, selectors.EVENT_READ, lambda part=part: self._on_orders(part))
         if pmi is not None:
-            pmi.serve(self._selector, self.ending.abort)
+            pmi.serve(self._selector, self.abort)
         if self._manner.time_limit is not None:
-            self._clocks.set("limit", self._manner.time_limit, self.ending.time_out)
+            self._clocks.set("limit", self._manner.time_limit, self._time_out)
         self._reap()
         self._finish_if_over()
         while self._running or self._ended or not self._pump.drained:
@@ -88,21 +123,27 @@ class Run:
                 if key.fd in self._selector.get_map():
                     key.data()
             self._clocks.run()
-        if self.report.killed and not self.ending.cancelled:
-            self._talk.info(f"Force Terminated StepId={self.ending.name}")
+        for part in self.parts:
+            if part.report.killed and not part.ending.cancelled:
+                self._talk.info(f"Force Terminated StepId={part.ending.name}")
+
+    def _time_out(self) -> None:
+        for part in self.parts:
+            part.ending.time_out()
 
     # Ends of tasks
 
     def _reap(self) -> None:
         for pid, status in processes.reap().items():
-            if task := self._running.pop(pid, None):
-                oom = status == signal.SIGKILL and not self.ending.killing and self._oom.rose()
-                self._ended.append((task, OUT_OF_MEMORY if oom else status))
-                self._due(task.node)
+            for part in self.parts:
+                if task := part.running.pop(pid, None):
+                    oom = status == signal.SIGKILL and not part.ending.killing and self._oom.rose()
+                    self._ended.append((task, OUT_OF_MEMORY if oom else status))
+                    self._due(task.node)
 
     def _due(self, node: int) -> None:
         """Book what has ended on a node: at once if nothing runs there any more, else when others may have joined."""
-        waiting = any(task.node == node for task in self._running.values())
+        waiting = any(task.node == node for task in self._running)
         self._clocks.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._book(node))
 
     def _book(self, node: int) -> None:
@@ -113,48 +154,57 @@ class Run:
         alike: dict[int, list[int]] = {}
         for task, status in ended:
             alike.setdefault(status, []).append(task.number)
-        first = not self._ends
+        first = not any(part.ends for part in self.parts)
         for status, tasks in alike.items():
-            self._ends.update(dict.fromkeys(tasks, status))
-            was_bad = self.report.bad
-            if line := self.report.ended(self.step.nodes[node], tasks, status):
-                self._talk.error(line)
-            if self.report.bad and not was_bad and self._manner.kill_bad_exit:
-                self.ending.terminate()
+            was_bad = any(part.report.bad for part in self.parts)
+            self.part(ended[0][0]).ended(self.step.nodes[node], tasks, status)
+            if status and not was_bad and self._manner.kill_bad_exit:
+                self._terminate()
         if first and self._manner.max_wait:
             self._clocks.set("wait", self._manner.max_wait, self._on_max_wait)
         self._finish_if_over()
+
+    def _terminate(self) -> None:
+        """--kill-on-bad-exit: what runs is asked to end."""
+        for part in self.parts:
+            part.ending.say_terminating()
+        for part in self.parts:
+            if part.running or len(self.parts) == 1:
+                part.ending.terminate()
 
     def _finish_if_over(self) -> None:
         """After the last task: what it left behind is killed, or its streams would never end."""
         if not self._running and not self._ended:
             self._pump.close_input()
-            self.ending.kill()
+            self.parts[-1].ending.kill()
             self._clocks.set("drain", _DRAIN_SECONDS, self._pump.give_up)
 
     def _on_max_wait(self) -> None:
         if self._running:
             self._talk.info(f"First task exited {self._manner.max_wait}s ago")
-            self._tell_states()
-            self.ending.say_terminating()
-            self.ending.abort()
+            for part in self.parts:
+                part.tell_states()
+            for part in self.parts:
+                part.ending.say_terminating()
+                part.ending.abort()
 
     def _on_broken(self) -> None:
         """Nobody reads our output: as SIGPIPE would have it."""
-        if not self.ending.cancelled:
-            self.ending.abort()
+        for part in self.parts:
+            if not part.ending.cancelled:
+                part.ending.abort()
 
     # What comes in
 
-    def _on_orders(self) -> None:
-        for order in self._inbox.read():
+    def _on_orders(self, part: Part) -> None:
+        for order in part.inbox.read():
             kind, _, rest = order.partition(" ")
             if kind == "signal":
-                self.ending.deliver(int(rest))
+                part.ending.deliver(int(rest))
             elif kind == "cancel":
-                self.ending.cancel(rest)
+                part.ending.cancel(rest)
             elif kind == "kill":
-                self.ending.abort()
+                part.ending.abort()
 
     def _on_wakeup(self) -> None:
         for number in os.read(self._wakeup, 4096):
@@ -170,36 +220,31 @@ class Run:
             if number == signal.SIGQUIT:
                 self._talk.info("Quit")
             self._talk.info("forcing job termination")
-            self.ending.abort()
+            self.abort()
         elif number == signal.SIGCONT:
             self._talk.info("got SIGCONT")
         elif number != signal.SIGALRM:
-            self.ending.deliver(number)
+            for part in self.parts:
+                part.ending.deliver(number)
 
     def _on_interrupt(self) -> None:
         now = time.monotonic()
         again = now - self._interrupted < 1
         self._interrupted = now
         if self._manner.quit_on_interrupt or again:
-            self._talk.info(f"sending Ctrl-C to StepId={self.ending.name}")
-            self.ending.deliver(signal.SIGINT)
+            self._pass_interrupt_on()
             self._talk.info("forcing job termination")
-            self.report.cancelled = True
-            self.ending.abort()
+            for part in self.parts:
+                part.report.cancelled = True
+            self.abort()
         elif self._manner.pass_interrupt:
-            self._talk.info(f"sending Ctrl-C to StepId={self.ending.name}")
-            self.ending.deliver(signal.SIGINT)
+            self._pass_interrupt_on()
         else:
             self._talk.info("interrupt (one more within 1 sec to abort)")
-            self._tell_states()
+            for part in self.parts:
+                part.tell_states()
 
-    def _tell_states(self) -> None:
-        """Which tasks run, and how the others ended."""
-        states = {
-            "running": [task.number for task in self._running.values()],
-            "exited abnormally": [task for task, status in self._ends.items() if status],
-            "exited": [task for task, status in self._ends.items() if not status],
-        }
-        for words, tasks in states.items():
-            if tasks:
-                self._talk.info(f"StepId={self.ending.name} {task_word(tasks)}: {words}")
+    def _pass_interrupt_on(self) -> None:
+        for part in self.parts:
+            self._talk.info(f"sending Ctrl-C to StepId={part.ending.name}")
+            part.ending.deliver(signal.SIGINT)

@@ -32,7 +32,7 @@ _WITH_REASON = {
     "gpu-freq": Row(_KEPT, "GPUs run as fast as the machine lets them"),
     "gpus-per-socket": Row(_REFUSED, "virtual nodes have no sockets: give --gpus-per-node"),
     "gres-flags": _TOPOLOGY,
-    "het-group": Row(_REFUSED, "there are no heterogeneous jobs"),
+    "het-group": Row(Support.DONE, "in a heterogeneous job; `srun a : b` in others, too"),
     "hint": Row(_KEPT, "virtual nodes have CPUs, and neither sockets nor cores; tasks are told of it"),
     "interactive": Row(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
     "mcs-label": Row(_KEPT, "there is one user"),

@@ -91,7 +91,7 @@ def _rows(state: State, name: str, flags: Mapping[str, str]) -> list[dict[str, s
 
 
 def _label(step: Step) -> str:
-    return "batch" if step.step_id < 0 else str(step.step_id)
+    return step.label
 
 
 def _row(state: State, job: Job, step: Step) -> dict[str, str]:

@@ -119,6 +119,10 @@ class State:
         rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)
         return [Job(**decode(row, Job)) for row in rows]
 
+    def whole(self, job: Job) -> list[Job]:
+        """All components of the job that this one is the leader of, or a component of; of an ordinary job itself."""
+        return [job] if job.het_job_id is None else self.jobs("het_job_id = ?", (job.het_job_id,), "het_offset")
+
     def active_jobs(self) -> list[Job]:
         """Every job that is not over."""
         return self.jobs("state IN ('PENDING', 'RUNNING') OR completing")
@@ -127,12 +131,17 @@ class State:
         """Change some columns of a job."""
         self._update("jobs", changes, "job_id = ?", (job_id,))
 
+    def update_whole(self, job_id: int, **changes: object) -> None:
+        """Change some columns of a job, and of all components that it leads and that are not over by themselves."""
+        led = "het_job_id = ? AND (state IN ('PENDING', 'RUNNING') OR completing)"
+        self._update("jobs", changes, f"job_id = ? OR ({led})", (job_id, job_id))
+
     # Steps
 
     def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
         """The steps of a job's present (or another) attempt, by number; the batch script is -1."""
         which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
-        sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id"
+        sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id, component"
         rows = self.execute(sql, (job_id, attempt))
         return [Step(**decode(row, Step)) for row in rows]
 
@@ -148,8 +157,8 @@ class State:
 
     def update_step(self, step: Step, **changes: object) -> None:
         """Change some columns of a step."""
-        key = (step.job_id, step.attempt, step.step_id)
-        self._update("steps", changes, "job_id = ? AND attempt = ? AND step_id = ?", key)
+        key = (step.job_id, step.attempt, step.step_id, step.component)
+        self._update("steps", changes, "job_id = ? AND attempt = ? AND step_id = ? AND component IS ?", key)
 
     # Scripts, orders and odds and ends
 

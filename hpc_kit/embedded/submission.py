@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
     from hpc_kit.embedded.settings import Partition, Settings
     from hpc_kit.embedded.state import State
-    from hpc_kit.slurm.options import Options
 
 TOP_PRIORITY = 4294901760
 """Slurm's basic priorities count down from here."""
-
-_OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
 
 
 class Submission(NamedTuple):
@@ -40,16 +37,6 @@ class Submission(NamedTuple):
     script: bytes | None = None
     holder: str = ""
     submit_line: str = ""
-
-
-def in_force(*groups: Options) -> dict[str, str]:
-    """The options by long name, of several given the later; a flag's value is empty."""
-    found: dict[str, str] = {}
-    for options in groups:
-        for each in options.given:
-            found[each.option.name] = each.value or ""
-            found.pop(_OPPOSITES.get(each.option.name, ""), None)
-    return found
 
 
 def check_supported(options: Mapping[str, str], settings: Settings) -> None:
@@ -78,30 +65,49 @@ def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
     Raises:
         Refused: Slurm would not take it.
     """
-    job, _ = prepare(state, what, environ)
+    return submit_together(state, [what], environ)[0]
+
+
+def submit_together(state: State, components: Sequence[Submission], environ: Mapping[str, str]) -> list[Job]:
+    """The same for the components of one job, which have numbers one after the other; the first has the script.
+
+    Raises:
+        Refused: Slurm would not take one of them.
+    """
+    jobs = [prepare(state, what, environ)[0] for what in components]
     start.check(state)
     try:
-        job = _enter(state, job, what, environ)
+        jobs = _enter(state, jobs, components, environ)
     except sqlite3.OperationalError as error:  # the disk is full, or may not be written
         raise Refused(f"error: {error}", denied="I/O error writing script/environment to file") from error
     start.ensure(state)
-    return job
+    return jobs
 
 
-def _enter(state: State, job: Job, what: Submission, environ: Mapping[str, str]) -> Job:
-    """Give the job its id and its place in the queue."""
+def _enter(
+    state: State, jobs: Sequence[Job], components: Sequence[Submission], environ: Mapping[str, str]
+) -> list[Job]:
+    """Give a job, or each component of it, its id and its place in the queue."""
+    entered: list[Job] = []
     with state.transaction():
-        if job.dependency and dependencies.unknown_task(state, job.dependency):
-            raise Refused(denied="Job dependency problem")
-        least = environ.get(FIRST_ID_VARIABLE, "")
-        job_id = state.next_job_id(int(least) if least.isdecimal() else 0)
-        array = job_id if job.array_spec else None
-        priority = _priority(what.options, job_id)
-        job = job._replace(job_id=job_id, array_job_id=array, priority=priority)
-        state.add_job(job)
-        if what.script is not None:
-            state.add_script(job_id, what.script, exports.encode(exports.chosen(what.options, environ)))
-    return job
+        for offset, (job, what) in enumerate(zip(jobs, components, strict=True)):
+            if job.dependency and dependencies.unknown_task(state, job.dependency):
+                raise Refused(denied="Job dependency problem")
+            least = environ.get(FIRST_ID_VARIABLE, "")
+            job_id = state.next_job_id(int(least) if least.isdecimal() else 0)
+            leader = entered[0].job_id if entered else job_id
+            numbered = job._replace(
+                job_id=job_id,
+                array_job_id=job_id if job.array_spec else None,
+                het_job_id=leader if len(jobs) > 1 else None,
+                het_offset=offset,
+                priority=_priority(what.options, job_id),
+            )
+            state.add_job(numbered)
+            if what.script is not None and leader == job_id:
+                state.add_script(job_id, what.script, exports.encode(exports.chosen(what.options, environ)))
+            entered.append(numbered)
+    return entered
 
 
 def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple[Job, Request]:
@@ -158,16 +164,26 @@ def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[st
     return request
 
 
-def submit_allocation(state: State, options: Options, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def submit_allocation(
+    state: State, components: Sequence[Mapping[str, str]], argv: Sequence[str], environ: Mapping[str, str]
+) -> int:
     """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
 
     Raises:
         Refused: Slurm would not take it.
     """
-    chosen = in_force(options)
-    name = chosen.get("job-name") or environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
-    what = Submission(chosen, name, argv[0] if argv else "", tuple(argv[1:]), holder=processes.identity(os.getpid()))
-    return submit(state, what, environ).job_id
+    otherwise = environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
+    asked = [
+        Submission(
+            dict(options),
+            options.get("job-name") or otherwise,
+            argv[0] if argv else "",
+            tuple(argv[1:]),
+            holder=processes.identity(os.getpid()),
+        )
+        for options in components
+    ]
+    return submit_together(state, asked, environ)[0].job_id
 
 
 def complete_allocation(state: State, job_id: int, status: int) -> None:

@@ -9,7 +9,8 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, usage, wake
+from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, wake
+from hpc_kit.embedded.booking import book_steps
 from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.records import BATCH_STEP, Step
@@ -78,7 +79,7 @@ class Supervisor:
             wanted = job is not None and (job.state == "RUNNING" or job.completing)
             if job is None or not wanted or job.attempt != self.job.attempt or job.supervisor:
                 return False
-            self.state.update_job(job.job_id, supervisor=self._name)
+            self.state.update_whole(job.job_id, supervisor=self._name)
             if job.batch and job.state == "RUNNING":
                 self._announce(job)
         self.job = job
@@ -115,6 +116,7 @@ class Supervisor:
             self._status = signal.SIGKILL
         if self._status is None and not self._ending:
             self._watch_clock()
+            self._watch_components()
         if self._status is not None and not self._ending:
             self._wind_up()
         return self._ending and self._is_over()
@@ -126,7 +128,7 @@ class Supervisor:
         if end and now() >= end:
             with self.state.transaction():
                 over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
-                self.state.update_job(self.job.job_id, **over)
+                self.state.update_whole(self.job.job_id, **over)
             self._end("TIME LIMIT")
         elif warning and not self._warned and now() >= warning.moment:
             self._warned = True
@@ -134,31 +136,65 @@ class Supervisor:
             self._deliver(signal.SIGCONT, whom)
             self._deliver(warning.number, whom)
 
+    def _watch_components(self) -> None:
+        """The other components of a heterogeneous job have time limits of their own; the job goes on without them."""
+        for part in self._others():
+            end = deadlines.end_of_time(part, self.state.settings.minute)
+            if end and now() >= end:
+                with self.state.transaction():
+                    self.state.update_job(part.job_id, state="TIMEOUT", reason="TimeLimit", end_time=now())
+                self._end_component(part.job_id, "TIME LIMIT")
+
+    def _others(self) -> list[Job]:
+        """The components beside the leader that run."""
+        return [part for part in self.state.whole(self.job)[1:] if part.state == "RUNNING"]
+
+    def _end_component(self, job_id: int, why: str) -> None:
+        for step in tree.running_steps(self.state, self.job):
+            if step.job_id == job_id:
+                self._tell(step, f"cancel {why}".rstrip())
+
     def _how_long(self) -> float:
         """Seconds until there may be something to do, if nobody calls before."""
         if self._ending:
             return _ENDING_SECONDS
         minute = self.state.settings.minute
-        end = deadlines.end_of_time(self.job, minute)
+        ends = [deadlines.end_of_time(job, minute) for job in (self.job, *self._others())]
         warning = None if self._warned else deadlines.warning(self.job, minute)
-        moments = [moment for moment in (end, warning.moment if warning else 0.0) if moment]
+        moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
 
     def _obey(self, order: Order) -> None:
         words = order.value.split()
         if order.kind == "cancel":
             self._end(order.value)
+        elif order.kind == "component":
+            self._end_component(int(words[0]), "")
         elif order.kind == "signal":
-            self._deliver(int(words[0]), words[1])
+            self._deliver(int(words[0]), words[1], int(words[2]))
         elif order.kind == "step":
-            for step in tree.running_steps(self.state, self.job):
-                if step.step_id == int(words[0]):
-                    self._tell(step, " ".join(words[1:]))
+            self._tell_steps(words[0], " ".join(words[1:]))
         elif order.kind == "complete":
             self._status = int(order.value)
 
-    def _deliver(self, number: int, whom: str) -> None:
-        """A signal to the steps, to the batch shell alone, or (full) to both and to what the shell started besides."""
+    def _tell_steps(self, name: str, order: str) -> None:
+        """Pass an order to a step, `<job>.<step>`; one of the leader, or of an ordinary job, to all parts of it."""
+        job_id, _, label = name.partition(".")
+        for step in tree.running_steps(self.state, self.job):
+            its_own = int(job_id) in {step.job_id, self.job.job_id}
+            if its_own and label in {step.label, str(step.step_id)}:
+                self._tell(step, order)
+
+    def _deliver(self, number: int, whom: str, job_id: int | None = None) -> None:
+        """A signal to the steps, to the batch shell alone, or (full) to both and to what the shell started besides.
+
+        To a component beside the leader: to its steps, for it has nothing else.
+        """
+        if job_id not in {None, self.job.job_id}:
+            for step in tree.running_steps(self.state, self.job):
+                if step.job_id == job_id:
+                    self._tell(step, f"signal {number}")
+            return
         if whom == "batch" and self._pid and self._status is None:
             processes.kill([self._pid], number)
         if whom == "full":
@@ -169,7 +205,7 @@ class Supervisor:
 
     def _tell(self, step: Step, order: str) -> None:
         """Pass an order to a step's srun; where that does not listen, do it without."""
-        if not send(self.state.directory, step.job_id, step.step_id, order):
+        if not send(self.state.directory, step.job_id, step.label, order):
             word, _, value = order.partition(" ")
             number = int(value) if word == "signal" else signal.SIGKILL if word == "kill" else signal.SIGTERM
             processes.kill(tree.of_step(step), number)
@@ -191,7 +227,7 @@ class Supervisor:
         """The script is over: what it left behind is killed, steps that still run are asked first."""
         state, reason = self._verdict()
         with self.state.transaction():
-            self.state.update_job(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
+            self.state.update_whole(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
         for step in tree.running_steps(self.state, self.job):
             self._tell(step, "cancel")
@@ -201,7 +237,7 @@ class Supervisor:
         status = self._status or 0
         if status == 0:
             return "COMPLETED", "None"
-        ends = [step.exit_code for step in self.state.steps(self.job.job_id)]
+        ends = [step.exit_code for part in self.state.whole(self.job) for step in self.state.steps(part.job_id)]
         if memory.looks_killed(status, ends) and self._oom.rose():
             self._status = memory.OUT_OF_MEMORY
             return "OUT_OF_MEMORY", "OutOfMemory"
@@ -241,29 +277,15 @@ class Supervisor:
         status = self._status or 0
         with self.state.transaction():
             job = self.state.job(self.job.job_id) or self.job
-            steps = self.state.steps(job.job_id)
-            used = usage.of_children(step for step in steps if step.step_id != BATCH_STEP)._asdict()
-            for step in steps:
-                if step.step_id == BATCH_STEP:
-                    self.state.update_step(step, exit_code=status, end_time=now(), state=_step_state(status), **used)
-                elif step.state == "RUNNING":
-                    self.state.update_step(step, exit_code=signal.SIGKILL, end_time=now(), state="CANCELLED")
-            derived = max((step.exit_code for step in self.state.steps(job.job_id) if step.step_id >= 0), default=0)
+            for part in self.state.whole(job):
+                self.state.update_job(part.job_id, derived_exit_code=book_steps(self.state, part, status))
             if job.state == "PENDING":
                 recover.requeue(self.state, job)
             else:
-                self.state.update_job(job.job_id, completing=False, exit_code=status, derived_exit_code=derived)
+                self.state.update_whole(job.job_id, completing=False, exit_code=status)
         shutil.rmtree(batch.script_path(self.state, job).parent, ignore_errors=True)
         self._sleeper.close()
         start.ensure(self.state)
-
-
-def _step_state(status: int) -> str:
-    if status == memory.OUT_OF_MEMORY:
-        return "OUT_OF_MEMORY"
-    if os.WIFSIGNALED(status) or status == batch.LAUNCH_FAILED:
-        return "CANCELLED"
-    return "FAILED" if status else "COMPLETED"
 
 
 def main(state: State, job: Job) -> None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def running_steps(state: State, job: Job) -> list[Step]:
-    """The steps that run, without the batch script."""
-    return [step for step in state.steps(job.job_id) if step.state == "RUNNING" and step.step_id >= 0]
+    """The steps that run, of all its components, without the batch script."""
+    steps = (step for part in state.whole(job) for step in state.steps(part.job_id))
+    return [step for step in steps if step.state == "RUNNING" and step.step_id >= 0]
 
 
 def all_of(state: State, job: Job) -> list[int]:

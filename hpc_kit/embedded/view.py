@@ -14,6 +14,7 @@ from hpc_kit.embedded.forecast import expected_end
 from hpc_kit.embedded.job_states import STATES
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.request import WHOLE_NODE, decode
+from hpc_kit.embedded.srun_report import ranges
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 
@@ -77,6 +78,13 @@ class View:
         if len(waiting) <= _LONG_LIST or os.environ.get("SLURM_BITSTR_LEN") == "0":
             return self.job.label
         return self.job._replace(array_waiting=f"{waiting[: _LONG_LIST - 1]}...").label
+
+    @property
+    def het_job_id_set(self) -> str:
+        """The numbers of a heterogeneous job's components: `12-14`; empty for an ordinary job."""
+        if self.job.het_job_id is None:
+            return ""
+        return ranges(part.job_id for part in self.state.whole(self.job))
 
     @property
     def short_state(self) -> str:

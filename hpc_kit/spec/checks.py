@@ -217,7 +217,7 @@ def check_container(job: Job, cluster: Cluster, where: Where) -> None:
         )
 
 
-def check_components(job: Job, cluster: Cluster, where: Where, uneven: list[int]) -> None:
+def check_components(job: Job, where: Where, uneven: list[int]) -> None:
     """What a heterogeneous job cannot be; `uneven`: components whose nodes hold different numbers of tasks."""
     if not job.component:
         return
@@ -231,12 +231,6 @@ def check_components(job: Job, cluster: Cluster, where: Where, uneven: list[int]
             "the nodes of a component must hold as many tasks each",
             found=f"component {uneven[0]} in {place}, counted from 0",
             remedy="ntasks_per_node, and nodes",
-        )
-    if cluster.slurm == "embedded":
-        raise SpecError(
-            "the embedded Slurm has no heterogeneous jobs",
-            found=f"{len(job.component)} components in {place}; cluster {cluster.name}",
-            remedy="--cluster of a real one; hpc-kit render prints the script for it anywhere",
         )
     if job.launch.launcher != "srun" or job.resources.array is not None:
         found = f"launcher = {job.launch.launcher!r}" if job.launch.launcher != "srun" else "array"

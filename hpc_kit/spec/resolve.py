@@ -107,7 +107,7 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     places.find("templates", job.template, root, suffix=places.TEMPLATE, place=where.of("template"))
     uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
-    checks.check_components(job, cluster, where, uneven)
+    checks.check_components(job, where, uneven)
     checks.check_container(job, cluster, where)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks

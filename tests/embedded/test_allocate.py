@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.embedded.allocate import Node, all_nodes, allocate, free_nodes, impossible
+from hpc_kit.embedded.components import in_force
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.request import Request, decode, encode, read_request
 from hpc_kit.embedded.settings import Settings
-from hpc_kit.embedded.submission import in_force
 from hpc_kit.slurm.options import parse_options
 
 NODES = all_nodes(Settings(gpus=2, memory=16000), ["n1", "n2", "n3", "n4"])

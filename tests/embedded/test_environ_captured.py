@@ -6,6 +6,7 @@ The launches are those of tests/cluster/cases.toml, the captures those under tes
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -33,18 +34,19 @@ OWN_VALUE = {
 }  # fmt: skip
 """Variables that are there, with a value of this machine's or this job's own."""
 
+GROUP = re.compile(r"_(HET|PACK)_GROUP_\d+$")
+"""What makes a variable one of a heterogeneous job's component."""
+
 TOLD = ("SLURM", "SRUN", "SBATCH", "PMI_RANK", "PMI_SIZE")
 TOLD_TOO = {"HOSTNAME", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"}
 WITHOUT = (
     "pmix",
     "salloc",
-    "het_",
     "interactive",
     "torchrun",
     "_pty",
     "cray",
     "multi_prog",
-    "mpmd",
     "submitit",
 )
 WITHOUT_TOO = ("sbatch_in_single", "preserve", "jobid", "relative", "srun_in_")
@@ -53,8 +55,9 @@ CASES = [case for case in load() if case.mpi is None and not any(word in case.na
 
 def told(environ: dict[str, str]) -> dict[str, str]:
     """What a launcher tells its processes, without what is known to differ."""
-    names = {name for name in environ if name.startswith(TOLD) or name in TOLD_TOO} - NOT_HERE.keys()
-    return {name: "any" if name in OWN_VALUE else environ[name] for name in sorted(names)}
+    names = {name for name in environ if name.startswith(TOLD) or name in TOLD_TOO}
+    kept = {name: GROUP.sub("", name) for name in sorted(names) if GROUP.sub("", name) not in NOT_HERE}
+    return {name: "any" if plain in OWN_VALUE else environ[name] for name, plain in kept.items()}
 
 
 def captured(case: Case) -> dict[str, dict[str, str]]:
@@ -71,6 +74,7 @@ def script(case: Case, out: Path) -> str:
     task.write_text(f"#!/bin/sh\n/usr/bin/env -0 > {out}/$SLURM_PROCID\n")
     task.chmod(0o755)
     text = case.script.replace("$OUT.", f"{side}/out.").replace("$OUT", str(out)).replace("sleep 60", "sleep 600")
+    text = text.replace(f'$PROBE --into "{out}"', str(task))
     return text.replace("$TASKS", str(task)).replace("$PROBE", "/usr/bin/env -0")
 
 
@@ -79,6 +83,7 @@ def seen(out: Path) -> dict[str, dict[str, str]]:
     return {
         path.name: told(dict(pair.split("=", 1) for pair in path.read_text().split("\0") if "=" in pair))
         for path in out.iterdir()
+        if path.name != "labels"  # the real tasks' output; these have none
     }
 
 

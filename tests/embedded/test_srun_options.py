@@ -102,7 +102,7 @@ def test_what_it_does_not_understand(line: str, said: str, status: int) -> None:
 
 REFUSED = {
     "--container=x": "container", "--debugger-test": "debugger-test",
-    "-B1:1:1": "extra-node-info", "--gpus-per-socket=gpu:1": "gpus-per-socket", "--het-group=0": "het-group",
+    "-B1:1:1": "extra-node-info", "--gpus-per-socket=gpu:1": "gpus-per-socket",
     "--interactive": "interactive", "-Z": "no-allocate", "--task-epilog=x": "task-epilog",
     "--task-prolog=x": "task-prolog",
 }  # fmt: skip

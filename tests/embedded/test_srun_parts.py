@@ -109,23 +109,23 @@ def test_what_export_lets_through(export: str | None, expected: dict[str, str]) 
 
 
 def test_orders_come_in_their_order_and_only_while_somebody_listens(tmp_path: Path) -> None:
-    assert not srun_orders.send(tmp_path, 12, 0, "kill")
-    inbox = srun_orders.Inbox(tmp_path, 12, 0)
+    assert not srun_orders.send(tmp_path, 12, "0", "kill")
+    inbox = srun_orders.Inbox(tmp_path, 12, "0")
     assert inbox.read() == []
-    assert srun_orders.send(tmp_path, 12, 0, "signal 10")
-    assert srun_orders.send(tmp_path, 12, 0, "cancel TIME LIMIT")
+    assert srun_orders.send(tmp_path, 12, "0", "signal 10")
+    assert srun_orders.send(tmp_path, 12, "0", "cancel TIME LIMIT")
     assert inbox.read() == ["signal 10", "cancel TIME LIMIT"]
     assert select.select([inbox.fd], [], [], 0)[0] == [], "a sender that left must not wake it again"
     assert stat.S_IMODE(os.stat(tmp_path / "orders" / "12.0").st_mode) == 0o600
     inbox.close()
-    assert not srun_orders.send(tmp_path, 12, 0, "kill")
+    assert not srun_orders.send(tmp_path, 12, "0", "kill")
 
 
 def test_what_a_dead_srun_left_is_no_listener(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     os.mkfifo(tmp_path / "orders" / "12.0")
-    assert not srun_orders.send(tmp_path, 12, 0, "kill")
-    inbox = srun_orders.Inbox(tmp_path, 12, 0)
-    assert srun_orders.send(tmp_path, 12, 0, "kill")
+    assert not srun_orders.send(tmp_path, 12, "0", "kill")
+    inbox = srun_orders.Inbox(tmp_path, 12, "0")
+    assert srun_orders.send(tmp_path, 12, "0", "kill")
     assert inbox.read() == ["kill"]
     inbox.close()

@@ -20,14 +20,13 @@ HET = HEAD + "#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --nodes=2 --ntasks-per-
 ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
 
 
-def findings(text: str, *, folders: set[str] | None = None, embedded: bool = False) -> list[Finding]:
+def findings(text: str, *, folders: set[str] | None = None) -> list[Finding]:
     is_folder = None if folders is None else folders.__contains__
-    return check(Subject(read_script(text, "test.sbatch"), is_folder, Version(22, 5, 8), embedded=embedded))
+    return check(Subject(read_script(text, "test.sbatch"), is_folder, Version(22, 5, 8)))
 
 
 def found(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:
-    embedded = code == "KIT116"
-    return [finding for finding in findings(text, folders=folders, embedded=embedded) if finding.code == code]
+    return [finding for finding in findings(text, folders=folders) if finding.code == code]
 
 
 class Bad(NamedTuple):
@@ -102,7 +101,6 @@ BAD = [
     Bad("KIT113", HEAD + "#SBATCH --output=/there/%j.log\n", 2, W, "does not exist: /there"),
     Bad("KIT114", HEAD + "#SBATCH --tres-per-task=gres/gpu:1\n", 2, E, "came with Slurm 23.11, and this is 22.05.8"),
     Bad("KIT115", HEAD + "#SBATCH --gpus-per-task=1g.10gb:1\n", 2, W, "the same MIG device"),
-    Bad("KIT116", HEAD + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n", 3, E, "no heterogeneous jobs"),
     Bad("KIT201", HEAD + "#SBATCH -N2\n#SBATCH --ntasks=16 --ntasks-per-node=4\n", 3, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n2 --ntasks-per-node=4\n", 2, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n7 --ntasks-per-node=4\n", 2, W, "2 nodes x 4 tasks = 8"),
@@ -574,7 +572,6 @@ GOOD = [
     ("KIT113", HEAD + "#SBATCH -o new/%j.log\nif [ -z $SLURM_JOB_ID ]; then mkdir -p new; sbatch $0; exit; fi\n"),
     ("KIT114", HEAD + "#SBATCH --prefer=a100 --requeue\n"),
     ("KIT115", HEAD + "#SBATCH --gpus-per-task=a100:1 --gres=gpu:1g.10gb:2\n"),
-    ("KIT116", HEAD + "#SBATCH -N1\n##SBATCH hetjob\n"),
     ("KIT201", FOUR + "#SBATCH --ntasks=8\n"),
     ("KIT201", HEAD + "#SBATCH -N 2-4 --ntasks=8 --ntasks-per-node=8\n"),
     ("KIT202", FOUR + "srun python train.py\n"),

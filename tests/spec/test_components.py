@@ -50,7 +50,6 @@ def test_a_component_that_is_another_is_kept_in_the_job_file(project: Path) -> N
     ("text", "cluster", "expected"),
     [
         (HEAD + "[[component]]\nnodes = 2\n", "slurm", "a heterogeneous job of one component"),
-        (TWO, "local", "the embedded Slurm has no heterogeneous jobs"),
         (TWO.replace("mem = ", 'array = "0-3"\nmem = '), "slurm", "no arrays of heterogeneous jobs"),
         (TWO.replace("nodes = 1", "node = 1"), "slurm", "unknown key 'node' in jobs/mine.toml, line 6"),
         (TWO.replace("nodes = 2", "nodes = 0"), "slurm", "wrong value for component.nodes"),

@@ -39,13 +39,11 @@ class Subject(NamedTuple):
         script: The batch script.
         is_folder: Tells of a path, relative to where sbatch will be run, whether it is a folder; None: not known.
         version: The release of the Slurm that it is for; None: not known.
-        embedded: It is for the embedded Slurm.
     """
 
     script: Script
     is_folder: Callable[[str], bool] | None = None
     version: Version | None = None
-    embedded: bool = False
 
 
 class Fault(NamedTuple):

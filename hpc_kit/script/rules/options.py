@@ -200,22 +200,6 @@ def shared_mig_devices(subject: Subject) -> Iterator[Fault]:
         yield Fault(each.line, each.column, what, "--gpus-per-node, with a node's devices together")
 
 
-@rule("KIT116")
-def components_on_embedded(subject: Subject) -> Iterator[Fault]:
-    """A heterogeneous job, and the embedded Slurm.
-
-    It has none, and its sbatch refuses the script. Found where the cluster (`--cluster`) is an embedded one.
-
-    Mend: a real Slurm; or one set of options for all nodes.
-    Documented: docs/embedded-slurm.md.
-    """
-    if subject.embedded and subject.script.heterogeneous:
-        lines = subject.script.directives.lines
-        mark = next(line for line in lines if line.text.split()[1:2] in (["hetjob"], ["packjob"]))
-        what = "the embedded Slurm has no heterogeneous jobs"
-        yield Fault(mark.line, 1, what, "submit it to a real Slurm; or one set of options, for all nodes")
-
-
 RULES: tuple[Rule, ...] = (
     exclusive_options,
     repeated_options,
@@ -223,5 +207,4 @@ RULES: tuple[Rule, ...] = (
     shared_logs,
     newer_options,
     shared_mig_devices,
-    components_on_embedded,
 )
