@@ -6,7 +6,6 @@ gets its name when all of it is on the disk: there is the old checkpoint or the 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from about import About, checksum, compare_checksums, compare_shapes, whole
+from about import About, checksum, compare_checksums, compare_shapes, unwritable, whole
 from hpc_kit.errors import SpecError
+from lock import locked
 from options import Options
 from ranks import gather, together
 from report import say
@@ -99,35 +99,6 @@ def held(options: Options, world: Group) -> Iterator[None]:
         if path := options.checkpoint:
             together(lambda: stack.enter_context(locked(path)) if world.is_main else None)
         yield
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """A lock beside the checkpoint, which a kill ends, too. Where the file system has no locks, nothing is held.
-
-    Raises:
-        SpecError: another training has it. A run that is started again may, for a while, meet a lock of its own.
-    """
-    place, mine = path.with_name(f".{path.name}.lock"), f"{identity(os.environ)} on {socket.gethostname()}"
-    with place.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read()
-            if holder.rpartition(" on ")[0] != identity(os.environ) or not identity(os.environ):
-                found = f"--checkpoint {path}: {holder.strip() or 'a training'}"
-                remedy = f"another --checkpoint; or, where that training is gone: rm {place}"
-                raise SpecError("another training writes this checkpoint", found=found, remedy=remedy) from None
-        except OSError:
-            pass
-        file.truncate(0)
-        file.write(mine)
-        file.flush()
-        try:
-            yield
-        finally:
-            place.unlink(missing_ok=True)
 
 
 def touch(path: Path) -> None:
@@ -227,11 +198,6 @@ def prepare(path: Path) -> None:
         raise unwritable(path, "something else is there")
     if not os.access(path.parent, os.W_OK):
         raise unwritable(path, f"{path.parent} is not yours to write in")
-
-
-def unwritable(path: Path, trouble: str) -> SpecError:
-    found, remedy = f"--checkpoint {path}: {trouble}", "a new folder on a disk with room, in a folder of your own"
-    return SpecError("the checkpoint cannot be written", found=found, remedy=remedy)
 
 
 def save(path: Path, world: Group, options: Options, state: dict[str, Tensor], step: int) -> None:

@@ -42,8 +42,12 @@ def together(work: Callable[[], T]) -> T:
     return result
 
 
-def compare(facts: Mapping[str, str]) -> None:
+def compare(facts: Mapping[str, str], remedies: Mapping[str, str]) -> None:
     """Refuse to train where two ranks do not run the same thing.
+
+    Args:
+        facts: By name, what all ranks must have in common.
+        remedies: What to do where one of them differs, if it is not that the ranks were started alike.
 
     Raises:
         SpecError: on every rank, with the first fact that differs and both values.
@@ -56,7 +60,7 @@ def compare(facts: Mapping[str, str]) -> None:
                 raise SpecError(
                     f"rank 0 and rank {rank} do not run with the same {name}",
                     found=f"rank 0 on {hosts[0]}: {of_rank[0][name]}\nrank {rank} on {hosts[1]}: {theirs[name]}",
-                    remedy="start every rank with the same Python, packages and arguments",
+                    remedy=remedies.get(name, "start every rank with the same Python, packages and arguments"),
                 )
 
 

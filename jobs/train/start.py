@@ -30,7 +30,8 @@ def ranks_of(options: Options) -> Iterator[tuple[Group, Text]]:
     with hpc_kit.distributed(timeout=options.timeout) as world, in_time(options.timeout or world.timeout):
         text = text_of_node(world, options.data)
         versions = {"Python": platform.python_version(), "torch": torch.__version__}
-        compare({**versions, "text": str(text), "options": repr(options)})
+        alike = f"the same files on every node, in {options.data}" if options.data else "the same Python on every node"
+        compare({**versions, "text": str(text), "options": repr(options)}, {"text": alike})
         yield world, text
 
 

@@ -14,9 +14,10 @@ from torch import distributed as dist
 
 import checkpoint
 from about import compare_checksums, compare_shapes, whole
-from checkpoint import locked, prepare, save
+from checkpoint import prepare, save
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import Group
+from lock import locked
 from options import Options
 from restart import ABOUT
 
@@ -107,6 +108,27 @@ def test_two_trainings_do_not_write_the_same_checkpoint(tmp_path: Path, monkeypa
 def test_a_run_that_is_started_again_may_meet_its_own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with locked(tmp_path / "c"), locked(tmp_path / "c"):
+        pass
+
+
+def test_a_disk_without_room_for_the_lock_is_no_fault_and_a_folder_that_is_gone_one_in_plain_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with locked(tmp_path / "c"):
+        pass
+    with pytest.raises(SpecError, match="gone/c: No such file or directory"), locked(tmp_path / "gone" / "c"):
+        pass
+
+
+def test_a_training_that_fails_keeps_nobody_from_the_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), locked(tmp_path / "c"):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+    with locked(tmp_path / "c"):
         pass
 
 
