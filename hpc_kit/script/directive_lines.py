@@ -110,7 +110,7 @@ def read_all(lines: list[str]) -> Read:
 def _lines(lines: list[str]) -> tuple[Directives, list[Problem]]:
     """The lines, without those that have no end (a quote that is never closed)."""
     problems: list[Problem] = []
-    lines = [line.replace("\0", "") for line in lines]
+    lines = [line.replace("\0", "").rstrip("\r") for line in lines]
     shift = 0 if lines[0].startswith("#!") else 1
     lines = [*["#!"] * shift, *lines]
     while True:

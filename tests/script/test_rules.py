@@ -481,6 +481,11 @@ BAD = [
     Bad("KIT103", HEAD + "#SBATCH \u2013-nodes=2\n", 2, E, "is no option"),
     Bad("KIT202", ONE_A_NODE + "export DLTS_HOSTFILE=hosts\npython deepy.py\n", 4, W, "4 nodes"),
     Bad("KIT209", HEAD + "#SBATCH -N1\nmpirun -np $SLURM_NTASKS ./a.out\n", 3, W, "$SLURM_NTASKS is not set"),
+    Bad("KIT102", "#!/bin/bash\r#SBATCH -N2\rls\r", 1, E, "old Macs"),
+    Bad("KIT120", HEAD + "MASTER_ADDR = $(hostname)\nsrun python t.py\n", 2, E, "MASTER_ADDR is not set"),
+    Bad("KIT120", HEAD + "export WORLD_SIZE =8\n", 2, E, "WORLD_SIZE is not set"),
+    Bad("KIT212", FOUR + "cd $SLURM_TMPDIR\ncp -r ~/ws/ ./\ncd ws\nsrun python t.py\n", 4, W, "$SLURM_TMPDIR"),
+    Bad("KIT212", FOUR + "cd /tmp\ngit clone $R code\ncd code\nsrun python t.py\n", 4, W, "/tmp is the first"),
     Bad("KIT119", FOUR + "#SBATCH --gpus=8 --gpus-per-task=4\n", 3, E, "is 2 tasks, and the job has 8"),
     Bad("KIT119", HEAD + "#SBATCH -N2 -G 8 --gpus-per-node=a100:2\n", 2, E, "is 4 nodes, and the job has 2"),
     Bad("KIT119", HEAD + "#SBATCH --gpus=6 --gpus-per-task=4\n", 2, E, "no multiple"),
@@ -796,6 +801,10 @@ GOOD = [
     ("KIT110", HEAD + "# \u2013n and \u201cquotes\u201d\necho \u2013 begin\nsrun python t.py --title '\u2013a'\n"),
     ("KIT110", HEAD + "cp a$X\u2013b /data/it\u2019s\nls \u2013\n"),
     ("KIT110", HEAD + "python t.py 1\u20132 a\u2014b\n"),
+    ("KIT120", HEAD + "A=1\nexport B=2 C\nIFS= read -r X\n[ a = b ]\ntest $A == 1\nlet x = 3\n"),
+    ("KIT120", "#!/bin/tcsh\nset a = 3\n"),
+    ("KIT212", FOUR + "cd $SLURM_TMPDIR\ncp -r ~/ws/ ./\ncd $SLURM_SUBMIT_DIR\nsrun python t.py\n"),
+    ("KIT212", FOUR + "cd $SLURM_TMPDIR\ncp log $HOME\nsrun python t.py\n"),
     ("KIT119", FOUR + "#SBATCH --gpus=8 --gpus-per-task=1\n"),
     ("KIT119", HEAD + "#SBATCH -N2 -G 8 --gpus-per-node=4\n"),
     ("KIT119", HEAD + "#SBATCH --gpus=8 --gpus-per-task=2\n"),
@@ -969,3 +978,8 @@ def test_lost_cpus_are_a_matter_of_the_release(version: str | None, count: int) 
 def test_a_long_dash_is_called_one(line: str) -> None:
     (finding,) = found(HEAD + line + "\n", "KIT103")
     assert "long dash" in finding.remedy
+
+
+def test_a_carriage_return_at_the_end_of_one_line_stops_nothing() -> None:
+    script = read_script("#!/bin/bash\n#SBATCH -N2\r")
+    assert script.options == {"nodes": "2"}

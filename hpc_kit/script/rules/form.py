@@ -55,6 +55,8 @@ def line_breaks(subject: Subject) -> Iterator[Fault]:
         if mark in text:
             line = text[: text.index(mark)].count("\n") + 1
             yield Fault(line, 1, f"{what}: sbatch refuses the script", remedy)
+    if "\r" in text and "\n" not in text:
+        yield Fault(1, 1, "line breaks of old Macs: all of it is one line", "tr '\\r' '\\n' <FILE >NEW")
 
 
 @rule("KIT103")

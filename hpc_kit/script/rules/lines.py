@@ -11,6 +11,8 @@ from hpc_kit.script.shell.csh import CSH
 from hpc_kit.script.shell.trace import Step
 from hpc_kit.script.shell.tree import Compound
 
+_DECLARING = frozenset({"export", "declare", "local", "readonly"})
+
 
 @rule("KIT107")
 def broken_lines(subject: Subject) -> Iterator[Fault]:
@@ -92,10 +94,34 @@ def _not_in_csh(script: Script) -> Iterator[Fault]:
                 yield Fault(part.origin.line, part.origin.column, what, "backquotes: `command`")
 
 
+@rule("KIT120")
+def spaced_assignments(subject: Subject) -> Iterator[Fault]:
+    """Spaces around the `=` of an assignment.
+
+    `NAME = value` runs a command called NAME, which is not there; `export NAME =value` exports an old value, if there
+    is one. The script goes on, and what reads the variable finds it empty.
+
+    Mend: `NAME=value`.
+    Documented: bash(1), PARAMETERS.
+    """
+    script = subject.script
+    if script.interpreter in CSH:
+        return
+    for step in script.steps:
+        texts = [word.text for word in step.words]
+        name, *rest = (texts[1:] if step.name in _DECLARING else texts) or [""]
+        if re.fullmatch(r"[A-Za-z_]\w*=?", name) is None or not rest:
+            continue
+        # `NAME= value` is how a command is given an empty variable.
+        if rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")):
+            what = f"spaces around the =: {name} is not set"
+            yield Fault(step.line, step.command.column, what, f"{name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}")
+
+
 def _functions(step: Step) -> Iterator[Compound]:
     for place in step.place.outward():
         if place.compound is not None and place.compound.kind == "function":
             yield place.compound
 
 
-RULES: tuple[Rule, ...] = (broken_lines, foreign_commands)
+RULES: tuple[Rule, ...] = (broken_lines, foreign_commands, spaced_assignments)

@@ -124,6 +124,8 @@ def log_folders(subject: Subject) -> Iterator[Fault]:
 def _root_of(path: str) -> str:
     """The file system, or the home, in which a folder lies."""
     parts = PurePath(path).parts
+    if len(parts) < 2:
+        return path
     home = parts[1] in {"home", "users", "Users"} or len(parts) > 3
     return str(PurePath(*parts[: 3 if home else 2]))
 

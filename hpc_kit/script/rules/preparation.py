@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from hpc_kit.script.directive_lines import LONG_DASHES
+from hpc_kit.script.launched import Launch
+from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.trace import Step
 
@@ -95,17 +97,56 @@ def one_nodes_disk(subject: Subject) -> Iterator[Fault]:
     if not wide or not script.geometry.several_nodes:
         return
     filled: dict[str, Step] = {}
+    inside: str | None = None
     for step in script.steps:
-        folder = None if step.task else _filled(step)
+        if step.task or not step.words:
+            continue
+        if step.name == "cd":
+            inside = _entered(step, inside)
+        folder = _filled(step)
         if folder is not None:
             filled.setdefault(folder, step)
+        elif inside is not None and _fills_here(step):
+            launch = next((each for each in wide if each.step.line > step.line), None)
+            if launch is not None and not _leaves(script, step, launch.step):
+                yield _first_only(inside, step, launch)
+                return
     for folder, step in filled.items():
         mentions = [text for each in script.steps if each is not step for text in (word.text for word in each.words)]
         mentions += [each.value.text for each in script.assigned if each.line > step.line]
         if any(_plain(text).find(folder) >= 0 for text in mentions):
-            what = f"{folder} is the first node's own: the tasks on the other nodes find nothing there"
-            remedy = f"srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
-            yield Fault(step.line, step.command.column, what, remedy, (wide[0].step.line,))
+            yield _first_only(folder, step, wide[0])
+
+
+def _first_only(folder: str, step: Step, launch: Launch) -> Fault:
+    what = f"{folder} is the first node's own: the tasks on the other nodes find nothing there"
+    remedy = f"srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
+    return Fault(step.line, step.command.column, what, remedy, (launch.step.line,))
+
+
+def _entered(step: Step, before: str | None) -> str | None:
+    """The node's own folder in which the shell is after a `cd`."""
+    target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
+    if _OWN_DISK.match(target):
+        return target
+    return None if target.startswith(("/", "$", "~", "-")) else before
+
+
+def _fills_here(step: Step) -> bool:
+    """A command that writes files into the folder in which it is run."""
+    rest = [word.text for word in step.words[1:]]
+    if step.name in {"cp", "rsync"}:
+        return bool(rest) and not rest[-1].startswith(("/", "$", "~"))
+    if step.name == "git":
+        return rest[:1] == ["clone"]
+    there = {"-C", "--directory", "-d"} & set(rest)
+    return not there and (step.name == "unzip" or (step.name == "tar" and "x" in "".join(rest[:1])))
+
+
+def _leaves(script: Script, first: Step, last: Step) -> bool:
+    """Between the two the shell goes elsewhere."""
+    between = [step for step in script.steps if first.line < step.line < last.line and step.name == "cd"]
+    return any(_entered(step, "here") is None for step in between)
 
 
 def _plain(text: str) -> str:
