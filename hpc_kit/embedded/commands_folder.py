@@ -10,22 +10,19 @@ from pathlib import Path
 
 from hpc_kit.embedded.settings import STATE_VARIABLE
 
-_BOOKS = "there is no accounting database: accounts and qos are taken as jobs name them, and sacct shows them"
-
 ABSENT = {
-    "sacctmgr": _BOOKS,
     "sattach": "a step's output is where its srun writes it: see StdOut of scontrol show job",
     "scrontab": "there are no cron jobs: use crontab with sbatch",
     "sdiag": "no figures of the scheduler are kept: see its log, SlurmctldLogFile of scontrol show config",
     "sprio": "priorities are the order of submission: squeue -O prioritylong shows them",
-    "sreport": _BOOKS,
-    "sshare": _BOOKS,
+    "sreport": "there is no accounting database: accounts and qos are taken as jobs name them, and sacct shows them",
     "strigger": "there are no triggers: let a job follow by sbatch --dependency",
 }
 """Commands that have nothing to work on here, and what to do instead; they need no code that may be missing."""
 
 COMMANDS = (
-    "sacct", "salloc", "sbatch", "sbcast", "scancel", "scontrol", "sinfo", "squeue", "sstat", *sorted(ABSENT), "srun",
+    "sacct", "sacctmgr", "salloc", "sbatch", "sbcast", "scancel", "scontrol", "sinfo", "squeue", "sshare", "sstat",
+    *sorted(ABSENT), "srun",
 )  # fmt: skip
 
 # Isolated, and without the interpreter's own site: nothing but the standard library and this package is needed, and

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.embedded import (
     sacct,
     sacct_fields,
+    sacctmgr,
     salloc,
     sbcast,
     scancel,
@@ -17,8 +18,10 @@ from hpc_kit.embedded import (
     sinfo_fields,
     squeue,
     squeue_fields,
+    sshare,
     sstat,
 )
+from hpc_kit.embedded.accounts import ENTITIES
 from hpc_kit.embedded.commands_folder import ABSENT
 from hpc_kit.embedded.environ import batch_environ
 from hpc_kit.embedded.records import Job
@@ -116,6 +119,8 @@ def _listings() -> Iterator[str]:
         ("scontrol", scontrol.OPTIONS),
         ("sinfo", sinfo.OPTIONS),
         ("sstat", sstat.OPTIONS),
+        ("sacctmgr", sacctmgr.OPTIONS),
+        ("sshare", sshare.OPTIONS),
         ("sbcast", sbcast.OPTIONS),
     ):
         yield f"## {command}\n"
@@ -138,6 +143,9 @@ def _extras(command: str) -> Iterator[str]:
         yield "CPU times and `MaxRSS`, that of the largest process, are told of what has ended.\n"
     elif command == "sstat":
         yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All others of Slurm's are known and empty.\n"
+    elif command == "sacctmgr":
+        yield f"`show` and `list` of {_codes(' '.join(ENTITIES))}: a database in which nothing has been entered.\n"
+        yield "Jobs may name any account and qos all the same. Changes are refused, as to users without privilege.\n"
     elif command == "scontrol":
         listed = ", ".join(f"`{name}`" for name in sorted(scontrol.COMMANDS))
         changed = ", ".join(f"`{name}`" for name in sorted(scontrol_update.CHANGES))

@@ -12,6 +12,7 @@ from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.state import State
+from hpc_kit.embedded.tables import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +52,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if not named:
         raise Refused("error: You didn't give me any jobs to stat.")
     columns = _columns(flags)
-    _print(columns, [row for name in named for row in _rows(State.open(environ), name, flags)], flags)
+    print_table(columns, [row for name in named for row in _rows(State.open(environ), name, flags)], flags)
     return 0
 
 
@@ -118,21 +119,3 @@ def _of_batch(state: State, job: Job) -> list[int]:
     """The batch script's processes, without those of the steps."""
     others = {pid for step in tree.running_steps(state, job) for pid in tree.of_step(step)}
     return [each.pid for each in processes.below([processes.pid_of(job.supervisor)]) if each.pid not in others]
-
-
-def _print(columns: list[tuple[str, int]], rows: list[dict[str, str]], flags: Mapping[str, str]) -> None:
-    lines = [[row.get(name, "") for name, _ in columns] for row in rows]
-    names = [name for name, _ in columns]
-    if flags.keys() & {"parsable", "parsable2"}:
-        end = "|" if "parsable" in flags else ""
-        for line in lines if "noheader" in flags else [names, *lines]:
-            print("|".join(line) + end)
-        return
-    dashes = ["-" * abs(width) for _, width in columns]
-    for line in lines if "noheader" in flags else [names, dashes, *lines]:
-        print("".join(_cell(text, width) + " " for text, (_, width) in zip(line, columns, strict=True)))
-
-
-def _cell(text: str, width: int) -> str:
-    text = text if len(text) <= abs(width) else f"{text[: abs(width) - 1]}+"
-    return text.ljust(-width) if width < 0 else text.rjust(width)
