@@ -166,17 +166,22 @@ class Meter:
         mine = torch.tensor(rows, dtype=torch.float64, device=self.device)
         ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(ranks, mine)
-        losses, seen, whole, waits, data = torch.stack(ranks).cpu().unbind(-1)
-        shortest = waits.amin(0)
-        steps = Steps(
-            losses=(losses.sum(0) / seen.sum(0)).tolist(),
-            seconds=whole.amax(0).tolist(),
-            transfer=shortest.tolist(),
-            waiting=(waits.mean(0) - shortest).tolist(),
-            data=data.mean(0).tolist(),
-            busy=(whole - waits).T.tolist(),
-        )
+        steps = over_ranks(torch.stack(ranks).cpu())
         for name, values in vars(self.all).items():
             values.extend(getattr(steps, name))
         del self.all.busy[:-LATEST]
         return steps
+
+
+def over_ranks(rows: Tensor) -> Steps:
+    """The steps of all ranks taken together: (ranks, steps, 5) of loss, whether it was seen, and three times."""
+    losses, seen, whole, waits, data = rows.unbind(-1)
+    shortest = waits.amin(0)
+    return Steps(
+        losses=(losses.sum(0) / seen.sum(0)).tolist(),
+        seconds=whole.amax(0).tolist(),
+        transfer=shortest.tolist(),
+        waiting=(waits.mean(0) - shortest).tolist(),
+        data=data.mean(0).tolist(),
+        busy=(whole - waits).T.tolist(),
+    )
