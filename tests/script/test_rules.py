@@ -486,6 +486,9 @@ BAD = [
     Bad("KIT120", HEAD + "export WORLD_SIZE =8\n", 2, E, "WORLD_SIZE is not set"),
     Bad("KIT212", FOUR + "cd $SLURM_TMPDIR\ncp -r ~/ws/ ./\ncd ws\nsrun python t.py\n", 4, W, "$SLURM_TMPDIR"),
     Bad("KIT212", FOUR + "cd /tmp\ngit clone $R code\ncd code\nsrun python t.py\n", 4, W, "/tmp is the first"),
+    Bad(
+        "KIT302", HEAD + "export MASTER_PORT=29500\nsrun torchrun --rdzv-endpoint=$H:$MASTER_PORT t.py\n", 2, W, "29500"
+    ),
     Bad("KIT119", FOUR + "#SBATCH --gpus=8 --gpus-per-task=4\n", 3, E, "is 2 tasks, and the job has 8"),
     Bad("KIT119", HEAD + "#SBATCH -N2 -G 8 --gpus-per-node=a100:2\n", 2, E, "is 4 nodes, and the job has 2"),
     Bad("KIT119", HEAD + "#SBATCH --gpus=6 --gpus-per-task=4\n", 2, E, "no multiple"),
@@ -839,6 +842,7 @@ GOOD = [
     ("KIT213", FOUR + "mpirun -n 8 python t.py\nmpirun -n 4 python t.py\nmpirun python t.py\n"),
     ("KIT213", FOUR + "mpirun --oversubscribe -n 16 python t.py\nmpirun -hostfile h -n 16 python t.py\n"),
     ("KIT213", HEAD + "mpirun -n 16 python t.py\n"),
+    ("KIT302", HEAD + "export MASTER_PORT=29500\nsrun torchrun --rdzv-endpoint=$H:$((10000 + SLURM_JOB_ID)) t.py\n"),
     ("KIT302", HEAD + "MASTER_PORT=29500\necho $MASTER_PORT\n# srun --port $MASTER_PORT\nmpirun python t.py\n"),
     ("KIT305", FOUR + "MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)\nN=$SLURM_NODELIST\n"),
     ("KIT305", FOUR + "MASTER_ADDR=$(echo $SLURM_NODELIST | sed 's/[[,].*//' | cut -d, -f1)\n"),

@@ -145,13 +145,12 @@ def _ports(script: Script) -> Iterator[tuple[Text, int]]:
 def _is_read(script: Script, each: Assigned) -> bool:
     """Programs see the variable, or another line of the script mentions it."""
     lines = (line for number, line in enumerate(script.lines, start=1) if number != each.line)
-    unread = re.compile(r"\s*(#|echo\b|printf\b)")
-    return (
-        each.exported
-        or each.task
-        or each.value.default
-        or any(each.name in line and not unread.match(line) for line in lines)
-    )
+    code = [line for line in lines if not re.match(r"\s*(#|echo\b|printf\b)", line)]
+    training = [launch for launch in script.launches if launch.trains]
+    if training and all(launch.stage("torchrun") for launch in training):
+        # torchrun knows its port from its options alone, and gives its workers one of its own.
+        return any(re.search(rf"\$\{{?{each.name}\b", line) for line in code)
+    return each.exported or each.task or each.value.default or any(each.name in line for line in code)
 
 
 def _urls(launch: Launch) -> list[Text]:

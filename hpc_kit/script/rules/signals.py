@@ -73,7 +73,10 @@ def unsent_signal(subject: Subject) -> Iterator[Fault]:
     deaf = None if traps else _without_step(script)
     if deaf is not None:
         what = f"--signal={value} goes to what srun starts, and nothing here is: no program hears it"
-        yield Fault(*script.place_of("signal"), what, f"srun {deaf.program.words[0].text} ...", (deaf.step.line,))
+        agent = deaf.agent
+        started = f"srun {deaf.stages[0].words[0].text} ..."
+        remedy = started if agent is None else f"srun python ..., a task for each GPU: {agent.kind} hands no signal on"
+        yield Fault(*script.place_of("signal"), what, remedy, (deaf.step.line,))
 
 
 def _without_step(script: Script) -> Launch | None:
