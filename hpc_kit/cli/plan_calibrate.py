@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.errors import SpecError
+
+if TYPE_CHECKING:
+    from hpc_kit.spec.cluster import Cluster
 
 
 def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) -> int:
@@ -19,12 +23,11 @@ def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) 
     """
     from hpc_kit.planner import measured
     from hpc_kit.planner.target import measured_file
-    from hpc_kit.spec import files
     from hpc_kit.spec.choose import default_name
 
     root = Path.cwd()
     name = cluster or default_name(root, os.environ)
-    profile = files.load_cluster(name, root=root)
+    profile = _profile(name, root)
     path = measurement or measured_file(name, root)
     if comm is not None:
         gpus = profile.node.gpus or profile.node.cpus or 8
@@ -37,6 +40,30 @@ def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) 
         click.echo(f"links of {name}: {path}")
         return 0
     return _submit(name, path, root)
+
+
+def _profile(name: str, root: Path) -> Cluster:
+    """The cluster file.
+
+    Raises:
+        SpecError: There is none; of a machine that is known by name, how to make one.
+    """
+    from hpc_kit.planner import hardware
+    from hpc_kit.spec import files
+
+    try:
+        return files.load_cluster(name, root=root)
+    except SpecError as error:
+        if name not in hardware.machines():
+            raise
+        there = hardware.machine(name)
+        raise SpecError(
+            f"{name} is a machine by its data sheet; a job that measures it needs a cluster file",
+            found=error.found,
+            remedy=f"hpc-kit init copies env/example-gpu.toml; as env/{name}.toml, with\n[node]\n"
+            f'gpu = "{there.gpu.name}"\ngpus = {there.gpus_per_node}\n'
+            f'network = {there.network * 8 / 1e9 * there.gpus_per_node:g}\nfabric = "{there.fabric}"',
+        ) from error
 
 
 def _submit(cluster: str, path: Path, root: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -10,7 +11,7 @@ import click
 from hpc_kit.planner import report
 from hpc_kit.planner.explain import explain
 from hpc_kit.planner.machine import GIB
-from hpc_kit.planner.search import Answer, Plan, Task, distinct, shown
+from hpc_kit.planner.search import Answer, Plan, Rejected, Task, distinct, shown
 from hpc_kit.planner.sureness import memory_error, time_error
 
 if TYPE_CHECKING:
@@ -119,22 +120,21 @@ def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, .
     return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
 
 
-def _show_rejected(answer: Answer, most: int = 6) -> None:
+def _show_rejected(answer: Answer, nearest: int = 3) -> None:
+    """The reasons by kind, numbers aside: of memory the nearest to fitting, of each other kind one."""
     if not answer.rejected:
         return
     click.echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
-    seen: dict[str, int] = {}
+    kinds: dict[str, list[Rejected]] = {}
     for one in answer.rejected:
-        reason = one.reason
-        seen[reason] = seen.get(reason, 0) + 1
-    shown_reasons: set[str] = set()
-    for one in answer.rejected:
-        if one.reason in shown_reasons or len(shown_reasons) == most:
-            continue
-        shown_reasons.add(one.reason)
-        click.echo(
-            f"  {shown(one.run)}: {one.reason}" + (f" ({seen[one.reason]} sets)" if seen[one.reason] > 1 else "")
-        )
+        kinds.setdefault(re.sub(r"[\d.]+", "#", one.reason.partition(" (")[0]), []).append(one)
+    for ones in kinds.values():
+        shown_ones = ones[: nearest if ones[0].gib else 1]
+        for one in shown_ones[:-1]:
+            click.echo(f"  {shown(one.run)}: {one.reason}")
+        last = shown_ones[-1]
+        more = len(ones) - len(shown_ones)
+        click.echo(f"  {shown(last.run)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
 
 
 def _show_advice(advice: Advice) -> None:

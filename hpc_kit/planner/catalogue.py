@@ -9,18 +9,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from hpc_kit.errors import SpecError
 from hpc_kit.planner.model import Model, gpt
 
 FILE = Path(__file__).with_name("models.toml")
 LARGEST = 10**7
+LONGEST = 8192
+"""Tokens a sequence that are taken for granted at most: a config says what a model can read, not what it trains on."""
 
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo", "internlm2", "phi3"})
 GPT_LIKE = frozenset({"gpt2", "opt", "bloom", "gpt_neox", "gpt_bigcode", "mpt"})
 
 NAMES: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
     "kv_heads": ("num_key_value_heads",),
     "ffn": ("intermediate_size", "ffn_dim", "n_inner"),
@@ -29,6 +33,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "head_dim": ("head_dim",),
 }
 """What a `config.json` calls each number, in different families."""
+OTHERS: dict[str, int] = {
+    field.name: field.default for field in structs.fields(Model) if isinstance(field.default, int)
+}
+"""The other fields of a model, with what each usually is."""
 
 
 @cache
@@ -89,7 +97,7 @@ def model(text: str) -> Model:
 
 
 def from_numbers(text: str) -> Model:
-    """A model of the Llama kind from `name=number` pairs; `gpt=1` makes it a GPT.
+    """A model of the Llama kind from `name=number` pairs; `gpt=1` makes it a GPT, the fields of `Model` are taken, too.
 
     Raises:
         SpecError: An unknown name, a value that is no number, or numbers that contradict one another.
@@ -97,7 +105,7 @@ def from_numbers(text: str) -> Model:
     given: dict[str, int] = {}
     for pair in text.split(","):
         name, _, value = pair.strip().partition("=")
-        if name not in {*NAMES, "gpt", "tied", "positions"}:
+        if name not in {*NAMES, *OTHERS, "gpt"}:
             raise SpecError(
                 f"no number '{name}' of a model",
                 found=text,
@@ -109,7 +117,27 @@ def from_numbers(text: str) -> Model:
     missing = [name for name in ("layers", "hidden", "heads") if name not in given]
     if missing:
         raise SpecError(f"--model lacks {', '.join(missing)}", found=text, remedy="layers=32,hidden=4096,heads=32")
-    return _checked(given, "numbers", text, is_gpt=bool(given.pop("gpt", 0)), tied=bool(given.pop("tied", 0)))
+    is_gpt = bool(given.pop("gpt", 0))
+    flags = {name: bool(given.pop(name)) for name, usual in OTHERS.items() if isinstance(usual, bool) and name in given}
+    return _checked(given, "numbers", text, is_gpt=is_gpt, **{"tied": False, **flags})
+
+
+def text(model: Model) -> str:
+    """A model as `model` reads it: its name where there is one, else its numbers."""
+    if model.name in names() and named(model.name) == model:
+        return model.name
+    values = structs.asdict(model)
+    said = {name: values[name] for name in NAMES} | {
+        name: int(values[name]) for name, usual in OTHERS.items() if values[name] != usual
+    }
+    return ",".join(f"{name}={value}" for name, value in said.items())
+
+
+def usual_length(model: Model, text: str) -> tuple[int, str]:
+    """Tokens a sequence where nobody says them, and what is to be said of that."""
+    if "=" in text or model.seq_len <= LONGEST:
+        return model.seq_len, ""
+    return LONGEST, f"{LONGEST} tokens a sequence are taken for granted; the model reads {model.seq_len}: --seq-len"
 
 
 def from_config(path: Path) -> Model:
@@ -162,8 +190,12 @@ def _of_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
         given["positions"] = {"bloom": 0, "gpt_neox": 0, "mpt": 0, "opt": given["seq_len"] + 2}.get(
             kind, given["seq_len"]
         )
+    if kind == "gpt_bigcode" and config.get("multi_query", True):
+        given["kv_heads"] = 1
+    has_bias = bool(config.get("attention_bias")) and kind != "mistral"
     other = {
-        "qkv_biases": kind == "qwen2" or bool(config.get("attention_bias")),
+        "qkv_biases": kind == "qwen2" or has_bias,
+        "output_bias": has_bias and kind != "qwen2",
         "qk_norms": kind == "qwen3",
         "embedding_norm": kind == "bloom",
     }
@@ -172,7 +204,7 @@ def _of_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
 
 def _checked(given: dict[str, int], name: str, place: str, *, is_gpt: bool, tied: bool, **other: bool) -> Model:
     for key, value in given.items():
-        if not 0 < value < LARGEST and not (key == "positions" and value == 0):
+        if not 0 < value < LARGEST and not (key in OTHERS and value == 0):
             raise SpecError(f"{key} of the model is out of range", found=f"{key} = {value} in {place}", remedy="from 1")
     hidden, heads = given["hidden"], given["heads"]
     kv = given.get("kv_heads", heads)

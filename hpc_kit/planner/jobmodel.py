@@ -6,6 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpc_kit.errors import SpecError
+from hpc_kit.planner import catalogue
 from hpc_kit.planner.model import Model
 from hpc_kit.spec.job import Job
 
@@ -14,14 +16,23 @@ DEFAULTS = {"layers": 4, "width": 128, "heads": 4, "sequence": 64, "global-batch
 BYTES = 256
 WORDS = 32000
 """Vocabulary of the shipped programs, and one that is taken for granted of others."""
+LENGTH, BATCH = 2048, 1024
+"""Tokens a sequence and sequences a step that are taken for granted of others."""
+
+
+PLAN_MODEL = "PLAN_MODEL"
+"""In the environment of a job that `--write` wrote: its model, as `--model` takes it."""
+CLOSE = 0.02
+"""Share by which the parameters of a model's numbers may differ from those that its job says."""
 
 
 class Asked(Struct, frozen=True):
-    """A job's model, and its batch."""
+    """A job's model, and its batch; `assumed`: what nobody says of them."""
 
     model: Model
     global_batch: int
     seq_len: int
+    assumed: str = ""
 
 
 def shipped(job: Job) -> bool:
@@ -31,29 +42,76 @@ def shipped(job: Job) -> bool:
 
 
 def asked(job: Job) -> Asked | None:
-    """What a job trains; None where neither its `[model]` nor its command says."""
+    """What a job trains; None where neither its `[model]` nor its command says.
+
+    Raises:
+        SpecError: Its PLAN_MODEL is no model.
+    """
+    is_shipped = shipped(job)
     told = {"layers": job.model.layers, "width": job.model.width, "heads": job.model.heads}
-    if not shipped(job) and None in told.values():
+    if not is_shipped and PLAN_MODEL in job.env:
+        model = catalogue.model(str(job.env[PLAN_MODEL]))
+        length, batch = job.model.sequence or model.seq_len, job.layout.global_batch
+        return Asked(model, batch or BATCH, length, "" if batch else f"a global batch of {BATCH}")
+    if not is_shipped and None in told.values():
         return None
     told |= {"sequence": job.model.sequence, "global-batch": job.layout.global_batch}
     found = {name: told[name] or usual for name, usual in DEFAULTS.items()}
+    if is_shipped:
+        found |= _said(job)
+        return Asked(_gpt(found, BYTES), found["global-batch"], found["sequence"])
+    usual = {"sequence": LENGTH, "global-batch": BATCH}
+    found |= {name: number for name, number in usual.items() if told[name] is None}
+    taken = [f"{found[name]} for its {name.replace('-', ' ')}" for name in usual if told[name] is None]
+    assumed = ", ".join([f"a GPT with {WORDS} words, an MLP of 4 x width, as many key heads as heads", *taken])
+    return Asked(_gpt(found, WORDS), found["global-batch"], found["sequence"], assumed)
+
+
+def check(found: Asked, job: Job) -> None:
+    """Whether the model is the one that the job's `[model]` tells of.
+
+    Raises:
+        SpecError: It has other numbers.
+    """
+    model, said = found.model, job.model
+    own = {"layers": model.layers, "heads": model.heads, "width": model.hidden}
+    others = [f"{name} = {number}" for name in own if (number := getattr(said, name)) not in {None, own[name]}]
+    count = said.parameters
+    if count is not None and abs(model.parameters / count - 1) > CLOSE:
+        others.append(f"parameters = {count}")
+    if others and not shipped(job):
+        source = f"{PLAN_MODEL} = {job.env[PLAN_MODEL]}" if PLAN_MODEL in job.env else found.assumed
+        raise SpecError(
+            f"[model] of job {job.name} contradicts itself",
+            found=f"{', '.join(others)}; but {model.parameters:.3g} parameters, {model.layers} layers, "
+            f"{model.heads} heads, width {model.hidden} by {source}",
+            remedy="--model llama3-8b, a config.json, or layers=32,hidden=4096,heads=32,...; or correct [model]",
+        )
+
+
+def _said(job: Job) -> dict[str, int]:
+    """What a shipped program's command says."""
+    found: dict[str, int] = {}
     for word, following in zip(job.command, (*job.command[1:], ""), strict=True):
         name, equals, value = word.removeprefix("--").partition("=")
         text = value if equals else following
-        if word.startswith("--") and name in found and text.isdigit():
+        if word.startswith("--") and name in DEFAULTS and text.isdigit():
             found[name] = int(text)
-    width, length = found["width"], found["sequence"]
-    model = Model(
-        name=f"l{found['layers']}-h{width}",
-        layers=found["layers"],
+    return found
+
+
+def _gpt(numbers: dict[str, int], words: int) -> Model:
+    width, heads = numbers["width"], numbers["heads"]
+    return Model(
+        name=f"l{numbers['layers']}-h{width}",
+        layers=numbers["layers"],
         hidden=width,
         ffn=4 * width,
-        heads=found["heads"],
-        kv_heads=found["heads"],
-        head_dim=max(1, width // found["heads"]),
-        vocab=BYTES if shipped(job) else WORDS,
-        seq_len=length,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, width // heads),
+        vocab=words,
+        seq_len=numbers["sequence"],
         gated=False,
-        positions=length + 1,
+        positions=numbers["sequence"],
     )
-    return Asked(model, found["global-batch"], length)

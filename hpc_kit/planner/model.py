@@ -15,7 +15,8 @@ class Model(Struct, frozen=True, kw_only=True):
 
     Attributes:
         gated: Three matrices in the MLP (SwiGLU), else two.
-        biases: Biases in every matrix; `qkv_biases`: in those of queries, keys and values only.
+        biases: Biases in every matrix; `qkv_biases`: in those of queries, keys and values only; `output_bias`: in that
+            of attention's output besides.
         norm_biases: LayerNorm (weight and bias) rather than RMSNorm.
         norms: Norms a layer.
         qk_norms: A norm of one head's width for queries and one for keys.
@@ -36,6 +37,7 @@ class Model(Struct, frozen=True, kw_only=True):
     tied: bool = False
     biases: bool = False
     qkv_biases: bool = False
+    output_bias: bool = False
     norm_biases: bool = False
     norms: int = 2
     qk_norms: bool = False
@@ -66,6 +68,7 @@ class Model(Struct, frozen=True, kw_only=True):
         bias = (queries if self.biases or self.qkv_biases else 0) + (
             self.hidden + (2 if self.gated else 1) * self.ffn + self.hidden if self.biases else 0
         )
+        bias += self.hidden if self.output_bias and not self.biases else 0
         norm = self.norms * self.hidden * (2 if self.norm_biases else 1)
         return self.layer_weights + bias + norm + (2 * self.head_dim if self.qk_norms else 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -47,6 +48,16 @@ def first(plans: Iterable[Plan], root: Path) -> Found | None:
             if (words := said(plan.run, known[name])) is not None:
                 return Found(plan, name, structs.replace(base, command=(*base.command, *words)), place)
     return None
+
+
+def steps(base: Job, root: Path) -> int | None:
+    """How many steps the program of a job does; None where it does not say."""
+    option = options(base, root).get("steps")
+    if option is None:
+        return None
+    words = " ".join(base.command).replace("--steps=", "--steps ").split()
+    given = [int(value) for word, value in pairwise(words) if word == "--steps" and value.isdecimal()]
+    return given[-1] if given else option.default if isinstance(option.default, int) else None
 
 
 def options(base: Job, root: Path) -> Mapping[str, Option]:

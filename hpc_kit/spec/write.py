@@ -22,15 +22,30 @@ def job_text(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def save_job(job: Job, path: Path) -> None:
+def check_new(path: Path, option: str = "--save") -> None:
+    """Whether a new job file can have this name; `option`: by which it was given.
+
+    Raises:
+        SpecError: It exists, or does not end in .toml.
+    """
+    if path.suffix != ".toml":
+        raise SpecError(f"{path} cannot be a job file", found="job files end in .toml", remedy=f"{option} {path}.toml")
+    if path.exists():
+        raise _there(path, option)
+
+
+def _there(path: Path, option: str) -> SpecError:
+    return SpecError(f"{path} exists", remedy=f"another name for {option}, or remove the file first")
+
+
+def save_job(job: Job, path: Path, option: str = "--save") -> None:
     """Write a new job file; one that exists is never overwritten.
 
     Raises:
-        SpecError: The file exists.
+        SpecError: As `check_new`.
         RecordError: It cannot be written.
     """
-    if path.suffix != ".toml":
-        raise SpecError(f"{path} cannot be a job file", found="job files end in .toml", remedy=f"--save {path}.toml")
+    check_new(path, option)
     text = job_text(job)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +57,6 @@ def save_job(job: Job, path: Path) -> None:
                 path.unlink()
                 raise
     except FileExistsError as error:
-        raise SpecError(f"{path} exists", remedy="another name for --save, or remove the file first") from error
+        raise _there(path, option) from error
     except OSError as error:
         raise RecordError(f"cannot write {path}", found=str(error), remedy="a folder that you may write to") from error

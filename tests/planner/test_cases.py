@@ -132,6 +132,34 @@ LLAMA = {
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
 
 
+STARCODER = {
+    "model_type": "gpt_bigcode",
+    "n_embd": 6144,
+    "n_head": 48,
+    "n_inner": 24576,
+    "n_layer": 40,
+    "n_positions": 8192,
+    "vocab_size": 49152,
+}
+BLOOM = {"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_heads": 16, "vocab_size": 250880}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (STARCODER, 15_517_456_384),  # one key head, unless it says otherwise
+        ({**STARCODER, "multi_query": False}, 15_517_456_384 + 40 * 2 * 47 * 128 * (6144 + 1)),
+        (BLOOM, 559_214_592),
+        ({**LLAMA, "attention_bias": True}, 8_030_261_248 + 32 * 2 * (4096 + 1024)),  # of queries, keys, values, output
+        ({**LLAMA, "attention_bias": True, "model_type": "qwen2"}, 8_030_261_248 + 32 * (4096 + 2 * 1024)),
+    ],
+)
+def test_parameters_of_a_config(tmp_path: Path, config: dict[str, object], parameters: int) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert catalogue.model(str(path)).parameters == parameters
+
+
 @pytest.mark.parametrize(("config", "name"), [(LLAMA, "llama3-8b"), (GPT2, "gpt2")])
 def test_a_config_of_hugging_face(tmp_path: Path, config: dict[str, object], name: str) -> None:
     path = tmp_path / "config.json"

@@ -192,6 +192,7 @@ def test_what_a_job_trains() -> None:
     own = Job(name="mine", command=("python", "train.py"))
     assert asked(own) is None
     told = asked(structs.replace(own, model=Model(layers=2, width=64, heads=4)))
-    assert told is not None and (told.model.hidden, told.seq_len) == (64, 64)
+    assert told is not None and (told.model.hidden, told.seq_len) == (64, 2048)
+    assert "32000 words" in told.assumed and "2048 for its sequence" in told.assumed
     shipped = asked(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")))
     assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)

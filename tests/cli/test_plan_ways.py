@@ -1,0 +1,97 @@
+"""What `hpc-kit plan` takes and refuses: job or model, program, cluster, calibration and batch."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Kit
+
+SMALL = ("plan", "--model", "gpt2", "--cluster", "dgx-h100", "--nodes", "2", "--global-batch", "512")
+MINE = 'slurm = "system"\n[node]\ngpu = "h100-80g"\ngpus = 8\nnetwork = 3200\n'
+
+
+def test_a_written_job_of_a_program_asks_for_gpus_and_is_planned_again(kit: Kit, project: Path) -> None:
+    (project / "env" / "mine.toml").write_text(MINE)
+    (project / "train.py").write_text("print('trained')\n")
+    model = ("--model", "llama3-8b", *SMALL[3:])
+    done = kit("plan", *model, "--json", "--write", "jobs/own.toml", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "1.61e+11 tokens take" in done.stderr and "the cluster's limit" in done.stderr
+    assert "hpc-kit submit jobs/own.toml jobs/own.toml --chain=afterany" in done.stderr
+    script = kit("render", "own", "--cluster", "mine").stdout
+    assert "#SBATCH --gpus-per-node=8" in script and "#SBATCH --ntasks-per-node=8" in script
+    first, again = json.loads(done.stdout), json.loads(kit("plan", "own", "--cluster", "mine", "--json").stdout)
+    assert again["model"] == first["model"] and again["plans"] == first["plans"] and again["notes"] == []
+    job = (project / "jobs" / "own.toml").read_text().replace("llama3-8b", "llama2-13b")
+    (project / "jobs" / "other.toml").write_text(job)
+    other = kit("plan", "other", "--cluster", "mine")
+    assert other.returncode == 2 and "contradicts itself" in other.stderr and "--model" in other.stderr
+
+
+def test_a_written_job_of_a_shipped_program_has_time_for_its_steps(kit: Kit, project: Path) -> None:
+    done = kit("plan", "--model", "llama3-8b", *SMALL[3:], "--write", "jobs/mine.toml")
+    assert done.returncode == 0, done.stderr
+    assert "its model has 6.48e+09 parameters" in done.stderr and "it is not llama3-8b" in done.stderr
+    job = tomllib.loads((project / "jobs" / "mine.toml").read_text())
+    assert job["resources"]["time"] > "00:30:00" and job["resources"]["time"] in done.stderr
+    assert "256 words" in job["description"] and job["model"]["parameters"] < 6.5e9
+
+
+def test_of_a_job_what_is_taken_for_granted_is_said(kit: Kit, project: Path) -> None:
+    (project / "jobs").mkdir(exist_ok=True)
+    text = 'command = ["python", "x.py"]\n[model]\nlayers = 12\nwidth = 768\nheads = 12\n'
+    (project / "jobs" / "bare.toml").write_text(text)
+    done = kit("plan", "bare", "--cluster", "dgx-h100")
+    assert done.returncode == 0, done.stderr
+    assert "taken for granted are a GPT with 32000 words" in done.stdout and "--model says it" in done.stdout
+
+
+def test_the_rejected_are_shown_by_kind(kit: Kit) -> None:
+    done = kit("plan", "--model", "llama3-70b", "--cluster", "jz", "--nodes", "2", "--global-batch", "1021")
+    assert done.returncode == 0, done.stderr
+    rejected = done.stdout.partition("rejected")[2].partition("the usual table")[0]
+    assert rejected.count("does not fit by") == 3
+    assert "does not divide a batch of 1021 (and" in rejected and "crosses nodes of 8 GPUs" in rejected
+
+
+def test_a_model_without_a_cluster(kit: Kit) -> None:
+    done = kit("plan", "--model", "llama3-8b", HPC_KIT_CLUSTER="")
+    assert done.returncode == 1
+    assert "no cluster is named" in done.stderr and "--cluster jz" in done.stderr and "--nodes" not in done.stderr
+    assert "note    no cluster is named" in kit("plan", "--model", "gpt2").stdout
+
+
+def test_tokens_a_sequence_of_a_long_model(kit: Kit, project: Path) -> None:
+    numbers = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "vocab_size": 32000}
+    (project / "config.json").write_text(json.dumps({**numbers, "max_position_embeddings": 131072}))
+    long = ("plan", "--model", "config.json", *SMALL[3:])
+    assert "8192 tokens a sequence are taken for granted; the model reads 131072" in kit(*long).stdout
+    said = kit(*long, "--seq-len", "16384").stdout
+    assert "16384 tokens a sequence" in said and "taken for granted; the model" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("ddp_4node", "--", "python", "other.py"), ("a program behind --, and job ddp_4node", "python other.py")),
+        ((*SMALL[1:], "--write", "x.tml"), ("cannot be a job file", "--write x.tml.toml")),
+        ((*SMALL[1:], "--write", "there.toml"), ("there.toml exists", "another name for --write")),
+        ((*SMALL[1:], "--tokens", "0"), ("--tokens and --storage must be positive",)),
+        ((*SMALL[1:], "--comm", "x.json"), ("--comm belongs to plan calibrate",)),
+        (("calibrate", "--cluster", "jz"), ("jz is a machine by its data sheet", "env/jz.toml", 'gpu = "a100-80g"')),
+        (("calibrate", "--cluster", "jzz"), ("no cluster file 'jzz'",)),
+        (("calibrate", "--nodes", "2", "--no-flash"), ("calibrate does not take --nodes, --flash", "--comm")),
+        (("--cases", "a.csv", "--output", "b.csv", "--gpu", "x"), ("--cases does not take --gpu",)),
+        (("ddp_4node", "--cases", "a.csv", "--output", "b.csv"), ("not job ddp_4node",)),
+    ],
+)
+def test_what_means_nothing_is_refused(kit: Kit, project: Path, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    (project / "there.toml").touch()
+    done = kit("plan", *words)
+    assert done.returncode == 2 and done.stdout == ""
+    for part in parts:
+        assert part in done.stderr
