@@ -60,3 +60,10 @@ def test_the_plug_in_is_named_and_none_takes_its_name_away(engine: Engine) -> No
     assert engine.of(body, "-n1", "--mem=200").splitlines() == ["pmi2 0 1", "no no no"]
     ended = engine.ended(engine.submit("srun --mpi=nosuch true", "-n1", "--mem=200", "--output=/dev/null"))
     assert ended == Ended("FAILED", "1:0")
+
+
+def test_a_step_of_two_components_is_one_world(engine: Engine) -> None:
+    component = "#SBATCH -N1 -n2 --mem=200\n"
+    tell = "sh -c 'echo $PMI_RANK $PMI_SIZE ${PMI_JOBID#*.}'"
+    body = f"#!/bin/bash\n{component}#SBATCH hetjob\n{component}srun --mpi=pmi2 --het-group=0,1 {tell}\n"
+    assert sorted(engine.of(body).splitlines()) == [f"{rank} 4 0" for rank in range(4)]
