@@ -159,11 +159,17 @@ class _Bench:
     def _put(self, backend: str, collective: str, algorithm: str, size: int, seconds: list[float]) -> None:
         if self.sheet is None:
             return
-        labels: dict[str, Value] = {"backend": backend, "collective": collective}
-        labels |= {"algorithm": algorithm} if self.asked.algorithms else {}
-        labels |= {"ranks": self.world.world_size, "bytes": size}
+        ranks = self.world.world_size
+        by_hand = {"algorithm": algorithm} if self.asked.algorithms else {}
+        labels: dict[str, Value] = {
+            "backend": backend,
+            "collective": collective,
+            **by_hand,
+            "ranks": ranks,
+            "bytes": size,
+        }
         bandwidth = size / statistics.median(seconds) / 1e9
-        busbw = bandwidth * BUS_FACTORS[collective](self.world.world_size)
+        busbw = bandwidth * BUS_FACTORS[collective](ranks)
         self.sheet.add(labels, warmup=WARMUP, seconds=seconds, algbw=bandwidth, busbw=busbw)
 
     def traffic(self) -> None:

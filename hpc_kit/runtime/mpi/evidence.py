@@ -20,6 +20,12 @@ _SONAMES = {
     MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi.so"),
 }
 
+
+def soname(family: str) -> str:
+    """What that MPI calls its library."""
+    return _SONAMES[family][0]
+
+
 _PROXY = "hydra_pmi_proxy"
 
 _LAUNCHERS = {

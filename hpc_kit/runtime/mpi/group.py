@@ -19,7 +19,7 @@ from hpc_kit.runtime.mpi.line import Line
 from hpc_kit.runtime.mpi.messages import Messages
 from hpc_kit.runtime.mpi.reductions import Reduction
 from hpc_kit.runtime.mpi.waiting import Clock
-from hpc_kit.runtime.mpi.work import Done, Together
+from hpc_kit.runtime.mpi.work import Together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class MpiGroup(dist.ProcessGroup):
         self._seconds = timeout.total_seconds()
         self._faults = faults
         self._line = line
-        self._done = Done()
+        self._done = Together()
         self._together: list[dist.Work] | None = None
         self._name = self._text = ""
 

@@ -44,7 +44,7 @@ def load(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
         raise _not_started_by_mpi(world, found)
     module = sys.modules.get("mpi4py.MPI") or _imported(found, environ)
     _refuse_unstarted(module)
-    _check(module, world, found)
+    _refuse_another(module, world, found)
     return module
 
 
@@ -101,7 +101,7 @@ def _imported(found: evidence.Evidence, environ: Mapping[str, str]) -> ModuleTyp
             os.environ[CHOICE] = library
     try:
         with warnings.catch_warnings():
-            # "suspicious MPI execution environment": what is wrong is told by _check, with what to do.
+            # "suspicious MPI execution environment": what is wrong is told by _refuse_another, with what to do.
             warnings.simplefilter("ignore", RuntimeWarning)
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -117,7 +117,8 @@ def _loads(library: str) -> bool:
     return True
 
 
-def _check(module: ModuleType, world: World, found: evidence.Evidence) -> None:
+def _refuse_another(module: ModuleType, world: World, found: evidence.Evidence) -> None:
+    """An MPI of another launcher counts another world."""
     comm = module.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return
@@ -126,7 +127,7 @@ def _check(module: ModuleType, world: World, found: evidence.Evidence) -> None:
         found=f"{found.shown_by}; the library is {_name(module)}"
         + (f" ({os.environ[CHOICE]})" if CHOICE in os.environ else ""),
         remedy=f"mpi4py has taken another MPI than the {found.families[0]} that started the ranks: export\n"
-        f"{CHOICE}=/PATH/TO/{'libmpi.so.40' if found.families[0] == evidence.OPEN_MPI else 'libmpi.so.12'} of that one",
+        f"{CHOICE}=/PATH/TO/{evidence.soname(found.families[0])} of that one",
         everywhere=comm.size == 1,
     )
 
@@ -173,8 +174,7 @@ def _no_library(found: evidence.Evidence, environ: Mapping[str, str], error: Exc
         )
     else:
         remedy = (
-            f"load the module of {family}, or export {CHOICE}=/PATH/TO/"
-            f"{'libmpi.so.40' if family == evidence.OPEN_MPI else 'libmpi.so.12'};\n"
+            f"load the module of {family}, or export {CHOICE}=/PATH/TO/{evidence.soname(family)};\n"
             "an mpi4py that was built here for another MPI: pip install --force-reinstall mpi4py"
         )
     return SpecError(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.mpi.faults import Faults
     from hpc_kit.runtime.mpi.line import Line
 
+_SEND, _RECEIVE = "a message to send", "a message to receive"
 _PAUSE = 0.0002
 """Seconds between two looks at messages that nobody waits for."""
 
@@ -31,12 +32,12 @@ class Message(Pending):
     """A message on its way."""
 
     def __init__(
-        self, owner: Messages, request: Any, tensor: Tensor, host: Tensor, status: Any, seconds: float
+        self, owner: Messages, what: str, request: Any, tensor: Tensor, host: Tensor, status: Any, seconds: float
     ) -> None:
         super().__init__([tensor])
         self._owner = owner
         self._request = request
-        self._what = "a message to send" if status is None else "a message to receive"
+        self._what = what
         self._marks = [] if status is None else marks([tensor])
         self._host = host
         self._status = status
@@ -115,16 +116,16 @@ class Messages:
     def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> Message:
         """Begin to send."""
         host = hosted_one(tensor)
-        request = self._begun("a message to send", self._comm.Isend, self._types.moved(host), to, tag)
-        return self._under_way(Message(self, request, tensor, host, None, seconds))
+        request = self._begun(_SEND, self._comm.Isend, self._types.moved(host), to, tag)
+        return self._under_way(Message(self, _SEND, request, tensor, host, None, seconds))
 
     def receive(self, tensor: Tensor, source: int | None, tag: int, seconds: float) -> Message:
         """Begin to receive; from any rank where `source` is None."""
         host = hosted_one(tensor)
         status = self._mpi.Status()
         sender = self._mpi.ANY_SOURCE if source is None else source
-        request = self._begun("a message to receive", self._comm.Irecv, self._types.moved(host), sender, tag)
-        return self._under_way(Message(self, request, tensor, host, status, seconds))
+        request = self._begun(_RECEIVE, self._comm.Irecv, self._types.moved(host), sender, tag)
+        return self._under_way(Message(self, _RECEIVE, request, tensor, host, status, seconds))
 
     def _begun(self, what: str, start: Callable[..., Any], *words: Any) -> Any:
         self._line.refuse_if_broken()

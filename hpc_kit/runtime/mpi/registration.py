@@ -17,11 +17,9 @@ from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import ModuleType
 
     from torch.distributed import ProcessGroup
 
-    from hpc_kit.runtime.mpi.buffers import Datatypes
     from hpc_kit.runtime.rendezvous import Meeting
 
 BACKEND = "mpi"
@@ -124,7 +122,7 @@ class Creator:
         """The group of these ranks of the world, or of all where none is named.
 
         Raises:
-            HpcKitError: MPI has not started the ranks, or mpi4py finds no library of it.
+            HpcKitError: MPI has not started the ranks, mpi4py finds no library of it, or takes one thread at a time.
         """
         from hpc_kit.runtime.launchers import resolve
         from hpc_kit.runtime.mpi import library
@@ -132,45 +130,6 @@ class Creator:
         meeting = _meeting()
         module = library.load(meeting.world if meeting is not None else resolve(os.environ))
         library.refuse_one_thread(module)
-        return _group(module, list(ranks))
+        from hpc_kit.runtime.mpi import creation
 
-
-def _group(module: ModuleType, ranks: list[int]) -> ProcessGroup:
-    from hpc_kit.runtime import failure
-    from hpc_kit.runtime.mpi.collectives import Collectives
-    from hpc_kit.runtime.mpi.faults import Faults
-    from hpc_kit.runtime.mpi.group import MpiGroup
-    from hpc_kit.runtime.mpi.line import Line
-    from hpc_kit.runtime.mpi.messages import Messages
-    from hpc_kit.runtime.mpi.shared import SharedMemory
-    from hpc_kit.runtime.mpi.waiting import in_time
-
-    comm, shared = in_time(
-        lambda: _communicator(module, ranks, SharedMemory.of),
-        _Asked.timeout.total_seconds(),
-        "the ranks of a new group",
-    )
-    types, faults = _types(module), Faults(module)
-    line = Line(lambda: failure.last_of_all(module.COMM_WORLD.Abort))
-    return MpiGroup(
-        Collectives(comm, types, module.IN_PLACE, shared),
-        Messages(comm, module, types, line, faults),
-        line,
-        faults,
-        timeout=_Asked.timeout,
-    )
-
-
-@functools.cache
-def _types(module: ModuleType) -> Datatypes:
-    from hpc_kit.runtime.mpi.buffers import Datatypes
-
-    return Datatypes(module)
-
-
-def _communicator(module: ModuleType, ranks: list[int], share: Any) -> tuple[Any, Any]:
-    """A communicator of these ranks, and their shared memory; only they take part in making it."""
-    world = module.COMM_WORLD
-    comm = world.Create_group(world.group.Incl(ranks or list(range(world.size))))
-    comm.Set_errhandler(module.ERRORS_RETURN)
-    return comm, share(comm, module)
+        return creation.group(module, ranks, _Asked.timeout)

@@ -18,9 +18,10 @@ Answer = TypeVar("Answer")
 
 _SPINS = 2000
 """Tests, of less than a microsecond each, before the CPU is offered to others."""
-_PATIENT_AFTER = 0.05
-_PAUSES = (0.00005, 0.0005)
-_LATE = 1.0
+_SLEEPS_AFTER, _SHORT = 0.05, 0.00005
+"""Seconds of waiting after which it sleeps between two tests, and how long."""
+_LATE_AFTER, _LONG = 1.0, 0.0005
+"""The same for what takes longer than a rank's turn on a shared core."""
 
 
 class Clock:
@@ -78,10 +79,10 @@ class Clock:
                 "  a rank is late or has gone: its log tells why; HPC_KIT_TIMEOUT=SECONDS, or "
                 f"init_process_group(timeout=...), waits longer"
             )
-        if waited < _PATIENT_AFTER:
+        if waited < _SLEEPS_AFTER:
             os.sched_yield()
         else:
-            time.sleep(_PAUSES[waited > _LATE])
+            time.sleep(_SHORT if waited < _LATE_AFTER else _LONG)
 
 
 def _done(request: Any) -> bool:

@@ -148,26 +148,10 @@ class Pending(dist.Work):
         self.wait()
 
 
-class Done(dist.Work):
-    """What is done already."""
-
-    def wait(self, timeout: timedelta = NOT_SAID) -> bool:  # noqa: ARG002 (torch's signature)
-        """Nothing is left to wait for."""
-        return True
-
-    def is_completed(self) -> bool:
-        """It is."""
-        return True
-
-    def is_success(self) -> bool:
-        """It is."""
-        return True
-
-
 class Together(dist.Work):
-    """Several as one."""
+    """Several as one; without any, what is done already."""
 
-    def __init__(self, works: Sequence[dist.Work]) -> None:
+    def __init__(self, works: Sequence[dist.Work] = ()) -> None:
         super().__init__()
         self._works = works
 
@@ -180,3 +164,7 @@ class Together(dist.Work):
     def is_completed(self) -> bool:
         """Whether all are done."""
         return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all are done, and well."""
+        return all(work.is_success() for work in self._works)
