@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError
-from hpc_kit.runtime import addresses
+from hpc_kit.runtime import addresses, failure
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -42,6 +42,9 @@ def asked(world: World, timeout: float) -> World:
             module = library.load(world, os.environ)
         except HpcKitError:
             return world
+        if mpiexec:
+            # It kills the others, and would end with their 9; what MPI_Abort tells it is its own exit code.
+            failure.ends_by(lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code))
         return _of_communicator(world, module)
 
 

@@ -100,6 +100,18 @@ def test_the_end_of_a_broken_group_keeps_the_last_words(mpi: str, code: int, tmp
     assert {"early-0", "late-0"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("mpi", [pytest.param("Open MPI", marks=pytest.mark.slow), "MPICH"])
+def test_a_launch_ends_with_the_exit_code_of_the_rank_that_failed(mpi: str) -> None:
+    """The other one has gone on, and is killed."""
+    program = (
+        "import signal, sys, hpc_kit\nwith hpc_kit.distributed(backend='gloo', timeout=60) as world:\n"
+        "    sys.exit(7) if world.rank else signal.pause()"
+    )
+    done = launch.ranks(mpi, 2, "-c", program)
+    assert done.returncode == 7, done.stderr
+
+
 @pytest.mark.slow
 @launch.both
 def test_a_program_that_does_not_know_us_says_mpi(mpi: str) -> None:
