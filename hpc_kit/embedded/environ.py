@@ -100,12 +100,34 @@ def of_components(components: Sequence[Job]) -> dict[str, str]:
     return found | {"SLURM_HET_SIZE": size, "SLURM_PACK_SIZE": size} if components else {}
 
 
-def salloc_environ(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the command that salloc runs, which is no process of the job's."""
+def salloc_environ(components: Sequence[Job], environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the command that salloc runs, no process of the job's; all components are given."""
+    job = components[0]
+    if job.het_job_id is not None:
+        return {**environ, **_of_het_allocation(components)}
     found = {**environ, **_of_submission(job), **_of_job(job)}
     for name in ("SLURM_PRIO_PROCESS", "SLURM_JOB_UID", "SLURM_JOB_USER", "SLURM_JOB_GID"):
         found.pop(name, None)
     return found | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks), "SLURM_NODE_ALIASES": "(null)"}
+
+
+def _of_het_allocation(components: Sequence[Job]) -> dict[str, str]:
+    """A heterogeneous job in salloc's own shell: next to nothing of the whole, and more of each component."""
+    first = components[0]
+    found = of_components(components)
+    for number, job in enumerate(components):
+        more = {"SLURM_JOBID": str(job.job_id), "SLURM_NODELIST": fold(job.nodes), "SLURM_NODE_ALIASES": "(null)"}
+        more["SLURM_NNODES"] = str(len(job.nodes))
+        found |= {f"{name}_{word}_GROUP_{number}": value for name, value in more.items() for word in ("HET", "PACK")}
+    ntasks = str(sum(_ntasks(job) for job in components))
+    return found | {
+        "SLURM_CLUSTER_NAME": first.cluster,
+        "SLURM_JOB_ID": str(first.job_id),
+        "SLURM_NPROCS": ntasks,
+        "SLURM_NTASKS": ntasks,
+        "SLURM_SUBMIT_DIR": first.submit_dir,
+        "SLURM_SUBMIT_HOST": first.submit_host,
+    }
 
 
 def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[str, str]:

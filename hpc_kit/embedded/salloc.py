@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import processes, srun_job, submission
-from hpc_kit.embedded.components import in_force
+from hpc_kit.embedded.components import in_force_each, parted
 from hpc_kit.embedded.environ import salloc_environ
 from hpc_kit.embedded.help import usage
 from hpc_kit.embedded.refused import BAD_OPTION, Refused, Usage
@@ -18,7 +18,7 @@ from hpc_kit.embedded.settings import VERSION, load
 from hpc_kit.embedded.state import State
 from hpc_kit.embedded.support import SBATCH_SUPPORT, Row, Support
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.options import SALLOC, Given, Options, Value, check_value, parse_options
+from hpc_kit.slurm.options import SALLOC, Given, Options, Value, check_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,17 +50,18 @@ _RENAMED = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NETWORK": "network", "R
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     given, command = _parse(argv, strict=load(environ).strict)
-    if given.has("version") or given.has("help") or given.has("usage"):
-        print(f"slurm {VERSION}" if given.has("version") else usage("salloc", SUPPORT, SALLOC))
+    if any(part.has("version") or part.has("help") or part.has("usage") for part in given):
+        print(f"slurm {VERSION}" if given[0].has("version") else usage("salloc", SUPPORT, SALLOC))
         return 0
-    options = in_force(_variables(environ), given)
+    components = in_force_each([], _variables(environ), given)
+    options = components[0]
     state = State.open(environ)
-    job = _allocate(state, options, argv, environ)
+    job = _allocate(state, components, argv, environ)
     quiet = "quiet" in options
     _say(f"Granted job allocation {job.job_id}", quiet=quiet)
     if "no-shell" in options:
         return 0
-    inside = salloc_environ(job, environ)
+    inside = salloc_environ(state.whole(job), environ)
     folder = options.get("chdir") or None
     state.close()
     status = _run(command or [environ.get("SHELL") or "/bin/sh"], inside, folder, state, job.job_id, quiet=quiet)
@@ -70,10 +71,10 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     return status
 
 
-def _parse(argv: list[str], *, strict: bool) -> tuple[Options, list[str]]:
+def _parse(argv: list[str], *, strict: bool) -> tuple[list[Options], list[str]]:
     try:
-        given, command = parse_options(argv, "salloc")
-        for each in given.given:
+        given, command = parted(argv, "salloc")
+        for each in [each for part in given for each in part.given]:
             if each.option.since and strict:
                 raise Usage(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
             check_value(each.option, each.value)
@@ -95,15 +96,21 @@ def _variables(environ: Mapping[str, str]) -> Options:
     return Options(tuple(given))
 
 
-def _allocate(state: State, options: dict[str, str], argv: list[str], environ: Mapping[str, str]) -> Job:
+def _allocate(state: State, components: list[dict[str, str]], argv: list[str], environ: Mapping[str, str]) -> Job:
     """A running job of one's own."""
-    kept = {name: value for name, value in options.items() if name not in _OWN}
+    options = components[0]
     holder = "" if "no-shell" in options else processes.identity(os.getpid())
-    name = options.get("job-name") or ("no-shell" if "no-shell" in options else "interactive")
-    line = " ".join(["salloc", *argv])
-    job_id = submission.submit(
-        state, submission.Submission(kept, name, holder=holder, submit_line=line), environ
-    ).job_id
+    otherwise = "no-shell" if "no-shell" in options else "interactive"
+    asked = [
+        submission.Submission(
+            {name: value for name, value in each.items() if name not in _OWN},
+            each.get("job-name") or otherwise,
+            holder=holder,
+            submit_line=" ".join(["salloc", *argv]),
+        )
+        for each in components
+    ]
+    job_id = submission.submit_together(state, asked, environ)[0].job_id
     patience = max(1, int(options["immediate"] or 1)) if "immediate" in options else None
     with srun_job.catching():
         try:

@@ -365,3 +365,30 @@ def test_a_queue_of_an_older_release_gets_what_components_need(tmp_path: Path) -
 def test_a_world_of_mpi_goes_over_all_components(inside: Inside) -> None:
     said = inside.srun("--het-group=0-2", "--mpi=pmi2", "bash", "-c", "echo $PMI_RANK $PMI_SIZE")
     assert said == Said(0, [f"{rank} 6" for rank in range(6)], [])
+
+
+def test_salloc_has_components_too(slurm: Slurm) -> None:
+    body = 'env | grep "^SLURM_.*\\(SIZE\\|NTASKS\\|NODELIST\\|JOB_*ID\\)"; '
+    body += "srun --het-group=0,1 -l hostname; srun hostname; exit 3"
+    done = slurm.run("salloc", "-n1", ":", "-n2", "-J", "b", "bash", "-c", body)
+    assert done.returncode == 3
+    told, out = [
+        [line for line in done.stdout.splitlines() if line.startswith("SLURM") == which] for which in (True, False)
+    ]
+    plain = dict(line.split("=") for line in told)
+    assert sorted(out) == ["0: n1", "1: n2", "2: n2", "n1"]
+    groups = {
+        "JOB_ID": ("1", "2"), "JOBID": ("1", "2"), "JOB_NODELIST": ("n1", "n2"), "NODELIST": ("n1", "n2"),
+        "NTASKS": ("1", "2"),
+    }  # fmt: skip
+    assert plain == {
+        "SLURM_HET_SIZE": "2", "SLURM_PACK_SIZE": "2", "SLURM_JOB_ID": "1", "SLURM_NTASKS": "3",
+        **{
+            f"SLURM_{name}_{word}_GROUP_{number}": values[number]
+            for name, values in groups.items() for word in ("HET", "PACK") for number in (0, 1)
+        },
+    }  # fmt: skip
+    assert slurm.said("sacct", "-nXPo", "jobid,jobname,state,exitcode").splitlines() == [
+        "1+0|interactive|FAILED|3:0",
+        "1+1|b|FAILED|3:0",
+    ]
