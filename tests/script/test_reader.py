@@ -420,3 +420,10 @@ def _calls(text: str) -> int:
     finally:
         sys.setprofile(None)
     return counts["call"] + counts["c_call"]
+
+
+def test_a_value_of_very_many_parts_is_not_followed() -> None:
+    lines = [f'V{number}="$V{number - 1}:x"' for number in range(1, 600)]
+    script = read("V0=a\n" + "\n".join(lines) + '\nX="$V10"\nY="$V599"\n')
+    assert script.assigned[-2].value.text == "a" + ":x" * 10
+    assert len(script.assigned[-1].value.pieces) < 600

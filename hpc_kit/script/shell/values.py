@@ -13,6 +13,9 @@ from hpc_kit.script.shell.words import NAME, Origin, Part, Piece, Word
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 """What only a task knows of itself; the batch shell has them too, always 0."""
 
+_MOST_PIECES = 500
+"""A value of more, put together by hundreds of lines, is taken for unknown: each reader would go through all of it."""
+
 FIRST_NODE = "FIRST-NODE"
 """What stands for the name of the host on which the batch shell runs."""
 
@@ -127,6 +130,8 @@ class Environment:
     def set(self, name: str, value: Text | tuple[Text, ...] | None) -> None:
         """Give a variable a value, or make it unknown."""
         self.arrays.pop(name, None)
+        if isinstance(value, Text) and len(value.pieces) > _MOST_PIECES:
+            value = None
         if isinstance(value, Text) or value is None:
             self.values[name] = value
         else:
