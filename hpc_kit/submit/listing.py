@@ -211,9 +211,15 @@ class _Look:
     def _lines(self, jobs: dict[str, JobStatus | None]) -> list[Line]:
         """Each job's line; ends that were not noted before are, each record written once."""
         runs = {job_id: self._run(job_id, status) for job_id, status in jobs.items()}
-        fresh = [(run, status) for job_id, status in jobs.items() if (run := runs[job_id]) and _is_news(run, status)]
-        ends = {run.job_id: end for (run, _), end in zip(fresh, ends_of(fresh), strict=True)}
-        return [self._line(job_id, status, runs[job_id], ends.get(job_id)) for job_id, status in jobs.items()]
+        # The components of a heterogeneous job have one run, and the first of them tells how it ended.
+        first = {run.job_id: job_id for job_id in sorted(jobs, reverse=True) if (run := runs[job_id])}
+        told = {run_id: (run, jobs[job_id]) for run_id, job_id in first.items() if (run := runs[job_id])}
+        fresh = {run_id: (run, status) for run_id, (run, status) in told.items() if _is_news(run, status)}
+        ends = dict(zip(fresh, ends_of(list(fresh.values())), strict=True))
+        return [
+            self._line(job_id, status, run := runs[job_id], ends.get(run.job_id) if run else None)
+            for job_id, status in jobs.items()
+        ]
 
     def _run(self, job_id: str, status: JobStatus | None) -> Run | None:
         """The files of a job: not those of another cluster's job that has the same id."""

@@ -480,3 +480,11 @@ def test_a_heterogeneous_job_is_its_components(slurm: FakeSlurm, runs: Path, acc
     found = statuses(["12"], runs, access)
     assert [(line.job_id, line.run and line.run.job_id) for line in found] == [("12+0", "12"), ("12+1", "12")]
     assert [line.job_id for line in statuses(["13"], runs, access)] == ["12+1"]
+
+
+def test_the_end_of_a_heterogeneous_job_is_told_at_the_first_look(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+    submit("job", "fake")
+    slurm.queue("12+1 CANCELLED", "12+0 COMPLETED")
+    for _ in range(2):
+        found = {line.job_id: str(line.state) for line in statuses(["12"], runs, access)}
+        assert found == {"12+0": "COMPLETED", "12+1": "COMPLETED"}
