@@ -103,7 +103,9 @@ class Datatypes:
             raise ValueError(f"the mpi backend has no reduction {name}")
         if (bits and dtype.is_floating_point) or (dtype.is_complex and name not in {"SUM", "PRODUCT"}):
             raise ValueError(f"{name} means nothing for {dtype}")
-        if dtype in self._numbers:
+        # MPI's own MAX keeps a NaN or loses it, as the order of the ranks has it; torch's keeps it.
+        may_meet_nan = dtype.is_floating_point and name in {"MIN", "MAX"}
+        if dtype in self._numbers and not may_meet_nan:
             return getattr(self._mpi, {"PRODUCT": "PROD"}.get(name, name))
         one = torch.empty(1, dtype=dtype)
         try:

@@ -218,7 +218,7 @@ def overlapping(world: Group) -> None:
 
 
 def unusual(world: Group) -> None:
-    """Sparse tensors, alone and under DistributedDataParallel, and a type without arithmetic."""
+    """Sparse tensors, alone and under DistributedDataParallel, and a type without arithmetic, a NaN."""
     rows = torch.tensor([[0, world.rank + 1], [0, 1]])
     mine = torch.sparse_coo_tensor(rows, [1.0, 2.0], (world.world_size + 1, 2))
     expected = torch.zeros(world.world_size + 1, 2)
@@ -238,6 +238,11 @@ def unusual(world: Group) -> None:
     assert gradient.to_dense()[0].tolist() == pytest.approx([1 / world.world_size] * 2)
     with pytest.raises(ValueError, match="torch has no SUM of"):
         dist.all_reduce(torch.zeros(10).to(torch.float8_e4m3fn))
+    for rank in range(world.world_size):
+        for length in (3, 100_000):
+            largest = torch.full((length,), float("nan") if rank == world.rank else 1.0)
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
+            assert largest.isnan().all(), f"the NaN of rank {rank} is lost in {length} elements"
 
 
 def main(cases: int, seed: int, most: int) -> None:
