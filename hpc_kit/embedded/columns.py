@@ -44,8 +44,9 @@ class Format(NamedTuple):
         """The columns that there are, and the others' keys: of -o their text stays, of -O nothing."""
         prefix, found, unknown = self.prefix, list[Column](), list[str]()
         for column in self.columns:
-            if column.key in keys:
-                found.append(column)
+            key = column.key.lower() if self.long else column.key
+            if key in keys:
+                found.append(column._replace(key=key))
                 continue
             unknown.append(column.key)
             text = "" if self.long else f"%{column.key}{column.suffix}"
@@ -77,7 +78,7 @@ def parse_long(text: str) -> Format:
         match = _LONG.fullmatch(part.strip())
         if match:
             name, right, width, suffix = match.groups()
-            columns.append(Column(name.lower(), int(width or DEFAULT_WIDTH), bool(right), suffix or ""))
+            columns.append(Column(name, int(width or DEFAULT_WIDTH), bool(right), suffix or ""))
     return Format("", columns, long=True)
 
 

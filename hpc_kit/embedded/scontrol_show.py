@@ -83,6 +83,8 @@ def odds(state: State, name: str, words: list[str]) -> int:
             print(f"JobId={job.job_id} {since} Nodes(COMPLETING)={fold(job.nodes)}")
     elif name == "wait_job":
         jobs = _find(state, words[0])
+        if not jobs[0].active:
+            raise Problem(f"scontrol: Problem running job {words[0]}")
         if jobs[0].state != "RUNNING":
             raise Problem("scontrol: error: Job is not running")
         print(f"scontrol: Nodes are ready for job {words[0]}", file=sys.stderr)

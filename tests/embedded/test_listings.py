@@ -137,7 +137,7 @@ def test_what_squeue_does_not_know_is_told_and_the_rest_shown(slurm: Slurm) -> N
     job_id = slurm.submit("true", "--hold", "-J", "held")
     for argv, shown, complaint in (
         (("-o", "%j %? %i"), f"held %? {job_id}\n", "Invalid job format specification: ?\n"),
-        (("-O", "name:5,nosuch,jobid:3"), f"held {job_id:<3}\n", "Invalid job format specification: nosuch\n"),
+        (("-O", "Name:5,NoSuch,jobid:3"), f"held {job_id:<3}\n", "Invalid job format specification: NoSuch\n"),
         (("-u", "nobody-of-that-name", "-o", "%j"), "", "Invalid user: nobody-of-that-name\n\n"),
     ):
         done = slurm.run("squeue", "-h", *argv)
@@ -240,6 +240,11 @@ def test_every_column_of_sacct_has_a_value(queue: Slurm) -> None:
 )
 def test_a_name_that_is_empty_ends_the_columns_of_sacct(queue: Slurm, columns: str, shown: str) -> None:
     assert queue.said("sacct", "-P", "-j", "1", "-X", "-o", columns).splitlines()[0] == shown
+
+
+def test_a_job_that_is_over_is_not_waited_for(slurm: Slurm) -> None:
+    job = slurm.ended(slurm.submit("true", "-o", "/dev/null")).job_id
+    assert slurm.refused("scontrol", "wait_job", str(job)) == (1, f"scontrol: Problem running job {job}\n")
 
 
 @pytest.mark.parametrize("entity", ["topology", "aliases", "burstbuffer", "bbstat", "dwstat", "federation"])
