@@ -62,6 +62,36 @@ def test_the_first_rank_to_fail_is_shown_and_gives_the_status(kit: Kit, project:
     assert "ValueError: bad batch" in kit("logs", "1").stdout
 
 
+HET = """
+command = ["bash", "-c", "{}"]
+
+[[component]]
+nodes = 1
+
+[[component]]
+nodes = 1
+ntasks_per_node = 2
+"""
+
+
+def test_a_heterogeneous_job_is_followed_listed_and_cancelled(kit: Kit, project: Path) -> None:
+    (project / "jobs/het.toml").write_text(HET.format("echo I am $SLURM_PROCID of $SLURM_NTASKS"))
+    done = kit("submit", "het")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 0  I am 0 of 3" in done.stdout.splitlines()
+    listed = kit("logs", "1", "--all").stdout.splitlines()
+    assert {f"   {rank}: I am {rank} of 3" for rank in range(3)} <= {*listed}
+    states = {entry["job_id"]: entry["state"] for entry in json.loads(kit("status", "1", "--json").stdout)}
+    assert states == {"1+0": "COMPLETED", "1+1": "COMPLETED"}
+
+    (project / "jobs/het.toml").write_text(HET.format("exec sleep 600"))
+    assert kit("submit", "het", "--no-wait").returncode == 0
+    assert kit("cancel", "3").returncode == 0
+    states = {entry["job_id"]: entry["state"] for entry in json.loads(kit("status", "3", "--json").stdout)}
+    assert states.keys() == {"3+0", "3+1"}
+    assert set(states.values()) <= {"CANCELLED", "COMPLETING"}
+
+
 def test_an_array_is_followed_to_the_end_of_its_last_element(kit: Kit, project: Path) -> None:
     program = "echo I am $SLURM_ARRAY_TASK_ID; exit $((SLURM_ARRAY_TASK_ID / 2 * 5))"
     done = kit("submit", "--array", "0-2", "--", "bash", "-c", program)

@@ -16,8 +16,8 @@ from tests.conftest import ROOT, need_library
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 LOADED = {name: files.load_job(name, root=ROOT) for name in places.names("jobs", ROOT)}
-JOBS = [name for name, job in LOADED.items() if "--steps" in job.command and not job.component]
-"""Those that train, and that the embedded Slurm can start; tests/cluster starts all on a real one."""
+JOBS = [name for name, job in LOADED.items() if "--steps" in job.command]
+"""Those that train; tests/cluster starts all on a real one."""
 
 FUNCTION = """
 import hpc_kit
