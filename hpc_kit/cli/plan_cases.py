@@ -33,7 +33,7 @@ def predict(cases: Path, output: Path) -> int:
     for one in without:
         click.echo(f"{one.case_id}: not predicted: {', '.join(one.notes)}", err=True)
     for note, ids in sorted(notes.items(), key=lambda pair: -len(pair[1])):
-        click.echo(f"taken for granted in {len(ids)} of {len(found)} runs{_named(ids, len(found))}: {note}", err=True)
+        click.echo(f"taken for granted in {len(ids)} of {len(found)} runs: {note}{_named(ids, len(found))}", err=True)
     click.echo(f"{len(found) - len(without)} of {len(found)} runs predicted: {output}")
     return 0
 

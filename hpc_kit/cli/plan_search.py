@@ -95,6 +95,9 @@ def _task(job: Job | None, given: Options, root: Path) -> tuple[Task, Target]:
         precision=given.precision,
         flash=given.flash,
     )
+    if task.precision == "bf16" and not found.machine.gpu.bf16:
+        task = structs.replace(task, precision="fp16")
+        notes.append(f"fp16, for {found.machine.gpu.name} has no bf16")
     return task, structs.replace(found, notes=(*found.notes, *notes))
 
 

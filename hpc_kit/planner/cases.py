@@ -45,11 +45,7 @@ def read(path: Path) -> list[dict[str, str]]:
         SpecError: It cannot be read, lacks a column, or names a case twice.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or ()
-            # A spreadsheet leaves lines of commas only.
-            rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
+        columns, rows = _table(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(
             f"cannot read {path}",
@@ -71,6 +67,19 @@ def read(path: Path) -> list[dict[str, str]]:
             raise SpecError(f"{path}, line {line}: case_id {row['case_id']} appears twice", remedy="keep one")
         seen.add(row["case_id"])
     return list(rows.values())
+
+
+def _table(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
+    """Columns, and rows by their line; separated by commas, semicolons or tabs."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        separator = max(",;\t", key=file.readline().count)
+        file.seek(0)
+        reader = csv.DictReader(file, delimiter=separator)
+        columns = [name.strip().lower() for name in reader.fieldnames or ()]
+        reader.fieldnames = columns
+        # A spreadsheet leaves lines of commas only.
+        rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
+    return columns, {line: {**row, "case_id": (row.get("case_id") or "").strip()} for line, row in rows.items()}
 
 
 def reported_memory(run: Run, rates: Rates) -> Memory:

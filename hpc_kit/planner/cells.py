@@ -113,6 +113,9 @@ class Cells:
             SpecError: It is known, and not modelled.
         """
         value = plain(self.text("precision"))
+        if "fp8" in value and value != "fp8":
+            self.assumed.append(f"precision '{self.text('precision')}' as fp8")
+            return "fp8"
         read = self.known if any(part in value for part in NO_PRECISION) else self.usual
         return read("precision", PRECISION, "bf16")
 

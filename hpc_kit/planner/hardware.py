@@ -164,6 +164,7 @@ def gpu(name: str, *, near: bool = False) -> Gpu:
         units=row["units"],
         generation=row["generation"],
         measured=row.get("measured", 0.8),
+        bf16=row.get("bf16", True),
     )
 
 

@@ -17,6 +17,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
         flops8: The same of 8-bit floating point; 0: it has none.
         measured: Share of `flops` that the best measured matrix product reaches.
         link: Bytes/s, each way, to the other GPUs of its node.
+        bf16: Whether it has matrix products of bfloat16.
         units: Multiprocessors: a matrix product runs in waves of this many tiles.
         generation: Which fitted constants hold.
     """
@@ -30,6 +31,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     generation: str
     flops8: float = 0.0
     measured: float = 0.8
+    bf16: bool = True
 
 
 class Machine(Struct, frozen=True, kw_only=True):

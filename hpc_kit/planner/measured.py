@@ -15,9 +15,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
+from hpc_kit.planner import hardware
 from hpc_kit.planner.constants import Rates
 from hpc_kit.planner.links import share_of_network
-from hpc_kit.planner.machine import Group, Machine
+from hpc_kit.planner.machine import Gpu, Group, Machine
 from hpc_kit.planner.straight import fit
 
 LIBRARY = "library"
@@ -69,6 +70,17 @@ def write(path: Path, measured: Measured) -> None:
         path.write_text(json.dumps(msgspec.to_builtins(measured), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
+
+
+def of_card(measured: Measured, card: Gpu) -> Measured:
+    """What of the numbers holds for a GPU: the links alone, where they were measured with another one."""
+    if not measured.gpu:
+        return measured
+    try:
+        same = hardware.gpu(measured.gpu, near=True).name == card.name
+    except SpecError:  # not in the table, and no more can be its description on the command line or in a cluster file
+        same = card.name not in hardware.names()
+    return measured if same else structs.replace(measured, gpu="", flops=None, bandwidth=None, memory=None)
 
 
 def apply(measured: Measured, machine: Machine, rates: Rates) -> tuple[Machine, Rates]:

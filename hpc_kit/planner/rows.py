@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import cast
 
@@ -11,7 +12,9 @@ from msgspec import Struct
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.planner import cells as words
 from hpc_kit.planner import hardware
+from hpc_kit.planner.arch import arch
 from hpc_kit.planner.cells import Cells
+from hpc_kit.planner.inside import joined
 from hpc_kit.planner.machine import GIB, Machine
 from hpc_kit.planner.model import Model
 from hpc_kit.planner.run import Recompute, Run
@@ -43,11 +46,12 @@ def case(row: Mapping[str, str]) -> Case:
 
 
 def _model(cells: Cells, framework: str, tp: int) -> Model:
-    arch = _arch(cells)
+    block = arch(cells)
     hidden = cells.count("hidden")
     # Where heads are not published they are taken to be 128 wide, as most are.
     heads = cells.count("heads", max(1, hidden // 128))
-    gated, gpt = arch not in {"gpt", "mpt", "nemotron"}, arch == "gpt"
+    gated, gpt = block not in {"gpt", "mpt", "nemotron"}, block == "gpt"
+    _check_heads(cells, hidden, heads, tp)
     vocab = cells.count("vocab", 51200)
     if framework in PADS_VOCABULARY:
         multiple = 128 * tp
@@ -71,16 +75,21 @@ def _model(cells: Cells, framework: str, tp: int) -> Model:
     )
 
 
-def _arch(cells: Cells) -> str:
-    """The kind of block; one that is not known is taken for a Llama's, a mixture of experts is refused."""
-    value = cells.text("arch", "llama")
-    if "moe" in value.lower() or words.plain(value).startswith("mixtral"):
-        raise SpecError(f"arch is '{value}': a mixture of experts is not modelled")
-    try:
-        return cells.known("arch", words.ARCH, "llama", say=False)
-    except SpecError:
-        cells.assumed.append(f"arch '{value}' as llama")
-        return "llama"
+def _check_heads(cells: Cells, hidden: int, heads: int, tp: int) -> None:
+    """Whether the numbers of heads go together, as far as the row says them.
+
+    Raises:
+        SpecError: They do not.
+    """
+    if not cells.text("heads"):
+        return
+    keys = cells.count("kv_heads", heads, say=False)
+    if hidden % heads:
+        raise SpecError(f"heads {heads} do not divide hidden {hidden}")
+    if heads % keys:
+        raise SpecError(f"kv_heads {keys} do not divide heads {heads}")
+    if heads % tp or (keys % tp and tp % keys):
+        raise SpecError(f"tp {tp} does not divide heads {heads}, kv_heads {keys}")
 
 
 def _framework(cells: Cells) -> str:
@@ -93,10 +102,9 @@ def _framework(cells: Cells) -> str:
 
 def fabric_of(notes: str) -> str:
     """The kind of network, where a row's notes name it."""
-    lower = notes.lower()
-    if "efa" in lower.replace("default", ""):
+    if re.search(r"\befa\b", notes, re.IGNORECASE):
         return "efa"
-    return "omnipath" if "omni-path" in lower else "infiniband"
+    return "omnipath" if re.search(r"\bomni[-_ ]?path\b|\bopa\b", notes, re.IGNORECASE) else "infiniband"
 
 
 def _machine(cells: Cells, gpus: int) -> Machine:
@@ -104,6 +112,7 @@ def _machine(cells: Cells, gpus: int) -> Machine:
     if other := hardware.taken_for(cells.text("gpu"), near=True):
         cells.assumed.append(other)
     usual = hardware.network(gpu) * 8 / 1e9
+    gpu = joined(gpu, cells)
     per_node = cells.count("gpus_per_node", 8)
     across = gpus > per_node
     if not gpu.memory:
@@ -165,13 +174,16 @@ def _run(cells: Cells) -> Run:
         raise SpecError("cpu_offload is not modelled")
     precision = cells.precision()
     framework = _framework(cells)
-    usual = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
     degrees = _degrees(cells, cells.count("layers", most=MOST_LAYERS))
     tp = degrees["tp"]
     batch, micro_batch = _batch(cells, degrees["dp"])
     machine = _machine(cells, math.prod(degrees.values()))
+    if precision == "bf16" and not machine.gpu.bf16:
+        cells.assumed.append(f"precision bf16 as fp16: {machine.gpu.name} has no bf16")
+        precision = "fp16"
     if precision == "fp8" and not machine.gpu.flops8:
         raise SpecError(f"precision is fp8, which {machine.gpu.name} has not")
+    usual = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
     run = Run(
         model=_model(cells, framework, tp),
         machine=machine,

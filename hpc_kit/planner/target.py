@@ -66,8 +66,11 @@ def target(
     rates = builtin(framework, machine.gpu.generation, machine.fabric)
     path = measurement or measured_file(cluster, root)
     if measurement is not None or path.exists():
-        machine, rates = measured.apply(measured.read(path), machine, rates)
-        notes = (*notes, f"measured numbers from {places.shown(path, root)}")
+        found = measured.read(path)
+        own = measured.of_card(found, machine.gpu)
+        machine, rates = measured.apply(own, machine, rates)
+        links = "" if own == found else f", the links alone: its GPU is {found.gpu}, not {machine.gpu.name}"
+        notes = (*notes, f"measured numbers from {places.shown(path, root)}{links}")
     return Target(machine, rates, notes)
 
 

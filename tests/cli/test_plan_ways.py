@@ -74,6 +74,24 @@ def test_tokens_a_sequence_of_a_long_model(kit: Kit, project: Path) -> None:
     assert "16384 tokens a sequence" in said and "taken for granted; the model" not in said
 
 
+def test_a_card_without_bf16(kit: Kit) -> None:
+    assert "note    fp16, for v100-32g has no bf16" in kit(*SMALL, "--gpu", "v100-32g").stdout
+
+
+def test_cases_are_named_and_never_overwritten(kit: Kit, project: Path) -> None:
+    from tests.planner.test_cases import ROW
+
+    rows = [ROW, {**ROW, "case_id": "two", "gpu": "a100"}]
+    text = "\n".join([";".join(ROW), *(";".join(row.values()) for row in rows)])
+    (project / "a.csv").write_text(text)
+    done = kit("plan", "--cases", "a.csv", "--output", "b.csv")
+    assert done.returncode == 0 and "taken for granted in 1 of 2 runs: fits: in the" in done.stderr
+    assert "(two)" in done.stderr
+    done = kit("plan", "--cases", "a.csv", "--output", "./jobs/../a.csv")
+    assert done.returncode == 2 and "is the file of --cases" in done.stderr
+    assert (project / "a.csv").read_text() == text
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [

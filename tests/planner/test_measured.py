@@ -18,6 +18,7 @@ from hpc_kit.planner.machine import Group
 from hpc_kit.planner.measure import fastest
 from hpc_kit.planner.plot import draw
 from hpc_kit.planner.search import Plan, distinct, search
+from hpc_kit.planner.target import target
 from hpc_kit.spec import files
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.layout import Model
@@ -95,6 +96,32 @@ def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
     machine, own = measured.apply(measured.read(path), hardware.machine("dgx-a100"), rates())
     assert machine.gpu.measured == pytest.approx(200 / 312) and machine.gpu.link == 1e11
     assert (machine.network, own.link, own.network) == (5e9, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("card", "gpu", "same"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-80g", True),
+        ("NVIDIA A100-SXM4-80GB", "A100", True),
+        ("NVIDIA A100-SXM4-80GB", "h100-80g", False),
+        ("NVIDIA A100-PCIE-40GB", "a100-80g", False),
+        ("NVIDIA A100-SXM4-80GB", "mine:memory=64,memory_tb=3.2,tflops=380,link=400", False),
+        ("Some Card 9", "mine:memory=64,memory_tb=3.2,tflops=380,link=400", True),
+        ("Some Card 9", "h100-80g", False),
+        ("cpu", "cpu", True),
+        ("cpu", "h100-80g", False),
+        ("", "h100-80g", True),  # links alone were measured
+    ],
+)
+def test_of_another_card_the_links_alone_are_taken(tmp_path: Path, card: str, gpu: str, same: bool) -> None:
+    found = measured.Measured(gpu=card, flops=2e14, bandwidth=1e12, memory=6e10, link=1e11)
+    kept = measured.of_card(found, hardware.gpu(gpu))
+    assert kept == (found if same else measured.Measured(link=1e11))
+    path = tmp_path / "x.json"
+    measured.write(path, found)
+    there = target("jz", tmp_path, framework="torch", gpu=gpu, measurement=path)
+    assert (there.machine.gpu.bandwidth == 1e12) == same and there.machine.gpu.link == 1e11
+    assert ("the links alone" in there.notes[-1]) != same
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"results": [{"ranks": 2}]}', "[]"])
