@@ -19,6 +19,9 @@ def main() -> NoReturn:
 
         leave(end.code)
         raise
+    except KeyboardInterrupt:
+        # Nobody was there yet to say anything of Ctrl-C, and nothing had begun.
+        raise SystemExit(130) from None
     finally:
         gc.freeze()
 

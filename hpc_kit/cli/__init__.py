@@ -65,9 +65,9 @@ def main() -> NoReturn:
             click.echo(f"  do     {error.ctx.command_path} --help", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as interrupt:
-        # Interrupted while sbatch was at work, a submission says that the job is queued, and how to end it.
-        if str(interrupt):
-            click.echo(f"hpc-kit: {interrupt}", err=True)
+        # Interrupted while sbatch was at work, a submission says that the job is queued; click wraps what it says.
+        if words := str(interrupt) or str(interrupt.__cause__ or ""):
+            click.echo(f"hpc-kit: {words}", err=True)
         sys.exit(130)
     except ReaderGoneError:
         # The reader (head, less) has what it wanted; Python must not complain about it while it ends.

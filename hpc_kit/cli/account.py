@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -57,17 +57,26 @@ def follow(
             else:
                 _tell(event, of_several=bool(elements), one_rank=ranks is not None and len(ranks) == 1)
     except KeyboardInterrupt:
-        click.echo(err=as_json)
         if as_json:
-            click.echo(f"job {run.job_id} goes on", err=True)
-        else:
-            for job_id in (run.job_id, *others):
-                line("", f"job {job_id} goes on")
-                next_steps(job_id, going=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+            click.echo(f"\njob {run.job_id} goes on", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        interrupted([run.job_id, *others])
     if as_json:
         return next((each.exit_status for each in _in_order(outcomes) if each.exit_status), 0)
     return conclude_array(run, outcomes) if elements else conclude(outcomes[0])
+
+
+def interrupted(ids: Sequence[str]) -> NoReturn:
+    """End by Ctrl-C, which jobs that are submitted do not: each, and what to type next.
+
+    Raises:
+        Exit: Always; its status is 130.
+    """
+    click.echo()
+    for job_id in ids:
+        line("", f"job {job_id} goes on")
+        next_steps(job_id, going=True)
+    raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def _in_order(outcomes: list[Outcome]) -> list[Outcome]:

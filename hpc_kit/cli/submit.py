@@ -76,19 +76,38 @@ def command(
     embedded = resolved[0].cluster.slurm == "embedded"
     if embedded:
         line("slurm", f"the embedded one: nodes {resolved[0].cluster.embedded.nodes} on this machine")
-    with _saved(resolved[0], save):
-        done = _send(requests, resolved, root, chain, standalone=standalone)
-    if not (embedded if wait is None else wait):
-        for sent in done:
-            account.next_steps(sent.job_id, going=True)
-        return 0
+    sent: list[Submission] = []
+    try:
+        with _saved(resolved[0], save):
+            _send(requests, resolved, root, chain, sent, standalone=standalone)
+        if not (embedded if wait is None else wait):
+            for new in sent:
+                account.next_steps(new.job_id, going=True)
+            return 0
+        return _follow(sent)
+    except KeyboardInterrupt as interrupt:
+        if ids := _ids(sent, interrupt):
+            account.interrupted(ids)
+        raise
+
+
+def _follow(sent: list[Submission]) -> int:
+    """Show the jobs to the end of the last; the status of the first that failed."""
     from hpc_kit.submit.runs import of_folder
 
-    ids = [each.job_id for each in done]
+    ids = [each.job_id for each in sent]
     statuses = [
-        account.follow(of_folder(each.run), each.access, others=ids[number:]) for number, each in enumerate(done, 1)
+        account.follow(of_folder(each.run), each.access, others=ids[number:]) for number, each in enumerate(sent, 1)
     ]
     return next((status for status in statuses if status), 0)
+
+
+def _ids(sent: list[Submission], interrupt: KeyboardInterrupt) -> list[str]:
+    """The jobs that are in the queue; of the last, Ctrl-C may have kept the news from being told."""
+    from hpc_kit.submit.handover import SubmitInterrupted
+
+    last = [interrupt.job_id] if isinstance(interrupt, SubmitInterrupted) else []
+    return list(dict.fromkeys([*(each.job_id for each in sent), *last]))
 
 
 def _check_together(requests: list[Request], chain: str | None, *, alone: bool) -> None:
@@ -101,36 +120,43 @@ def _check_together(requests: list[Request], chain: str | None, *, alone: bool) 
 
 
 def _send(
-    requests: list[Request], resolved: list[Resolved], root: Path, chain: str | None, *, standalone: bool
-) -> list[Submission]:
-    """Submit the jobs in order; where one is refused, those before it are named."""
+    requests: list[Request],
+    resolved: list[Resolved],
+    root: Path,
+    chain: str | None,
+    sent: list[Submission],
+    *,
+    standalone: bool,
+) -> None:
+    """Submit the jobs in order, each into `sent` as soon as it is taken; where one is refused, those are named."""
+    from hpc_kit.script.render import render_resolved
     from hpc_kit.submit import submission
     from hpc_kit.submit.chain import dependency
 
-    done: list[Submission] = []
-    for request, job in zip(requests, resolved, strict=True):
-        if chain is not None and done:
-            options = {**request.options, **dependency(chain, done[-1].job_id, job.job.resources.given())}
+    for number, (request, job) in enumerate(zip(requests, resolved, strict=True)):
+        after = ""
+        if chain is not None and sent:
+            options = {**request.options, **dependency(chain, sent[-1].job_id, job.job.resources.given())}
             job = job_of(structs.replace(request, options=options), root, sure=True)  # noqa: PLW2901 - the same, with what it waits for
-        after = f", {job.job.resources.dependency}" if chain is not None and done else ""
-        tell = partial(_tell_job, job=job, after=after)
+            after = f", {job.job.resources.dependency}"
+        text = render_resolved(job, standalone=standalone, root=root)
+        tell = partial(_tell_job, sent=sent, job=job, after=after)
         try:
-            sent = submission.send(job, root=root, standalone=standalone, command_line=sys.argv, taken=tell)
+            submission.send(job, text, root=root, command_line=sys.argv, taken=tell)
         except HpcKitError:
-            for earlier in done:
+            for earlier in sent[:number]:
                 line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
             raise
-        done.append(sent)
-    return done
 
 
-def _tell_job(sent: Submission, job: Resolved, after: str) -> None:
+def _tell_job(new: Submission, sent: list[Submission], job: Resolved, after: str) -> None:
     """A job that is in the queue, as soon as it is."""
-    for note in (*job.notes, *sent.notes):
+    sent.append(new)
+    for note in (*job.notes, *new.notes):
         line("note", note)
-    if sent.found_again:
-        line("note", f"job {sent.job_id} was taken when its answer was lost: it is not submitted a second time")
-    line("job", f"{sent.job_id} {describe(job)}{after}", right=account.shown(sent.run))
+    if new.found_again:
+        line("note", f"job {new.job_id} was taken when its answer was lost: it is not submitted a second time")
+    line("job", f"{new.job_id} {describe(job)}{after}", right=account.shown(new.run))
 
 
 @contextmanager

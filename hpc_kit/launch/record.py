@@ -12,10 +12,10 @@ from msgspec import structs
 from hpc_kit.errors import HostlistError
 from hpc_kit.run_files import END, RECORD, SUMMARY, claim_first_failure, write_whole
 from hpc_kit.slurm.nodelist import fold
+from hpc_kit.submit.draft import draft
 from hpc_kit.submit.provenance import Git
 from hpc_kit.submit.record import RecordEnd, RecordFailure, encode, finish
 from hpc_kit.submit.staging import LATEST, point, unwritable, with_code
-from hpc_kit.submit.submission import draft
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

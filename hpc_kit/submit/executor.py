@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -164,16 +165,15 @@ class Executor(SlurmExecutor):
         return structs.replace(resolved, job=structs.replace(resolved.job, command=tuple(shlex.split(command))))
 
     def _submit_command(self, command: str) -> FunctionJob[Any]:
-        return self._send(self._calling(command), None)
+        return self._send(self._calling(command), Pickles(str(self.folder), (), array=False))
 
-    def _send(self, resolved: Resolved, pickles: Pickles | None) -> FunctionJob[Any]:
+    def _send(self, resolved: Resolved, pickles: Pickles) -> FunctionJob[Any]:
         """Render, hand to sbatch, record; submitit's own would leave the environment of a surrounding job in."""
         text = render_resolved(resolved, root=self.root)
         try:
-            done = send(resolved, root=self.root, text=text, command_line=sys.argv, allow_ids=True, pickles=pickles)
+            done = send(resolved, text, root=self.root, command_line=sys.argv, pickles=pickles)
         except BaseException:
-            if pickles is not None:
-                pickles.drop()
+            pickles.drop()
             raise
         job = self._handle(done, done.job_id, resolved)
         make_folder(job.paths.folder, mode=0o700)
@@ -227,17 +227,18 @@ class Executor(SlurmExecutor):
         # Arguments may hold what is nobody else's business.
         make_folder(folder, mode=0o700)
         pickles: list[Path] = []
-        for delayed in submissions:
-            pickles.append(folder / f"{uuid.uuid4().hex}.pkl")
-            delayed.set_timeout(minutes, self.max_num_timeout)
-            delayed.dump(pickles[-1])
-            size = pickles[-1].stat().st_size / 1024**3
-            if size * len(submissions) > self.max_pickle_size_gb:
-                for pickle in pickles:
-                    pickle.unlink()
-                raise SpecError(
-                    "the function and its arguments are too large to be pickled",
-                    found=f"{len(submissions)} x {size:.2f} GB; max_pickle_size_gb = {self.max_pickle_size_gb:g}",
-                    remedy="pass the path of the data instead of the data, or raise max_pickle_size_gb",
-                )
+        with ExitStack() as undo:
+            for delayed in submissions:
+                pickles.append(folder / f"{uuid.uuid4().hex}.pkl")
+                undo.callback(pickles[-1].unlink, missing_ok=True)
+                delayed.set_timeout(minutes, self.max_num_timeout)
+                delayed.dump(pickles[-1])
+                size = pickles[-1].stat().st_size / 1024**3
+                if size * len(submissions) > self.max_pickle_size_gb:
+                    raise SpecError(
+                        "the function and its arguments are too large to be pickled",
+                        found=f"{len(submissions)} x {size:.2f} GB; max_pickle_size_gb = {self.max_pickle_size_gb:g}",
+                        remedy="pass the path of the data instead of the data, or raise max_pickle_size_gb",
+                    )
+            undo.pop_all()
         return pickles

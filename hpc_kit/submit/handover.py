@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submit.access import Access
+    from hpc_kit.submit.ends import Ends
 
 SBATCH_SECONDS = 300.0
 """Sbatch itself tries for minutes to reach a busy controller."""
@@ -59,7 +60,9 @@ class SubmitInterrupted(KeyboardInterrupt):
         self.job_id = job_id
 
 
-def hand_over(resolved: Resolved, script: Path, access: Access, cwd: Path, meanwhile: Callable[[], object]) -> Answer:
+def hand_over(
+    resolved: Resolved, script: Path, access: Access, cwd: Path, meanwhile: Callable[[], object], ends: Ends
+) -> Answer:
     """Give a script to sbatch.
 
     Args:
@@ -68,6 +71,7 @@ def hand_over(resolved: Resolved, script: Path, access: Access, cwd: Path, meanw
         access: The Slurm, with the environment for sbatch.
         cwd: Where sbatch runs, and so where the job does unless it says otherwise.
         meanwhile: What to import while sbatch is at work.
+        ends: Held: between the start of sbatch and its answer none of them may be lost.
 
     Raises:
         SubmitRefused: Sbatch took no job.
@@ -75,27 +79,38 @@ def hand_over(resolved: Resolved, script: Path, access: Access, cwd: Path, meanw
         SlurmUnavailable: It could not be asked.
     """
     process = _start(["sbatch", str(script)], access.environ, cwd)
-    interrupted = False
     try:
-        with suppress(ImportError):
-            meanwhile()
-        out, err = process.communicate(timeout=SBATCH_SECONDS)
-    except subprocess.TimeoutExpired:
-        out, err = _kill(process)
-    except KeyboardInterrupt:
-        # sbatch has its own session, so it goes on, and takes well under a second.
-        interrupted = True
-        out, err = _finish(process)
+        out, err, interrupted = _answer(process, meanwhile, ends)
     except BaseException:
         _kill(process)
         raise
     code = process.poll()
     answer = Completed(("sbatch", str(script)), -signal.SIGKILL if code is None else code, out, err)
-    told = _told(answer) or _without_id(answer, resolved, script, access)
+    told = _told(answer) or _without_id(answer, resolved, script, access, ends)
     return told._replace(interrupted=interrupted)
 
 
-def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access) -> Answer:
+def _answer(process: subprocess.Popen[str], meanwhile: Callable[[], object], ends: Ends) -> tuple[str, str, bool]:
+    """What sbatch says, and whether Ctrl-C came meanwhile."""
+    try:
+        if not ends.heard:
+            with ends.heard_at_once():
+                with suppress(ImportError):
+                    meanwhile()
+                return *process.communicate(timeout=SBATCH_SECONDS), False
+    except subprocess.TimeoutExpired:
+        return *_kill(process), False
+    except KeyboardInterrupt:
+        pass
+    # sbatch has its own session, so it goes on, and takes well under a second; a second Ctrl-C does not wait for it.
+    try:
+        with ends.heard_at_once():
+            return *process.communicate(timeout=INTERRUPTED_SECONDS), True
+    except (KeyboardInterrupt, subprocess.TimeoutExpired):
+        return *_kill(process), True
+
+
+def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access, ends: Ends) -> Answer:
     """The job of an answer that was lost on its way, or the error."""
     from hpc_kit.submit.lost import look
     from hpc_kit.submit.refusals import LOST, own_words, refusal
@@ -103,7 +118,8 @@ def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Acc
     if answer.returncode > 0 and not LOST.search(own_words(answer)):
         raise refusal(resolved, access, answer)
     try:
-        found = look(script, access)
+        with ends.heard_at_once():
+            found = look(script, access)
     except KeyboardInterrupt:
         # Whoever does not want to wait leaves behind what finds the job later.
         found = None
@@ -131,14 +147,6 @@ def _start(argv: list[str], environ: Mapping[str, str], cwd: Path) -> subprocess
             found=f"{error.filename}: {error.strerror}",
             remedy="run this on a login node, or add --cluster local for the embedded Slurm",
         ) from error
-
-
-def _finish(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """After Ctrl-C: its answer if it comes soon; a second Ctrl-C does not wait for it."""
-    try:
-        return process.communicate(timeout=INTERRUPTED_SECONDS)
-    except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        return _kill(process)
 
 
 def _kill(process: subprocess.Popen[str]) -> tuple[str, str]:

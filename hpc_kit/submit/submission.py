@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import os
 import sys
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit import __version__
 from hpc_kit.script.render import render_resolved, resolved_of
 from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.input_variables import without_overrides
-from hpc_kit.slurm.user import user_name
 from hpc_kit.spec.degrees import machine_too_small
 from hpc_kit.spec.places import current_folder
 from hpc_kit.submit import handover, whose
 from hpc_kit.submit.access import Access, access_of, version_of
+from hpc_kit.submit.draft import draft
 from hpc_kit.submit.ends import obeyed_later
-from hpc_kit.submit.logs import base_folder, logs_of, make_log_folders, remove_folders
+from hpc_kit.submit.logs import base_folder, make_log_folders, remove_folders
 from hpc_kit.submit.pickles import deliver
-from hpc_kit.submit.provenance import Git, GitState, kept_environment, kept_words, packages
-from hpc_kit.submit.record import Record, RecordLogs
+from hpc_kit.submit.provenance import Git, GitState
 from hpc_kit.submit.staging import STAGING, Staging
 
 if TYPE_CHECKING:
@@ -33,8 +30,8 @@ if TYPE_CHECKING:
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import Resolved
+    from hpc_kit.submit.ends import Ends
     from hpc_kit.submit.job import ScriptJob
-    from hpc_kit.submit.logs import Logs
     from hpc_kit.submit.pickles import Pickles
 
 
@@ -91,8 +88,8 @@ def submit_resolved(
     # submitit takes as long to import as all else does: it comes while sbatch is at work.
     done = send(
         resolved,
+        render_resolved(resolved, standalone=standalone, root=root),
         root=root,
-        standalone=standalone,
         command_line=sys.argv if command_line is None else command_line,
         environ=environ,
         meanwhile=lambda: import_module("hpc_kit.submit.job"),
@@ -120,16 +117,13 @@ class Submission(NamedTuple):
     """What was left out of the environment for it."""
 
 
-@obeyed_later()
 def send(
     resolved: Resolved,
+    text: str,
     *,
     root: Path,
-    standalone: bool = False,
     command_line: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
-    text: str | None = None,
-    allow_ids: bool = False,
     pickles: Pickles | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     taken: Callable[[Submission], object] = lambda _: None,
@@ -138,12 +132,10 @@ def send(
 
     Args:
         resolved: The job.
+        text: Its script.
         root: The user's project: sbatch runs there.
-        standalone: Need no hpc_kit on the nodes.
         command_line: What the user typed, for the record.
         environ: The environment to submit from (default: this process's).
-        text: The script, where it is rendered already.
-        allow_ids: See `make_log_folders`.
         pickles: Functions that the job is to call; of those that no job gets, the caller disposes.
         meanwhile: What to import while sbatch is at work.
         taken: Told of the job as soon as there is one; git, which may take seconds, is waited for behind it.
@@ -159,64 +151,95 @@ def send(
     SIGTERM and SIGHUP end this process when that is done.
     """
     root = root.absolute()
-    if text is None:
-        text = render_resolved(resolved, standalone=standalone, root=root)
-    access = access_of(resolved.cluster, environ)
-    access.require(resolved.cluster.name)
-    environ, notes = without_overrides(clean_environ(access.environ), text)
-    recipient = whose.recipient(resolved.job.resources.clusters, environ, access)
-    made = make_log_folders(resolved, root, allow_ids=allow_ids)
-    folder = base_folder(resolved, root) / resolved.log_folder
-    if job_id := _settled(folder, text, access, repeat=not allow_ids):
-        done = Submission(job_id, folder / job_id, access, found_again=True)
-        taken(done)
-        return done
-    git = Git(root, resolved.cluster.runs)
-    try:
-        version = str(version_of(resolved.cluster, access.environ, here=True) or "") or None
-        record = draft(resolved, root, command_line, environ, version=version, recipient=recipient)
-        staging = Staging(folder, text, record, pickles)
-    except BaseException:
-        git.stop()
-        remove_folders(made)
-        raise
-    try:
-        asked = access._replace(environ=whose.with_own_ids(folder, environ, access))
-        answer = handover.hand_over(resolved, staging.script, asked, root, meanwhile)
-    except (handover.AnswerLost, KeyboardInterrupt):
-        # The job may be there: its record stays where it is until that is known.
-        staging.lose(_code(git)[0])
-        raise
-    except BaseException:
-        git.stop()
-        staging.drop()
-        remove_folders(made)
-        raise
-    staging.record = structs.replace(record, slurm_cluster=answer.cluster or recipient)
-    done = Submission(answer.job_id, folder / answer.job_id, access.at(answer.cluster), notes=notes)
-    if _keep(done, staging, git, taken) or answer.interrupted:
+    with obeyed_later() as ends, ExitStack() as undo:
+        ready = _prepare(resolved, text, root, command_line, environ, pickles, undo)
+        if isinstance(ready, Submission):
+            undo.pop_all()
+            taken(ready)
+            return ready
+        ends.hold()
+        try:
+            answer = handover.hand_over(resolved, ready.staging.script, ready.asked, root, meanwhile, ends)
+        except (handover.AnswerLost, KeyboardInterrupt):
+            # The job may be there: its record stays where it is until that is known.
+            undo.pop_all()
+            ready.staging.lose(_code(ready.git, ends)[0])
+            raise
+        undo.pop_all()
+        done, stopped = _keep(answer, ready, taken, ends)
+    if ends.heard or stopped or answer.interrupted:
         raise handover.SubmitInterrupted(answer.job_id)
     return done
 
 
-def _keep(done: Submission, staging: Staging, git: Git, taken: Callable[[Submission], object]) -> bool:
+class _Ready(NamedTuple):
+    """A submission that nobody but this process knows of yet."""
+
+    staging: Staging
+    git: Git
+    access: Access
+    asked: Access
+    """The same with the environment for sbatch."""
+
+    recipient: str | None
+    notes: tuple[str, ...]
+
+
+def _prepare(
+    resolved: Resolved,
+    text: str,
+    root: Path,
+    command_line: Sequence[str],
+    environ: Mapping[str, str] | None,
+    pickles: Pickles | None,
+    undo: ExitStack,
+) -> _Ready | Submission:
+    """Write all that can be written while there is no job; or the job that an earlier submission was found to be."""
+    access = access_of(resolved.cluster, environ)
+    access.require(resolved.cluster.name)
+    environ, notes = without_overrides(clean_environ(access.environ), text)
+    recipient = whose.recipient(resolved.job.resources.clusters, environ, access)
+    # The folders of functions are named by the job's id; and the same script is not the same call.
+    of_functions = pickles is not None
+    undo.callback(remove_folders, make_log_folders(resolved, root, allow_ids=of_functions))
+    folder = base_folder(resolved, root) / resolved.log_folder
+    if job_id := _settled(folder, text, access, repeat=not of_functions):
+        return Submission(job_id, folder / job_id, access, found_again=True)
+    git = Git(root, resolved.cluster.runs)
+    undo.callback(git.stop)
+    version = str(version_of(resolved.cluster, access.environ, here=True) or "") or None
+    record = draft(resolved, root, command_line, environ, version=version, recipient=recipient)
+    staging = Staging(folder, text, record, pickles)
+    undo.callback(staging.drop)
+    asked = access._replace(environ=whose.with_own_ids(folder, environ, access))
+    return _Ready(staging, git, access, asked, recipient, notes)
+
+
+def _keep(
+    answer: handover.Answer, ready: _Ready, taken: Callable[[Submission], object], ends: Ends
+) -> tuple[Submission, bool]:
     """Leave the record of a job that is in the queue, however its news are taken; whether Ctrl-C came meanwhile."""
-    stopped = late = False
+    staging, stopped = ready.staging, False
+    staging.record = structs.replace(staging.record, slurm_cluster=answer.cluster or ready.recipient)
+    run = staging.folder / answer.job_id
+    done = Submission(answer.job_id, run, ready.access.at(answer.cluster), notes=ready.notes)
     try:
         deliver(staging.own, done.job_id)
-        taken(done)
+        with ends.heard_at_once():
+            taken(done)
     except KeyboardInterrupt:
         stopped = True
     finally:
-        code, late = _code(git)
+        code, late = _code(ready.git, ends)
         staging.keep(done.job_id, code)
-    return stopped or late
+    return done, stopped or late
 
 
-def _code(git: Git) -> tuple[GitState, bool]:
+def _code(git: Git, ends: Ends) -> tuple[GitState, bool]:
     """What git says; Ctrl-C meanwhile costs that alone, and is told."""
     try:
-        return git.state(), False
+        with ends.heard_at_once():
+            return git.state(), False
     except KeyboardInterrupt:
         git.stop()
         return GitState(note="git was not waited for: Ctrl-C"), True
@@ -229,54 +252,3 @@ def _settled(folder: Path, text: str, access: Access, *, repeat: bool) -> str | 
     from hpc_kit.submit.lost import settle
 
     return settle(folder, text, access, repeat=repeat)
-
-
-def draft(
-    resolved: Resolved,
-    root: Path,
-    command_line: Sequence[str],
-    environ: Mapping[str, str],
-    *,
-    slurm: str | None = None,
-    version: str | None = None,
-    recipient: str | None = None,
-) -> Record:
-    """What is known of a run before it has an id.
-
-    Args:
-        resolved: The job.
-        root: The user's project.
-        command_line: What the user typed.
-        environ: The environment that it is started from.
-        slurm: What runs it (default: the cluster's Slurm).
-        version: The release of that Slurm.
-        recipient: Slurm's own name for the cluster.
-    """
-    return Record(
-        job_name=resolved.job.name,
-        submitted=dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
-        cluster=resolved.cluster.name,
-        slurm=slurm or resolved.cluster.slurm,
-        slurm_version=version,
-        slurm_cluster=recipient,
-        host=os.uname().nodename,
-        user=user_name(),
-        cwd=str(current_folder()),
-        root=str(root),
-        command_line=kept_words(command_line),
-        hpc_kit=__version__,
-        python_version=sys.version.split()[0],
-        logs=_relative(logs_of(resolved, root), base_folder(resolved, root) / resolved.log_folder),
-        resolved=resolved,
-        packages=packages(resolved.python, root),
-        environment=kept_environment(environ),
-    )
-
-
-def _relative(logs: Logs, folder: Path) -> RecordLogs:
-    """Names inside the folder of the runs without it: a project that is moved keeps its logs."""
-    from hpc_kit.script.context import pattern
-
-    inside = pattern(str(folder)) + "/"
-    names = {name: value and value.removeprefix(inside) for name, value in logs._asdict().items()}
-    return RecordLogs(**names)

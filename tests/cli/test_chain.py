@@ -10,6 +10,7 @@ from hpc_kit.cli import root
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.script.render import render
 from hpc_kit.submit.chain import KINDS
+from tests.cli.conftest import Kit
 from tests.slurm.oracle import sbatch_defined_options
 from tests.submit.fake import FakeSlurm
 
@@ -97,3 +98,19 @@ def test_when_and_where_it_may_start_is_sbatchs_own_affair(project: Path) -> Non
         "reservation": "training", "qos": "high", "constraint": "a100&nvlink", "dependency": "afterok:12,singleton",
     }  # fmt: skip
     assert "begin" in told
+
+
+@pytest.mark.parametrize("number", [12, 13])
+def test_ctrl_c_at_a_job_of_a_chain_names_those_that_are_in_the_queue(
+    jobs: FakeSlurm, kit: Kit, project: Path, number: int
+) -> None:
+    jobs.says("sbatch.hook", f'[ "$(cat "$FAKE/last" 2>/dev/null || echo 11)" = {number - 1} ] && kill -INT $PPID')
+    done = kit("submit", "a", "b", "c", "--chain")
+    assert (done.returncode, done.stderr) == (130, "")
+    ids = [str(each) for each in range(12, number + 1)]
+    lines = done.stdout.splitlines()
+    assert [line.strip() for line in lines if "goes on" in line] == [f"job {each} goes on" for each in ids]
+    cancels = [line.partition(" cancel ")[2] for line in lines if line.startswith("cancel  ")]
+    assert cancels == [f"{each} --cluster fake" for each in ids]
+    assert sorted(path.parent.name for path in project.glob("runs/*/1?/record.json")) == ids
+    assert (jobs.folder / "last").read_text() == f"{number}\n"

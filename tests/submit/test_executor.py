@@ -219,6 +219,16 @@ def test_a_function_too_large_to_pickle_is_refused(slurm: FakeSlurm, project: Pa
     assert list((project / "pickles").iterdir()) == []
 
 
+def test_where_one_of_several_cannot_be_pickled_the_others_arguments_are_not_left(
+    slurm: FakeSlurm, project: Path
+) -> None:
+    executor = Executor(job="job", folder="pickles", cluster="fake")
+    with pytest.raises(TypeError, match="pickle"):
+        executor.map_array(functions.add, [1, 2, threading.Lock()], [1, 2, 3])
+    assert list((project / "pickles").iterdir()) == []
+    assert not (slurm.folder / "last").exists()
+
+
 def test_another_way_to_start_python_is_taken_word_by_word(slurm: FakeSlurm) -> None:
     python = "apptainer exec 'my image.sif' python"
     Executor(job="job", folder="pickles", cluster="fake", python=python).submit(functions.add, 1, 1)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import pytest
 import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
 from hpc_kit.run_files import write_whole
-from hpc_kit.script.render import render
+from hpc_kit.script.render import render, render_resolved
 from hpc_kit.spec import files
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.submit import handover, lost, provenance, staging, submission
 from hpc_kit.submit.access import Access
 from hpc_kit.submit.ends import obeyed_later
 from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
+from hpc_kit.submit.record import encode
 from hpc_kit.submit.staging import STAGING
 from hpc_kit.submit.submission import submit
 from tests.submit.fake import FakeSlurm
@@ -111,7 +113,8 @@ def test_what_the_script_says_holds_against_the_users_defaults_for_sbatch(
     defaults = {"SBATCH_PARTITION": "debug", "SBATCH_OUTPUT": "/x", "SBATCH_WAIT": "", "SBATCH_QOS": "low"}
     for name, value in defaults.items():
         monkeypatch.setenv(name, value)
-    done = submission.send(resolve(files.load("job", "fake", set={"resources.partition": "gpu"})), root=project)
+    resolved = resolve(files.load("job", "fake", set={"resources.partition": "gpu"}))
+    done = submission.send(resolved, render_resolved(resolved, root=project), root=project)
     assert {name for name in slurm.sbatch_environ() if name in defaults} == {"SBATCH_QOS"}
     assert done.notes == (
         "left out SBATCH_OUTPUT=/x of the environment: the script says --output=runs/job/%j.log",
@@ -585,6 +588,65 @@ def test_ctrl_c_while_sbatch_works_loses_no_job(slurm: FakeSlurm, project: Path,
     assert (project / "runs/job/12/record.json").is_file()
 
 
+def ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def behind(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with Ctrl-C before it returns."""
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        result = call(*arguments, **named)
+        ctrl_c()
+        return result
+
+    return called
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (handover, "_start"),  # sbatch runs, and nobody holds its handle yet
+        (handover, "hand_over"),
+        (submission, "deliver"),
+        (provenance.Git, "state"),
+        (staging, "_set_aside"),
+        (staging, "point"),
+        (staging, "_move"),
+    ],
+)
+def test_ctrl_c_at_any_moment_behind_the_start_of_sbatch_keeps_the_record_and_is_told(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+) -> None:
+    monkeypatch.setattr(place, name, behind(getattr(place, name)))
+    with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
+        submit("job", "fake")
+    assert record_of(project / "runs/job/12")["job_id"] == "12"
+    assert not list((project / "runs/job").glob(f"{STAGING}*"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_sbatch_is_started_submits_nothing(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "encode", behind(encode))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        submit("job", "fake")
+    assert not isinstance(stopped.value, SubmitInterrupted)
+    assert not (project / "runs").exists()
+    assert not (slurm.folder / "last").exists()
+
+
+def test_a_second_ctrl_c_gives_up_an_sbatch_that_hangs(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.says("sbatch.hook", "kill -INT $PPID; while sleep 0.1; do kill -INT $PPID; done")
+    with pytest.raises(AnswerLost, match="did not tell whether it took job"):
+        submit("job", "fake")
+    (own,) = (project / "runs/job").glob(f"{STAGING}*")
+    assert staging.is_lost(own)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_closed_terminal_while_sbatch_works_loses_no_record(slurm: FakeSlurm, project: Path, number: int) -> None:
     slurm.says("sbatch.hook", f"kill -{int(number)} $PPID; sleep 0.5\n")
@@ -628,6 +690,7 @@ def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolved = resolve(files.load("job", "fake"))
+    text = render_resolved(resolved, root=project)
     told: list[str] = []
 
     def state(git: provenance.Git) -> provenance.GitState:
@@ -636,10 +699,10 @@ def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
         return provenance.GitState()
 
     monkeypatch.setattr(provenance.Git, "state", state)
-    submission.send(resolved, root=project, taken=lambda done: told.append(done.job_id))
+    submission.send(resolved, text, root=project, taken=lambda done: told.append(done.job_id))
     assert told == ["12", "git"]
     with pytest.raises(SubmitInterrupted, match="job 13"):
-        submission.send(resolved, root=project, taken=interrupt)
+        submission.send(resolved, text, root=project, taken=interrupt)
     assert record_of(project / "runs/job/13")["job_id"] == "13"
 
 
