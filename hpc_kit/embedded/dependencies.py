@@ -75,8 +75,8 @@ def _singleton(state: State, job: Job) -> Verdict:
     ahead = "state = 'RUNNING' OR completing OR (state = 'PENDING' AND job_id < ?)"
     same = f"name = ? AND uid = ? AND job_id != ? AND ({ahead})"
     others = state.jobs(same, (job.name, job.uid, job.job_id, job.job_id))
-    own_array = [other for other in others if job.array_job_id is None or other.array_job_id != job.array_job_id]
-    return Verdict.OPEN if own_array else Verdict.MET
+    apart = [other for other in others if job.array_job_id is None or other.array_job_id != job.array_job_id]
+    return Verdict.OPEN if any(other.leader != job.leader for other in apart) else Verdict.MET
 
 
 def _judge(state: State, job: Job, condition: Condition, wanted: DependsOn, now: float) -> tuple[Verdict, float]:

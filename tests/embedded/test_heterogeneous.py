@@ -5,13 +5,15 @@ What is expected here is what Slurm 22.05 was seen to do; tests/conformance asks
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpc_kit.embedded import srun_components
+from hpc_kit.embedded import processes, srun_components
 from hpc_kit.embedded.database import connect
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.scancel import PART_OF_WHOLE
@@ -157,6 +159,30 @@ def test_a_requeued_job_comes_back_whole(slurm: Slurm) -> None:
     slurm.ended(job_id)
     ends_ = [slurm.job(job_id + number) for number in (0, 1)]
     assert [(job.state, job.restart_count, job.attempt) for job in ends_] == [("COMPLETED", 1, 2)] * 2
+
+
+def test_a_job_that_has_lost_its_supervisor_comes_back_whole(slurm: Slurm) -> None:
+    body = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0; srun --het-group=0,1 sh -c "touch began-$SLURM_PROCID; sleep 1000"'
+    job_id = slurm.submit(body, "-n1", ":", "-n1")
+    wait_for((slurm.folder / "began-0").exists)
+    os.kill(processes.pid_of(slurm.job(job_id).supervisor), signal.SIGKILL)
+    slurm.ended(job_id)
+    found = [slurm.job(job_id + number) for number in (0, 1)]
+    assert [(job.state, job.restart_count) for job in found] == [("COMPLETED", 1)] * 2
+
+
+def test_a_job_that_is_to_be_alone_does_not_wait_for_its_own_components(slurm: Slurm) -> None:
+    job_id = slurm.submit("true", "-d", "singleton", "-n1", ":", "-n1")
+    assert slurm.ended(job_id).state == "COMPLETED"
+
+
+def test_the_end_of_salloc_ends_all_components(slurm: Slurm) -> None:
+    holder = slurm.start("salloc", "-n1", ":", "-n1", "sleep", "1000")
+    wait_for(lambda: slurm.said("squeue", "-h", "-t", "R").count("+") == 2 or None)
+    holder.kill()
+    holder.communicate()
+    assert not slurm.ended(1).active
+    assert not slurm.job(2).active
 
 
 def test_a_held_component_holds_the_whole(slurm: Slurm) -> None:
