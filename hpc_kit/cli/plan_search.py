@@ -60,7 +60,7 @@ def plan(name: str | None, given: Options, program: tuple[str, ...]) -> int:
 
         draw(found.shown, given.plot, task.machine.gpu.memory)
     if given.write is not None:
-        plan_write.write(answer, _program(job, program), given.write, tokens)
+        plan_write.write(answer, job, program, given.write, tokens)
     return 0
 
 
@@ -68,13 +68,6 @@ def _job(name: str | None, root: Path) -> Job | None:
     from hpc_kit.spec import files
 
     return None if name is None else files.load_job(name, root=root)
-
-
-def _program(job: Job | None, program: tuple[str, ...]) -> Job | None:
-    """The job whose program a plan is written for; None: none that the user has named."""
-    from hpc_kit.cli.request import adhoc
-
-    return job or (adhoc(program) if program else None)
 
 
 def _task(job: Job | None, given: Options, root: Path) -> tuple[Task, Target]:

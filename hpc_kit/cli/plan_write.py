@@ -27,21 +27,30 @@ def refuse(path: Path) -> None:
     check_new(path, OPTION)
 
 
-def write(answer: Answer, base: Job | None, path: Path, tokens: float) -> None:
+def write(answer: Answer, named: Job | None, program: tuple[str, ...], path: Path, tokens: float) -> None:
     """Write the first plan for the user's program, or the first that one of jobs/train can do.
+
+    Args:
+        answer: The plans.
+        named: The job that was planned, whose program comes first.
+        program: The program behind `--`, in place of all others.
+        path: The new job file.
+        tokens: To train on.
 
     Raises:
         SpecError: None of these can do any.
     """
+    from hpc_kit.cli.request import adhoc
     from hpc_kit.planner.jobfile import job
     from hpc_kit.planner.jobmodel import shipped
     from hpc_kit.spec.write import save_job
 
+    base = named or (adhoc(program) if program else None)
     if base is not None and not shipped(base):
         save_job(job(answer.plans[0], base, path.stem), path, OPTION)
         _say_limit(answer.plans[0], base, path, tokens)
     else:
-        _write_shipped(answer, path)
+        _write_shipped(answer, base, path, only=bool(program))
     click.echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
 
 
@@ -60,24 +69,25 @@ def _say_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     )
 
 
-def _write_shipped(answer: Answer, path: Path) -> None:
+def _write_shipped(answer: Answer, base: Job | None, path: Path, *, only: bool) -> None:
     from hpc_kit.planner import programs
     from hpc_kit.planner.jobfile import job
     from hpc_kit.planner.search import shown
     from hpc_kit.spec.write import save_job
 
     best, root = answer.plans[0], Path.cwd()
-    found = programs.first(answer.plans, root)
+    found = programs.first(answer.plans, root, base, only=only)
+    who = base.command[1] if base is not None and only else "no program of jobs/train"
     if found is None:
         raise SpecError(
-            "no program of jobs/train can do any of these layouts",
+            f"{who} can do {'none' if only else 'any'} of these layouts",
             found=f"{shown(best.run)}, {best.run.precision}, and {len(answer.plans) - 1} others",
             remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
         )
     if found.place > 1:
         more = found.plan.time.total / best.time.total - 1
         click.echo(
-            f"no program of jobs/train can do the first layout, {shown(best.run)};\n"
+            f"{who} can{'not' if only else ''} do the first layout, {shown(best.run)};\n"
             f"written is number {found.place} of {len(answer.plans)}, {shown(found.plan.run)}: "
             f"{found.plan.time.total:.4g} s a step, {more:.1%} more",
             err=True,
@@ -85,10 +95,12 @@ def _write_shipped(answer: Answer, path: Path) -> None:
     steps = programs.steps(found.base, root)
     made = job(found.plan, found.base, path.stem, steps=steps)
     save_job(made, path, OPTION)
-    click.echo(
-        f"its command is that of job {found.name}: name your own behind --, or edit {path};\n"
-        f"its model has {made.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
-        f"it is not {best.run.model.name};\n"
-        f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s",
-        err=True,
-    )
+    lines = [] if only else [f"its command is that of job {found.name}: name your own behind --, or edit {path}"]
+    if made.model.parameters != best.run.model.parameters:
+        lines.append(
+            f"its model has {made.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
+            f"it is not {best.run.model.name}"
+        )
+    if steps is not None:
+        lines.append(f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s")
+    click.echo(";\n".join(lines), err=True)

@@ -43,8 +43,8 @@ FRAMEWORK = {
 """What each of these cells can say, and other spellings of it; case, `-`, `_`, `.` and blanks do not count."""
 
 FLAGS = {
-    **dict.fromkeys(("true", "yes", "1", "1.0", "on"), True),
-    **dict.fromkeys(("false", "no", "0", "0.0", "off", "none"), False),
+    **dict.fromkeys(("true", "yes", "t", "y", "1", "1.0", "on"), True),
+    **dict.fromkeys(("false", "no", "f", "n", "0", "0.0", "off", "none"), False),
 }
 
 

@@ -20,7 +20,7 @@ from hpc_kit.spec.resources import GPU_COUNTS, Resources
 
 MARGIN = 2.0
 """A written time limit over the predicted time of its steps: an overrun loses the job, a long limit only some time."""
-START = 600.0
+START = 300.0
 """Seconds of a written time limit for the start of a job and the end of it."""
 
 
@@ -71,7 +71,7 @@ def job(plan: Plan, base: Job, name: str, *, steps: int | None = None) -> Job:
 def _as_trained(found: Job, run: Run) -> Job:
     """The job of a shipped program, which trains a model of bytes of that size: it says so, with that one's numbers."""
     own = asked(found)
-    if own is None:
+    if own is None or own.model.parameters == run.model.parameters:
         return found
     count = own.model.parameters
     env = {key: value for key, value in found.env.items() if key != PLAN_MODEL}

@@ -38,7 +38,7 @@ class Asked(Struct, frozen=True):
 def shipped(job: Job) -> bool:
     """Whether a job runs one of the programs of jobs/train, each of which splits a model in its own way."""
     programs = [word for word in job.command if word.endswith(".py")]
-    return bool(programs) and Path(programs[0]).parent.name == "train"
+    return bool(programs) and Path(programs[0]).parts[-3:-1] == ("jobs", "train")
 
 
 def asked(job: Job) -> Asked | None:

@@ -34,14 +34,18 @@ class Found(Struct, frozen=True):
     place: int
 
 
-def first(plans: Iterable[Plan], root: Path) -> Found | None:
+def first(plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bool = False) -> Found | None:
     """The first of the plans that a shipped program can do; None where there is none.
 
     Args:
         plans: In order.
         root: The user's project, whose programs come before the shipped ones.
+        own: A job whose program is asked first.
+        only: And no other's.
     """
-    bases = {name: files.load_job(name, root=root) for name in BASES}
+    bases = {} if own is None else {own.name: own}
+    if not only:
+        bases |= {name: files.load_job(name, root=root) for name in BASES if name not in bases}
     known = {name: options(base, root) for name, base in bases.items()}
     for place, plan in enumerate(plans, start=1):
         for name, base in bases.items():

@@ -41,6 +41,22 @@ def test_a_written_job_of_a_shipped_program_has_time_for_its_steps(kit: Kit, pro
     assert "256 words" in job["description"] and job["model"]["parameters"] < 6.5e9
 
 
+def test_of_shipped_programs_the_one_that_is_named_is_written(kit: Kit, project: Path) -> None:
+    program = ("--", "python", "jobs/train/fsdp.py", "--steps", "5")
+    done = kit(*SMALL, "--write", "jobs/mine.toml", *program)
+    assert done.returncode == 0, done.stderr
+    job = tomllib.loads((project / "jobs" / "mine.toml").read_text())
+    assert job["command"][1:4] == ["jobs/train/fsdp.py", "--steps", "5"] and "for 5 steps" in done.stderr
+    done = kit(*SMALL, "--precision", "fp16", "--write", "jobs/more.toml", *program)
+    assert done.returncode == 2 and "jobs/train/fsdp.py can do none of these layouts" in done.stderr
+    done = kit("plan", "zero2_2node", "--cluster", "dgx-h100", "--write", "jobs/again.toml")
+    assert done.returncode == 0 and "its command is that of job zero2_2node" in done.stderr, done.stderr
+    assert "it is not" not in done.stderr
+    other = ("--", "python", "train/main.py")  # nothing of ours, whatever its folder is called
+    assert kit(*SMALL, "--write", "jobs/own.toml", *other).returncode == 0
+    assert tomllib.loads((project / "jobs" / "own.toml").read_text())["command"] == ["python", "train/main.py"]
+
+
 def test_of_a_job_what_is_taken_for_granted_is_said(kit: Kit, project: Path) -> None:
     (project / "jobs").mkdir(exist_ok=True)
     text = 'command = ["python", "x.py"]\n[model]\nlayers = 12\nwidth = 768\nheads = 12\n'

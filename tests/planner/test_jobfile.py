@@ -52,11 +52,11 @@ def test_on_processors_no_gpu_is_asked_for(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("given", "step", "limit"),
     [
-        ("00:10:00", 34.72, "00:45:00"),  # 30 steps take 17.4 min, twice that and 10 min
-        ("00:10:00", 4000.0, "2-18:50:00"),
+        ("00:10:00", 34.72, "00:40:00"),  # 30 steps take 17.4 min, twice that and 5 min
+        ("00:10:00", 4000.0, "2-18:45:00"),
         ("1:00:00", 34.72, "1:00:00"),
         ("UNLIMITED", 34.72, "UNLIMITED"),
-        (None, 34.72, "00:45:00"),
+        (None, 34.72, "00:40:00"),
     ],
 )
 def test_the_limit_is_enough_for_the_steps(plan: Plan, given: str | None, step: float, limit: str) -> None:

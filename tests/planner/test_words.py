@@ -78,6 +78,12 @@ def test_a_card_without_bf16_computes_in_fp16() -> None:
     assert not any("no bf16" in note for note in known({**KNOWN, "gpu": "v100-32g", "precision": "fp16"})[1])
 
 
+@pytest.mark.parametrize(("word", "value"), [("y", True), ("T", True), ("N", False), ("f", False)])
+def test_letters_are_yes_and_no(word: str, value: bool) -> None:
+    run, assumed = known({**KNOWN, "torch_compile": word})
+    assert run.compiled == value and not any("torch_compile" in note for note in assumed)
+
+
 @pytest.mark.parametrize(
     ("notes", "fabric"),
     [
