@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from hpc_kit.cli.session import line
+from hpc_kit.cli.session import line, other_runs
 from hpc_kit.run_files import RECORD
 from hpc_kit.slurm.job_id import order
 from hpc_kit.spec.choose import VARIABLE
@@ -193,11 +193,12 @@ def summary(values: dict[str, object]) -> str:
 
 
 def next_steps(job_id: str, *, going: bool, rank: int | None = None) -> None:
-    """Commands to paste, for the cluster that was named: another shell may not know of $HPC_KIT_CLUSTER."""
+    """Commands to paste, for the cluster and the runs that were named: another shell knows nothing of them."""
     kit = program()
     which = f" --rank {rank}" if rank is not None else ""
     named = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
-    there = f" --cluster {quote(named)}" if named else ""
+    runs = other_runs()
+    there = (f" --cluster {quote(named)}" if named else "") + (f" --runs {quote(runs)}" if runs else "")
     steps: Iterable[tuple[str, str]] = [("status", f"{kit} status {job_id}")]
     steps = [*steps, ("logs", f"{kit} logs {job_id}{' -f' if going else which or ' --all'}")]
     steps = [*steps, ("cancel", f"{kit} cancel {job_id}")] if going else steps

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from hpc_kit.cli.session import CLUSTER, JSON, here
+from hpc_kit.cli.session import CLUSTER, JSON, RUNS, here
 from hpc_kit.cli.table import rows
 
 
 @click.command("cancel")
 @click.argument("words", nargs=-1, required=True, metavar="JOB|ID...")
 @CLUSTER
+@RUNS
 @JSON
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """End jobs by id, elements of an array (12_3), or all of a name; says what each was before.

@@ -10,6 +10,7 @@ import click
 
 from hpc_kit.cli.session import line
 from hpc_kit.errors import SpecError
+from hpc_kit.run_files import write_whole
 from hpc_kit.spec import documents, places
 
 MAKEFILE = """\
@@ -125,7 +126,9 @@ def _write(path: Path, content: bytes) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        # Whole, or not at all: half a file would be "yours" the next time.
+        write_whole(path, content, 0o666, lasting=False)
     except OSError as error:
-        raise SpecError(f"{path} cannot be written", found=str(error), remedy="another folder") from error
+        remedy = "free some space there, or another folder"
+        raise SpecError(f"{path} cannot be written", found=str(error), remedy=remedy) from error
     line("written", str(path))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli import account
-from hpc_kit.cli.session import CLUSTER, Here, here, line
+from hpc_kit.cli.session import CLUSTER, RUNS, Here, here, line
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _PIECE = 1 << 16
 @click.option("--all", "every", is_flag=True, help="All ranks, each line with its rank in front.")
 @click.option("--batch", is_flag=True, help="What the batch script itself and srun said.")
 @CLUSTER
+@RUNS
 @click.option("--json", "as_json", is_flag=True, help="A JSON document; with -f a JSON object a line.")
 def command(
     word: str | None, follow: bool, rank: int | None, every: bool, batch: bool, cluster: str | None, as_json: bool
@@ -83,11 +84,14 @@ def run_of(place: Here, word: str | None) -> Run:
 
     known = Runs(place.runs)
     if word is not None:
-        named = known.named(word) if Wanted.of([word]).names else []
+        named = known.named(word) or known.unrecorded(word) if Wanted.of([word]).names else []
         return named[0] if named else known.need(word, lambda run: is_of(run, place.cluster.name, place.access))
     recent = known.recent(1)
     if not recent:
-        raise UnknownJob(f"no runs in {account.shown(place.runs)}", remedy="hpc-kit submit ddp_4node")
+        where = account.shown(place.runs)
+        if known.unreadable:
+            raise UnknownJob(f"cannot read {where}", found=known.unreadable, remedy="the right to read it, or --runs")
+        raise UnknownJob(f"no runs in {where}", remedy="hpc-kit submit ddp_4node")
     return recent[0]
 
 

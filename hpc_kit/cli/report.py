@@ -10,7 +10,7 @@ import click
 
 from hpc_kit.cli.account import shown
 from hpc_kit.cli.logs import run_of
-from hpc_kit.cli.session import CLUSTER, here
+from hpc_kit.cli.session import CLUSTER, RUNS, here
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page; - is stdout.")
 @CLUSTER
+@RUNS
 def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     """One page of HTML about runs and benches: plots, tables, the script, the environment, the record.
 

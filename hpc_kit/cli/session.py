@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from hpc_kit.submit.access import Access
 
 CLUSTER = click.option("--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine].")
+RUNS_META = "hpc_kit.runs"
+"""Under this name click's context keeps the folder of runs where it is not the cluster file's."""
+
+RUNS = click.option(
+    "--runs",
+    metavar="FOLDER",
+    expose_value=False,
+    callback=lambda ctx, _, value: ctx.meta.update({RUNS_META: value} if value else {}),
+    help="Where the runs are [default: as the cluster file says].",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document.")
 
 
@@ -43,7 +53,13 @@ def here(name: str | None, *, sure: bool = False) -> Here:
 
     root = places.current_folder()
     cluster = load_cluster(name or default_name(root, os.environ, sure=sure), root=root)
-    return Here(cluster, access_of(cluster), root / cluster.runs)
+    return Here(cluster, access_of(cluster), root / (other_runs() or cluster.runs))
+
+
+def other_runs() -> str | None:
+    """The folder of runs that the user has named in place of the cluster file's."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(RUNS_META) if context is not None else None
 
 
 def line(label: str, text: str, *, right: str = "") -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from hpc_kit.cli import account, table
-from hpc_kit.cli.session import CLUSTER, JSON, here
+from hpc_kit.cli.session import CLUSTER, JSON, RUNS, here
 
 
 @click.command("status")
 @click.argument("words", nargs=-1, metavar="[JOB|ID]...")
 @CLUSTER
+@RUNS
 @JSON
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     """States of jobs in plain words: those in the queue and the latest runs, or the ones named by id or by name.
@@ -23,13 +24,15 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     from hpc_kit.submit.runs import Runs
 
     place = here(cluster)
-    listing = look(Wanted.of(words), Runs(place.runs), place.access, cluster=place.cluster.name)
+    known = Runs(place.runs)
+    listing = look(Wanted.of(words), known, place.access, cluster=place.cluster.name)
     if as_json:
         import json
 
         click.echo(json.dumps([table.entry(each) for each in listing.lines], indent=2))
     elif not listing.lines:
-        click.echo(f"no jobs: none in the queue, and none in {account.shown(place.runs)}")
+        unread = f", which cannot be read: {known.unreadable}" if known.unreadable else ""
+        click.echo(f"no jobs: none in the queue, and none in {account.shown(place.runs)}{unread}")
     for text in table.text_of(listing.lines) if not as_json else ():
         click.echo(text)
     if listing.unreachable is not None:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from hpc_kit.cli import account
 from hpc_kit.cli.request import JobCommand, Request, job_of, job_options, requests_of
-from hpc_kit.cli.session import line
+from hpc_kit.cli.session import RUNS_META, line
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.spec import places
 from hpc_kit.submit.chain import KINDS
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submit.submission import Submission
+
+RUNS_KEY = "cluster.runs="
 
 
 @click.command("submit", cls=JobCommand)
@@ -73,6 +75,9 @@ def command(
         return _tell_start(resolved[0], root, standalone=standalone, as_json=as_json)
     if as_json:
         raise SpecError("--json without --test-only", remedy="hpc-kit status --json tells of submitted jobs")
+    if any(setting.startswith(RUNS_KEY) for setting in requests[0].settings):
+        # No cluster file tells of that folder: the commands that are printed have to.
+        click.get_current_context().meta[RUNS_META] = resolved[0].cluster.runs
     embedded = resolved[0].cluster.slurm == "embedded"
     if embedded:
         line("slurm", f"the embedded one: nodes {resolved[0].cluster.embedded.nodes} on this machine")

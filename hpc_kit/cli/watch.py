@@ -9,7 +9,7 @@ import click
 
 from hpc_kit.cli import table
 from hpc_kit.cli.account import INTERRUPTED
-from hpc_kit.cli.session import CLUSTER, here
+from hpc_kit.cli.session import CLUSTER, RUNS, here
 from hpc_kit.slurm.outlook import duration
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ EMBEDDED_INTERVAL = 1.0
     help="Time between two questions [default: 10, on the embedded Slurm 1].",
 )
 @CLUSTER
+@RUNS
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a change, one a line.")
 def command(words: tuple[str, ...], interval: float | None, cluster: str | None, as_json: bool) -> int:
     """Watch jobs until all are over: those named by id or name, else all of yours that are queued.

@@ -63,8 +63,11 @@ _SIGNALS = {
 }
 _CUT = re.compile(r"^slurmstepd\S*: error: \*\*\* .* CANCELLED AT (?P<time>\S+) DUE TO ")
 _SLURM_SAYS = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error|fatal): .*")
-_SHELL_SAYS = re.compile(r"(?:task|worker|agent): line \d+: +\d+ .*\"\$@\"$")
 _MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
+
+
+SHELL_SAYS = re.compile(r"(?:(?:task|worker|agent): line \d+: +\d+ [A-Z]\w+.*|Terminated|Killed)$")
+"""What bash says of a program that a signal ended, in the shell of its task; of SIGTERM, it may be the word alone."""
 
 
 class Failure(NamedTuple):
@@ -211,7 +214,7 @@ def _silence(run: Run) -> str:
 def _last_lines(text: str, most: int) -> list[str]:
     """The last lines; of a progress bar what it showed last, and nothing of the shell around the program."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
-    return [line for line in lines if not _SHELL_SAYS.match(line)][-most:] if text.strip() else []
+    return [line for line in lines if not SHELL_SAYS.match(line)][-most:] if text.strip() else []
 
 
 def _tail(path: Path) -> str:

@@ -182,7 +182,7 @@ class _Look:
         if self.survey.unreachable is not None and (missing or not jobs):
             raise self.survey.unreachable
         if missing and not self.wanted.again:
-            raise self.known.unknown(missing)
+            raise self.known.unknown(missing, "Slurm does not know it, and ")
         return Listing(self._lines(dict(jobs)), self.survey.unreachable)
 
     def _is_named(self, job_id: str, name: str) -> bool:

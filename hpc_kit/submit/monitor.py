@@ -11,6 +11,7 @@ from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.outlook import IN_LINE, reason_name
 from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state
 from hpc_kit.slurm.status import whole
+from hpc_kit.submit.failure import SHELL_SAYS
 from hpc_kit.submit.outcome import Outcome, end_of, end_state
 from hpc_kit.submit.tail import Tail
 
@@ -27,11 +28,8 @@ FILE_PAUSE = 0.1
 LOST_LOOKS = 3
 """So often a job must be unknown to Slurm, and its script's end unmarked, before it counts as gone."""
 
-_KILLED = re.compile(
-    r"slurmstepd\S*: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED|(?:Terminated|Killed)$"
-    r"|(?:task|worker|agent): line \d+: +\d+ (?:Terminated|Killed)\b"
-)
-"""What Slurm and the shell around a program leave in the log of a rank that was ended: no word of the program's."""
+_KILLED = re.compile(r"slurmstepd\S*: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED")
+"""What Slurm leaves in the log of a rank that was ended: no word of the program's."""
 
 PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
 """States too short or too vague for a line of their own."""
@@ -104,7 +102,7 @@ class _Watched:
     def lines(self, *, end: bool = False) -> Iterator[RankLine]:
         for rank, tail in self.tails.items():
             for text in tail.read(end=end):
-                if _KILLED.match(text):
+                if _KILLED.match(text) or SHELL_SAYS.match(text):
                     continue
                 yield RankLine(self.run.job_id, rank, text)
 

@@ -145,9 +145,18 @@ class Runs:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.unreadable: str | None = None
+        """Why the folder cannot be looked into, where that is so."""
+
         self._folders: dict[str, list[Path]] = {}
         self._runs: dict[Path, Run] = {}
-        for job in _scan(root):
+        try:
+            jobs = _folders_in(root)
+        except (FileNotFoundError, NotADirectoryError):
+            jobs = []
+        except OSError as error:
+            jobs, self.unreadable = [], error.strerror
+        for job in jobs:
             for entry in _scan(Path(job.path)):
                 if is_one(entry.name):
                     self._folders.setdefault(entry.name, []).append(Path(entry.path))
@@ -186,6 +195,11 @@ class Runs:
         """Those of one job that have a record, the latest first."""
         return [run for run in self.recent() if run.name == name]
 
+    def unrecorded(self, name: str) -> list[Run]:
+        """Those of one job without a record, the latest first: its script was submitted by hand."""
+        folders = [folder for same in self._folders.values() for folder in same if folder.parent.name == name]
+        return sorted((run for run in map(self._run, folders) if run.known is None), key=_submitted, reverse=True)
+
     def need(self, job_id: str, of: Callable[[Run], bool] = lambda _: True) -> Run:
         """As `find`.
 
@@ -197,13 +211,20 @@ class Runs:
             raise self.unknown([job_id])
         return run
 
-    def unknown(self, ids: list[str]) -> UnknownJob:
-        """The error for ids that nobody knows."""
+    def unknown(self, ids: list[str], asked: str = "") -> UnknownJob:
+        """The error for ids, or names, of which there is no run.
+
+        Args:
+            ids: They.
+            asked: What others who were asked have said, as the beginning of a sentence.
+        """
         recent = ", ".join(f"{run.job_id} {run.name}" for run in self.recent(RECENT))
+        here = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"
+        by_hand = "squeue --me tells the jobs in the queue, and scontrol show job ID the log of one (StdOut)"
         return UnknownJob(
-            f"no job {', '.join(ids)}",
-            found=f"Slurm does not know it, and {self.root}/ has no record of it",
-            remedy=f"the latest here: {recent}" if recent else "jobs in the queue: squeue --me",
+            f"no {'job' if asked else 'run of'} {', '.join(ids)}",
+            found=f"{asked}{self.root}/ {here}",
+            remedy=f"the latest here: {recent}" if recent else by_hand,
         )
 
 
@@ -211,9 +232,13 @@ def _submitted(run: Run) -> tuple[str, tuple[int, int]]:
     return run.known.submitted if run.known else "", order(run.job_id)
 
 
+def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return _folders_in(folder)
     except OSError:
         return []

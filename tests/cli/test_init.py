@@ -110,3 +110,15 @@ def test_the_copied_program_starts(tmp_path: Path) -> None:
     init(str(tmp_path), "--job", "single")
     done = subprocess.run([sys.executable, "jobs/train/ddp.py", "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_could_not_be_written_is_not_taken_for_the_users_own(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "hpc_kit", "init", str(tmp_path / "mine"), "--job", "single"]
+    full = subprocess.run(
+        ["bash", "-c", 'ulimit -f 0; "$@"', "full", *argv], capture_output=True, text=True, timeout=60
+    )
+    assert (full.returncode, "cannot be written" in full.stderr) == (2, True), full.stderr
+    assert files(tmp_path) == set()
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert (again.returncode, "kept" in again.stdout) == (0, False)
+    assert (tmp_path / "mine/jobs/single.toml").read_bytes()

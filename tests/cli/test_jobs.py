@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -232,7 +233,7 @@ def test_what_cannot_be_shown_is_told(slurm: FakeSlurm, call: Call, failed: Run)
     for words, error, text in (
         (["--rank", "1", "--all"], SpecError, "exclude one another"),
         (["--rank", "9"], UnknownJob, "its ranks are 0 to 3"),
-        (["nojob"], UnknownJob, "no job nojob"),
+        (["nojob"], UnknownJob, "no run of nojob"),
     ):
         with pytest.raises(error, match=re.escape(text)):
             call("logs", *([] if words == ["nojob"] else ["12"]), *words)
@@ -273,3 +274,55 @@ def test_a_run_of_another_slurm_is_read_and_nobody_is_asked(failed: Run, call: C
         call("logs", "12", "-f")
     assert str(error.value.remedy).startswith("hpc-kit logs 12 -f --cluster a;")
     assert (path.read_bytes(), (slurm.folder / "squeue.calls").exists()) == (before, False)
+
+
+def test_runs_in_a_folder_that_no_cluster_file_names_are_found_as_the_submission_says(
+    slurm: FakeSlurm, call: Call, project: Path, tmp_path: Path
+) -> None:
+    (project / "train.py").touch()
+    runs, elsewhere = tmp_path / "my runs", ["--set", f"cluster.python={sys.executable}"]
+    _, told = call("submit", "job", *elsewhere, "--set", f"cluster.runs={runs}")
+    steps = [shlex.split(text.partition("  ")[2]) for text in told.splitlines() if "--runs" in text]
+    assert [step[-2:] for step in steps] == [["--runs", str(runs)]] * 3
+    logs = next(step for step in steps if "logs" in step)
+    (runs / "job/12").mkdir(exist_ok=True)
+    (runs / "job/12/rank-0.log").write_text("there\n")
+    words = [word for word in logs[logs.index("logs") :] if word != "-f"]
+    status, shown = call(*words)
+    assert (status, shown.splitlines()[0]) == (0, "there")
+    assert f"--runs '{runs}'" in shown
+    slurm.queue("12 RUNNING")
+    assert call("status", "12", "--runs", str(runs))[0] == 0
+    assert call("report", "12", "--runs", str(runs), "--out", "page.html") == (0, "page.html\n")
+    assert call("cancel", "job", "--runs", str(runs))[0] == 0
+
+
+def test_without_a_run_nothing_is_said_of_slurm_which_was_not_asked(
+    slurm: FakeSlurm, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownJob) as error:
+        call("logs", "99")
+    assert "scontrol show job ID" in str(error.value)
+    assert "Slurm does not know" not in str(error.value)
+    scandir = os.scandir
+
+    def locked(path: Path) -> object:
+        if Path(path).name == "runs":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    for words in (["logs", "99"], ["logs"]):
+        with pytest.raises(UnknownJob, match="Permission denied"):
+            call(*words)
+    assert call("status") == (
+        0,
+        "no jobs: none in the queue, and none in runs, which cannot be read: Permission denied\n",
+    )
+
+
+def test_a_rendered_script_that_was_submitted_by_hand_is_found_by_its_name(call: Call, project: Path) -> None:
+    for job_id, text in (("7", "old"), ("12", "new")):
+        (project / f"runs/mine/{job_id}").mkdir(parents=True)
+        (project / f"runs/mine/{job_id}/rank-0.log").write_text(f"{text}\n")
+    assert call("logs", "mine")[1].splitlines()[0] == "new"

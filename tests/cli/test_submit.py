@@ -158,7 +158,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_each(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [
-        (["logs", "99"], 1, "no job 99"),
+        (["logs", "99"], 1, "no run of 99"),
         (["logs"], 1, "no runs in runs"),
         (["cancel", "99"], 1, "no job 99"),
         (["status", "99"], 1, "no job 99"),

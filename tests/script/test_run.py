@@ -16,6 +16,7 @@ import pytest
 
 from hpc_kit.run_files import END, FIRST_FAILURE, FirstFailure, read_first_failure
 from hpc_kit.script.render import render
+from hpc_kit.submit.failure import SHELL_SAYS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -424,3 +425,19 @@ def test_a_setup_line_that_changes_the_folder_takes_the_program_along_and_none_o
     assert {END, FIRST_FAILURE} <= {path.name for path in folder(project).iterdir()}
     assert f"--output={folder(project)}/rank-%t.log" in (elsewhere / "srun-options").read_text()
     assert not (elsewhere / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["KILL", "SEGV", "BUS", "FPE", "ILL"])
+def test_what_the_shell_says_of_a_program_that_a_signal_ended_is_known_as_such(run: Run, name: str) -> None:
+    done = run("bash", "-c", f"kill -{name} $$")
+    assert done.returncode == 128 + signal.Signals[f"SIG{name}"]
+    assert "task: line" in done.stderr
+    assert all(SHELL_SAYS.match(line) for line in done.stderr.splitlines()), done.stderr
+
+
+@pytest.mark.parametrize("name", ["KILL", "SEGV", "ABRT", "TERM", "USR1"])
+def test_so_is_what_it_says_of_one_in_the_foreground(name: str) -> None:
+    words = ["bash", "-c", '"$@" && exit\nexit', "worker", "bash", "-c", f"kill -{name} $$"]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr.splitlines()
+    assert said
+    assert all(map(SHELL_SAYS.match, said)), said
