@@ -2,8 +2,7 @@
 
     python -m bench.planner.fit CASES.csv LABELS.csv [--write] [--cross OUT.csv]
 
-Levenberg-Marquardt on the logarithms of step time and peak memory, every constant held near its prior by its width,
-each set of runs with the same weight. `--cross` leaves out whole models or whole GPU counts, part by part, and
+Levenberg-Marquardt on the logarithms of step time and peak memory, every constant held near its prior by its width. `--cross` leaves out whole models or whole GPU counts, part by part, and
 predicts them from the rest. `--write` puts the result into hpc_kit/planner/constants.toml: the
 constants, or with `--cross` the errors of what was left out.
 """
@@ -15,7 +14,7 @@ import csv
 import json
 import math
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +48,7 @@ class Row:
     time: float | None
     memory: float | None
     fits: bool | None
+    weight: float
 
 
 def kinds(run: Run) -> tuple[str, str, str]:
@@ -61,11 +61,21 @@ def holds(name: str, run: Run, known: Collection[str]) -> str:
     return own[-1] if own else name
 
 
+AVERAGES = {"dgxc", "megatron_h100", "recompute_2205", "sc21_table1", "torchtitan"}
+"""Sets of published tables, each run of which is the mean of a long one: it counts twice."""
+
+
 def load(cases: Path, labels: Path) -> list[Row]:
+    """The runs that can be predicted, with what was measured.
+
+    The larger a set, the less does one run of it count, by the root, so that it does not drown the others. A run keeps its
+    weight when others of its set are left out.
+    """
     measured = {}
     with labels.open(newline="") as file:
         for label in csv.DictReader(file):
             measured[label["case_id"]] = label
+    count = Counter(row["set"] for row in read(cases))
     rows = []
     for row in read(cases):
         one, label = case(row), measured[row["case_id"]]
@@ -81,6 +91,7 @@ def load(cases: Path, labels: Path) -> list[Row]:
                 float(label["step_time_s"]) if label["time_ok"] == "true" and label["step_time_s"] else None,
                 float(label["peak_memory_gib"]) if label["peak_memory_gib"] else None,
                 {"true": True, "false": False}.get(label["fits"]),
+                (2.0 if row["set"] in AVERAGES else 1.0) / math.sqrt(count[row["set"]]),
             )
         )
     return rows
@@ -100,16 +111,12 @@ class Problem:
         start: dict[str, float],
         predicted: Callable[[Run, Rates], float],
         measured: Callable[[Row], float],
-        weights: dict[str, float],
     ) -> None:
         self.rows, self.free, self.values = rows, free, dict(start)
         self.predicted = predicted
         self.target = np.log([measured(row) for row in rows])
-        count: dict[str, int] = defaultdict(int)
-        for row in rows:
-            count[row.group] += 1
-        self.weight = np.array([weights.get(row.group, 1.0) / count[row.group] for row in rows])
-        self.weight *= len(count) / self.weight.sum()
+        self.weight = np.array([row.weight for row in rows])
+        self.weight *= len({row.group for row in rows}) / self.weight.sum()
         known = self.values.keys() | {p.key for p in free}
         self.feels = [
             np.array([i for i, row in enumerate(rows) if holds(p.name, row.run, known) == p.key], dtype=int)
@@ -180,16 +187,6 @@ class Problem:
         return self._of(at), error
 
 
-SETS = {
-    "ultrascale": 3.0,
-    "bloom": 1.5,
-    "vtrain_multi": 1.5,
-    "vtrain_single": 2.0,
-    "mosaic_fsdp": 2.0,
-    "torchtitan": 1.5,
-}
-
-
 def time_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
     """Measured times; `start` has the fitted constants of memory, for what a full one costs."""
     timed = [row for row in rows if row.time is not None]
@@ -199,7 +196,7 @@ def time_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
     def predicted(run: Run, k: Rates) -> float:
         return step_time(run, k, filled[id(run)]).total
 
-    return Problem(timed, free, start, predicted, lambda row: row.time or 0.0, SETS)
+    return Problem(timed, free, start, predicted, lambda row: row.time or 0.0)
 
 
 HELD = 0.88
@@ -221,7 +218,7 @@ def memory_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
     def measured(row: Row) -> float:
         return row.memory or HELD * row.run.machine.gpu.memory / GIB
 
-    return Problem(sized, free, start, predicted, measured, {"ultrascale": 8.0})
+    return Problem(sized, free, start, predicted, measured)
 
 
 def usable(rows: Sequence[Row], values: dict[str, float]) -> float:
