@@ -20,9 +20,6 @@ FAST = 12.5e9
 SAME = 0.03
 """Ways whose times differ by less than this share are taken for equally good."""
 
-WAYS = ("DDP", "ZeRO", "PP", "TP", "PP + TP + DP")
-
-
 class Advice(Struct, frozen=True):
     """The table's answer, the numbers' answer, and whether they agree.
 
@@ -49,6 +46,8 @@ def way(run: Run) -> str:
         return "PP"
     if run.tp > 1:
         return "TP"
+    if run.cp > 1:
+        return "CP"
     return "ZeRO" if run.zero_stage else "DDP"
 
 
@@ -128,6 +127,7 @@ def _because(slower: Plan, faster: Plan) -> str:
         "bubble": "its pipeline stands idle",
         "boundary": "its stages wait for one another's activations",
         "tensor": "its tensor-parallel traffic",
+        "context": "its keys and values go round",
         "launch": "its kernels are too small",
         "compute": "it recomputes activations" if slower.run.recompute == "full" else "its products are smaller",
         "optimizer": "its optimizer has more to do",

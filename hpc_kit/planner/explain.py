@@ -26,6 +26,9 @@ def time_terms(run: Run, rates: Rates) -> dict[str, str]:
     """The formula of each term of the time."""
     m = run.micro_batches
     tensor, data = _over(run, rates, run.tensor_group), _over(run, rates, run.data_group)
+    gathered = "two gathers and a reduction of each layer and micro-batch"
+    if run.pp > 1:
+        gathered = "a gather and a reduction of each layer, once a step"
     more = f", {1e3 * rates.launch_tensor:.2f} ms more with tp" if run.tp > 1 else ""
     scattered = "after each micro-batch" if run.zero_stage == 2 else "once"
     calls = f"; {rates.zero_calls:.1f} collectives a layer each way wait for one another" if rates.zero_calls else ""
@@ -34,7 +37,9 @@ def time_terms(run: Run, rates: Rates) -> dict[str, str]:
         "compute": _compute(run, rates),
         "tensor": f"{6 if run.recompute == 'full' else 4} all-reduces a layer of 2 b s h bytes, "
         f"2 (t-1)/t S/W, {tensor}",
-        "shard": "ZeRO-3: two gathers and a reduction of each layer and micro-batch, (n-1)/n S/W, "
+        "context": f"keys and values of 2 x 2 b s h_kv bytes round the ring {4 if run.recompute == 'full' else 3} times "
+        f"a layer, (c-1)/c S/W, {_over(run, rates, run.context_group)}, beside attention",
+        "shard": f"ZeRO-3: {gathered}, (n-1)/n S/W, "
         f"{data}, {rates.shard_overlap:.0%} of it behind compute",
         "launch": f"a layer's kernels take {1e3 * rates.launch:.2f} ms to launch{more}; "
         "counts where the GPU is done sooner" + (f"; {1e3 * rates.wait:.2f} ms a layer besides" if rates.wait else ""),

@@ -44,8 +44,8 @@ def product(run: Run, rates: Rates, m: float, n: float, k: float, *, eight: bool
     """
     gpu = run.machine.gpu
     peak = gpu.measured * rates.quality * (gpu.flops8 * rates.gemm8 if eight else gpu.flops * rates.gemm)
-    waves = math.ceil(m / 128) * math.ceil(n / 256) / gpu.units
-    idle = 1 + rates.wave * (math.ceil(waves) / waves - 1)
+    waves = math.ceil(math.ceil(m / 128) * math.ceil(n / 256) / gpu.units)
+    idle = 1 + rates.wave * (waves * gpu.units * 128 * 256 / (m * n) - 1)
     size = 1 if eight else 2
     moved = rates.traffic * (size * (m * k + k * n) + 2 * m * n)
     cast = rates.cast8 * (rates.rowwise if run.rowwise else 1.0) * (m * k + k * n) if eight else 0.0
@@ -68,19 +68,22 @@ def matrices(run: Run) -> tuple[tuple[float, float], ...]:
 def attention(run: Run, rates: Rates) -> tuple[float, float]:
     """Seconds of a layer's attention core, forward and backward.
 
-    Flash attention skips the half that is masked. Without it, products run in full and the scores go through memory.
+    Flash attention skips the half that is masked, and fills heads up to a multiple of eight columns; no kernel of it is
+    faster than a plain product. Without it, products run in full and the scores go through memory.
     """
     gpu, model = run.machine.gpu, run.model
     flops = run.tokens * model.attention_flops(run.seq_len) / run.tp
-    peak = gpu.flops * gpu.measured
-    slow = rates.unaligned if model.head_dim % 8 else 1.0
-    if run.cp > 2:
-        slow *= 1 + rates.context * (1 - 2 / run.cp)
+    peak, product_share = gpu.flops * gpu.measured, rates.gemm * rates.quality
+    slow = 1 + rates.context * (1 - 2 / run.cp) if run.cp > 2 else 1.0
     if run.flash:
-        forward = flops / 2 / (peak * rates.attention * rates.attention_quality) * slow
+        filled = math.ceil(model.head_dim / 8) * 8 / model.head_dim
+        share = min(rates.attention * rates.attention_quality, product_share)
+        forward = flops / 2 / (peak * share) * filled * slow
         return forward, forward * rates.attention_back
+    if model.head_dim % 8:
+        slow *= rates.unaligned
     moved = rates.scores * run.tokens * run.seq_len * model.heads / run.tp / gpu.bandwidth
-    forward = slow * (flops / (peak * rates.gemm * rates.quality) + moved)
+    forward = slow * (flops / (peak * product_share) + moved)
     return forward, 2 * forward
 
 

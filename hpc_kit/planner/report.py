@@ -7,6 +7,7 @@ from typing import Any
 from hpc_kit.planner.machine import GIB, Group
 from hpc_kit.planner.run import Run
 from hpc_kit.planner.search import Plan
+from hpc_kit.planner.steps import StepTime
 
 CHECKPOINT_BYTES = 14
 """Bytes a parameter in a checkpoint to go on from: 16-bit weights, fp32 weights, two moments."""
@@ -18,11 +19,12 @@ def link(group: Group) -> str:
     return "node" if group.nodes == 1 else f"network, {group.nodes} nodes"
 
 
-def traffic(run: Run, time: Any) -> dict[str, dict[str, Any]]:
+def traffic(run: Run, time: StepTime) -> dict[str, dict[str, Any]]:
     """Seconds a step of communication that is not hidden, by kind, with its link."""
     crosses = run.pipeline_crosses_nodes
     kinds = {
-        "tensor": (time.tensor, link(run.tensor_group), run.tp > 1 or run.cp > 1),
+        "tensor": (time.tensor, link(run.tensor_group), run.tp > 1),
+        "context": (time.context, link(run.context_group), run.cp > 1),
         "shard": (time.shard, link(run.data_group), run.zero_stage == 3),
         "data": (time.data, link(run.data_group), run.data_group.ranks > 1 and run.zero_stage < 3),
         "pipeline": (time.boundary, "network" if crosses else "node", run.pp > 1),

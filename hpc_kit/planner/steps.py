@@ -23,7 +23,8 @@ class StepTime(Struct, frozen=True):
 
     Attributes:
         compute: Layers and output of the slowest stage, all micro-batches.
-        tensor: Tensor-parallel and context-parallel traffic that is not hidden.
+        tensor: Tensor-parallel traffic that is not hidden.
+        context: Context-parallel traffic that attention does not hide.
         shard: ZeRO-3's gathering that is not hidden.
         launch: Waiting for kernels to be launched.
         boundary: Activations from stage to stage.
@@ -36,6 +37,7 @@ class StepTime(Struct, frozen=True):
 
     compute: float
     tensor: float
+    context: float
     shard: float
     launch: float
     boundary: float
@@ -48,18 +50,7 @@ class StepTime(Struct, frozen=True):
     @property
     def total(self) -> float:
         """Seconds of the step."""
-        return (
-            self.compute
-            + self.tensor
-            + self.shard
-            + self.launch
-            + self.boundary
-            + self.bubble
-            + self.data
-            + self.optimizer
-            + self.fixed
-            + self.allocator
-        )
+        return float(sum(getattr(self, term) for term in self.__struct_fields__))
 
 
 class _Micro(Struct):
@@ -67,13 +58,14 @@ class _Micro(Struct):
 
     compute: float
     tensor: float
+    context: float
     shard: float
     launch: float
     boundary: float
 
     @property
     def total(self) -> float:
-        return self.compute + self.tensor + self.shard + self.launch + self.boundary
+        return self.compute + self.tensor + self.context + self.shard + self.launch + self.boundary
 
 
 def together(one: float, other: float, sharpness: float) -> float:
@@ -101,15 +93,14 @@ def context_traffic(run: Run, rates: Rates, work: Work) -> float:
     size = 2.0 * 2 * run.micro_batch * run.seq_len * run.model.kv_heads * run.model.head_dim / run.tp
     passes = 4 if run.recompute == "full" else 3
     seconds = passes * links.gather(run.machine, rates, run.context_group, size)
-    hidden = work.attention + work.back_attention
-    return together(seconds, hidden, rates.sharpness) - hidden if hidden else seconds
+    return beside(seconds, work.attention + work.back_attention, rates.sharpness)
 
 
 def shard_traffic(run: Run, rates: Rates, parameters: float, layers: int) -> float:
     """Seconds in which ZeRO-3 gathers 16-bit parameters twice and reduces gradients once, for one micro-batch.
 
-    Layer by layer, so each waits for its own collectives. In a pipeline parameters stay gathered, and both are done
-    once a step (PyTorch's `reshard_after_forward` is off there).
+    Layer by layer, so each waits for its own collectives. In a pipeline parameters stay gathered, and these are the
+    seconds of the whole step, with one gathering (PyTorch's `reshard_after_forward` is off there).
     """
     if run.zero_stage < 3 or run.data_group.ranks == 1:
         return 0.0
@@ -117,22 +108,35 @@ def shard_traffic(run: Run, rates: Rates, parameters: float, layers: int) -> flo
     waits = layers * links.delay(rates, group)
     gathered = links.gather(run.machine, rates, group, 2.0 * parameters / run.tp) + waits
     reduced = links.gather(run.machine, rates, group, float(run.grad_bytes) * parameters / run.tp) + waits
-    return 2 * gathered + reduced if run.pp == 1 else (gathered + reduced) / run.micro_batches
+    return (2 if run.pp == 1 else 1) * gathered + reduced
+
+
+def beside(seconds: float, work: float, sharpness: float) -> float:
+    """What `seconds` of something that goes on beside `work` add to it."""
+    return together(work, seconds, sharpness) - work
+
+
+def _shard(run: Run, rates: Rates, stage: Stage, busy: float) -> float:
+    """Seconds of ZeRO-3's traffic that `busy` seconds of work, a micro-batch of this stage, do not hide."""
+    model = run.model
+    tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
+    seconds = shard_traffic(run, rates, stage.layers * model.layer_parameters + tables, stage.layers)
+    hidden = beside(seconds * rates.shard_overlap, busy, rates.sharpness)
+    return max(hidden + seconds * (1 - rates.shard_overlap), 0.0)
 
 
 def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
-    model = run.model
-    layers = stage.layers
-    compute = layers * (work.forward + work.backward) + (head(run, rates) if stage.head else 0.0)
-    tensor = layers * (tensor_traffic(run, rates) + context_traffic(run, rates, work))
-    tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
-    shard = shard_traffic(run, rates, layers * model.layer_parameters + tables, layers)
-    shard = (
-        together(compute + tensor, shard * rates.shard_overlap, rates.sharpness)
-        - (compute + tensor)
-        + shard * (1 - rates.shard_overlap)
-    )
-    busy = compute + tensor + max(shard, 0.0)
+    compute = stage.layers * (work.forward + work.backward) + (head(run, rates) if stage.head else 0.0)
+    tensor = stage.layers * tensor_traffic(run, rates)
+    context = stage.layers * context_traffic(run, rates, work)
+    busy = compute + tensor + context
+    shard = _shard(run, rates, stage, busy) if run.pp == 1 else 0.0
+    launch = _launch(run, rates, stage.layers, busy + shard)
+    return _Micro(compute, tensor, context, shard, launch, _boundary(run, rates))
+
+
+def _launch(run: Run, rates: Rates, layers: int, busy: float) -> float:
+    """Seconds of a micro-batch in which the GPU, `busy` for so long, waits for kernels to be launched."""
     again = 4 / 3 if run.recompute == "full" else 1.0
     each = rates.launch * (rates.compiled if run.compiled else 1.0)
     if not run.flash and run.micro_batch * run.model.heads // run.tp % 4:
@@ -140,9 +144,7 @@ def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
     if run.tp > 1:
         each += rates.launch_tensor + (rates.hop * run.tp if run.pipeline_crosses_nodes else 0.0)
     host = again * each * layers + rates.micro
-    launch = together(busy, host, rates.sharpness) - busy + rates.gap * min(busy, host)
-    launch += again * rates.wait * layers
-    return _Micro(compute, tensor, max(shard, 0.0), launch, _boundary(run, rates))
+    return beside(host, busy, rates.sharpness) + rates.gap * min(busy, host) + again * rates.wait * layers
 
 
 def _boundary(run: Run, rates: Rates) -> float:
@@ -218,6 +220,7 @@ def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = N
     owned = (max(part.layers for part in parts) * model.layer_parameters + tables) / run.tp
     most = max(part.layers for part in parts)
     data = gradient_traffic(run, rates, owned, most, most * work.backward, most * work.forward)
+    once = 0.0 if run.pp == 1 else max(_shard(run, rates, part, micros[part].compute) for part in micros)
     shards = run.dp * run.cp if run.zero_stage else 1
     moved = rates.optimizer * 28.0 * owned / shards + 2.0 * run.grad_bytes * owned / (
         shards if run.zero_stage > 1 else 1
@@ -225,7 +228,8 @@ def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = N
     time = StepTime(
         compute=m * slowest.compute,
         tensor=m * slowest.tensor,
-        shard=m * slowest.shard,
+        context=m * slowest.context,
+        shard=m * slowest.shard + once,
         launch=m * slowest.launch,
         boundary=m * slowest.boundary,
         bubble=whole - m * slowest.total,
