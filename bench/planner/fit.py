@@ -2,9 +2,9 @@
 
     python -m bench.planner.fit CASES.csv LABELS.csv [--write] [--cross OUT.csv]
 
-Levenberg-Marquardt on the logarithms of step time and peak memory, every constant held near its prior by its width. `--cross` leaves out whole models or whole GPU counts, part by part, and
-predicts them from the rest. `--write` puts the result into hpc_kit/planner/constants.toml: the
-constants, or with `--cross` the errors of what was left out.
+Levenberg-Marquardt on the logarithms of step time and peak memory, every constant held near its prior by its width.
+`--cross` leaves out whole models or whole GPU counts, part by part, and predicts them from the rest. `--write` puts the
+result into hpc_kit/planner/constants.toml: the constants, or with `--cross` the errors of what was left out.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ AVERAGES = {"dgxc", "megatron_h100", "recompute_2205", "sc21_table1", "torchtita
 def load(cases: Path, labels: Path) -> list[Row]:
     """The runs that can be predicted, with what was measured.
 
-    The larger a set, the less does one run of it count, by the root, so that it does not drown the others. A run keeps its
-    weight when others of its set are left out.
+    The larger a set, the less does one run of it count, by the root, so that it does not drown the others. A run keeps
+    its weight when others of its set are left out.
     """
     measured = {}
     with labels.open(newline="") as file:
@@ -290,7 +290,7 @@ def expected(rows: Sequence[Row], guesses: Guesses) -> dict[str, Any]:
         [
             (
                 row.group,
-                row.run.framework,
+                row.run,
                 abs(guesses[row.case_id][0] / row.time - 1) if row.time else None,
                 abs(guesses[row.case_id][1] / row.memory - 1) if row.memory else None,
             )

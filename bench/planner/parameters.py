@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from hpc_kit.planner.run import Run
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -161,32 +163,49 @@ FREE = [
 ]
 
 
-def left_out(found: Sequence[tuple[str, str, float | None, float | None]]) -> dict[str, Any]:
+Errors = dict[tuple[str, str], list[float]]
+MOST = ("gpus", "pp", "cp", "seq_len")
+"""What a run may have more of than any measured one."""
+
+
+def left_out(found: Sequence[tuple[str, Run, float | None, float | None]]) -> dict[str, Any]:
     """What is expected of a prediction: by framework the worst of its sets, in general the mean of all sets.
 
     Args:
-        found: Of each run its set, its framework, the relative error of its time and of its memory.
+        found: Of each run its set, its layout, the relative error of its time and of its memory.
     """
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    memories: dict[str, list[float]] = defaultdict(list)
-    for group, framework, time, memory in found:
+    times: Errors = defaultdict(list)
+    memories: Errors = defaultdict(list)
+    most: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(MOST, 0))
+    for group, run, time, memory in found:
         if time is not None:
-            times[framework, group].append(time)
+            times[run.framework, group].append(time)
         if memory is not None:
-            memories[group].append(memory)
-    each = {key: fmean(errors) for key, errors in times.items()}
+            memories[run.framework, group].append(memory)
+        most[run.framework] = {name: max(n, getattr(run, name)) for name, n in most[run.framework].items()}
     return {
-        "time": fmean(each.values()),
+        "time": fmean(map(fmean, times.values())),
         "memory": fmean(map(fmean, memories.values())),
-        "frameworks": {name: max(e for (own, _), e in each.items() if own == name) for name, _ in sorted(each)},
+        "frameworks": _worst(times),
+        "memory_frameworks": _worst(memories),
+        "most": dict(sorted(most.items())),
     }
+
+
+def _worst(errors: Errors) -> dict[str, float]:
+    each = {key: fmean(values) for key, values in errors.items()}
+    return {name: max(e for (own, _), e in each.items() if own == name) for name, _ in sorted(each)}
 
 
 def rendered_errors(error: dict[str, Any]) -> str:
     """The section of `left_out` as TOML."""
     lines = ["[error] # of models that were left out of the fit: bench/planner/fit.py --cross OUT.csv --write"]
     lines += [f"{name} = {error[name]:.2f}" for name in ("time", "memory")]
-    lines += ["", "[error.frameworks]", *(f"{name} = {value:.2f}" for name, value in error["frameworks"].items())]
+    for part in ("frameworks", "memory_frameworks"):
+        lines += ["", f"[error.{part}]", *(f"{name} = {value:.2f}" for name, value in error[part].items())]
+    lines += ["", "[error.most] # that was measured"]
+    for name, most in error["most"].items():
+        lines.append(f"{name} = {{ {', '.join(f'{key} = {n}' for key, n in most.items())} }}")
     return "\n".join(lines) + "\n"
 
 

@@ -76,7 +76,7 @@ def show(found: Answered) -> None:
         (*DEGREES, "step s", "tok/s/GPU", "MFU", "sure", "GiB", "bubble", "communication s"),
         [_time_row(plan) for plan in top],
     )
-    click.echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error():.0%}")
+    click.echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
     parts = [part for part in report.PARTS if any(getattr(plan.memory, part) for plan in top)]
     table(
         ("dp", "tp", "pp", "cp", *parts, "in all", "free"),
@@ -181,7 +181,7 @@ def as_json(found: Answered) -> None:
         "training": report.training(first, found.tokens, found.storage),
         "time_error": error,
         "less_sure": list(reasons),
-        "memory_error": memory_error(),
+        "memory_error": memory_error(task.framework),
     }
     if found.explained:
         value["explain"] = [

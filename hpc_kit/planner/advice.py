@@ -20,6 +20,7 @@ FAST = 12.5e9
 SAME = 0.03
 """Ways whose times differ by less than this share are taken for equally good."""
 
+
 class Advice(Struct, frozen=True):
     """The table's answer, the numbers' answer, and whether they agree.
 

@@ -30,7 +30,7 @@ class Rates(Struct, frozen=True, kw_only=True):
         attention_quality: Factor on that for a framework's kernels.
         attention_back: Operations of its backward pass over those of its forward pass.
         scores: Bytes moved for each score where the s x s matrix is stored, forward.
-        unaligned: Factor on attention with stored scores where the head width is no multiple of 8 (tensor cores need it).
+        unaligned: Factor on attention with stored scores where the head width is no multiple of 8.
         elementwise: Times that each kept activation byte is moved, forward: the norms, residuals, activations.
         compiled: Factor on that where kernels are fused by a compiler.
         cast8: Bytes moved for each input of an 8-bit product.

@@ -37,10 +37,9 @@ def time_terms(run: Run, rates: Rates) -> dict[str, str]:
         "compute": _compute(run, rates),
         "tensor": f"{6 if run.recompute == 'full' else 4} all-reduces a layer of 2 b s h bytes, "
         f"2 (t-1)/t S/W, {tensor}",
-        "context": f"keys and values of 2 x 2 b s h_kv bytes round the ring {4 if run.recompute == 'full' else 3} times "
-        f"a layer, (c-1)/c S/W, {_over(run, rates, run.context_group)}, beside attention",
-        "shard": f"ZeRO-3: {gathered}, (n-1)/n S/W, "
-        f"{data}, {rates.shard_overlap:.0%} of it behind compute",
+        "context": f"keys and values, 2 x 2 b s h_kv bytes, round the ring {4 if run.recompute == 'full' else 3} "
+        f"times a layer, (c-1)/c S/W, {_over(run, rates, run.context_group)}, beside attention",
+        "shard": f"ZeRO-3: {gathered}, (n-1)/n S/W, {data}, {rates.shard_overlap:.0%} of it behind compute",
         "launch": f"a layer's kernels take {1e3 * rates.launch:.2f} ms to launch{more}; "
         "counts where the GPU is done sooner" + (f"; {1e3 * rates.wait:.2f} ms a layer besides" if rates.wait else ""),
         "boundary": "2 b s h bytes to the next stage and back, each micro-batch",

@@ -6,6 +6,8 @@ they leave out: copies that a framework keeps, gathered tensors, temporaries, th
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct, structs
 
 from hpc_kit.planner.constants import Rates
@@ -132,9 +134,9 @@ def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory
         index,
         _ahead(run, rates, stage, kept) if rates.ahead else 0.0,
     )
-    # Before an allocation fails the allocator waits for the GPU, and has them back.
-    limit = run.machine.gpu.memory * rates.usable
-    return structs.replace(found, ahead=0.0) if limit and found.total > limit else found
+    # Before an allocation fails the allocator waits for the GPU, and has back what it needs.
+    excess = found.total - (run.machine.gpu.memory * rates.usable or math.inf)
+    return structs.replace(found, ahead=max(0.0, found.ahead - excess)) if excess > 0 and found.ahead else found
 
 
 def _ahead(run: Run, rates: Rates, stage: Stage, kept: float) -> float:
@@ -155,37 +157,30 @@ def _ahead(run: Run, rates: Rates, stage: Stage, kept: float) -> float:
 
 def _activations(run: Run, rates: Rates) -> tuple[float, float]:
     """Bytes that a layer keeps of one micro-batch, and what the layer at work needs besides."""
-    model = run.model
-    kept = activation_bytes(
-        model,
-        run.seq_len,
-        run.tp,
-        sequence_parallel=run.sequence_parallel,
-        recompute=run.recompute
-        if rates.selective_core
-        else ("none" if run.recompute == "selective" else run.recompute),
-        flash=run.flash,
-        dropout=model.norm_biases,
-        gate=rates.gate,
-    )
-    whole = activation_bytes(
-        model,
-        run.seq_len,
-        run.tp,
-        sequence_parallel=run.sequence_parallel,
-        recompute="none",
-        flash=run.flash,
-        dropout=model.norm_biases,
-        gate=rates.gate,
-    )
+
+    def of_token(recompute: str) -> float:
+        return activation_bytes(
+            run.model,
+            run.seq_len,
+            run.tp,
+            sequence_parallel=run.sequence_parallel,
+            recompute=recompute,
+            flash=run.flash,
+            dropout=run.model.norm_biases,
+            gate=rates.gate,
+        )
+
     # A matrix product of the layer at work has its input gathered, and the gradient of that.
-    gathered = 4.0 * model.hidden * (1 - 1 / run.tp) if run.sequence_parallel else 0.0
+    gathered = 4.0 * run.model.hidden * (1 - 1 / run.tp) if run.sequence_parallel else 0.0
+    whole, scale = of_token("none"), rates.activation_scale
     if run.recompute == "full":
-        return run.tokens * kept, run.tokens * (rates.activation_scale * whole + gathered)
-    scale = rates.activation_scale
-    if run.recompute == "selective" and not rates.selective_core:
-        scale *= rates.selective_share
-    return run.tokens * scale * kept, run.tokens * gathered
+        return run.tokens * of_token("full"), run.tokens * (scale * whole + gathered)
+    if run.recompute == "none":
+        return run.tokens * scale * whole, run.tokens * gathered
+    if not rates.selective_core:
+        return run.tokens * scale * rates.selective_share * whole, run.tokens * gathered
+    kept = of_token("selective")
+    return run.tokens * scale * kept, run.tokens * (scale * (whole - kept) + gathered)
 
 
 def peak_memory(run: Run, rates: Rates) -> Memory:

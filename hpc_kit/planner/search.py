@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.frameworks import CHUNKS, MICRO_BATCHES, interleaves, lacks, stages
 from hpc_kit.planner.layer import Work, layer
 from hpc_kit.planner.machine import GIB, Machine
 from hpc_kit.planner.memory import Memory, peak_memory
@@ -15,7 +16,6 @@ from hpc_kit.planner.model import Model
 from hpc_kit.planner.run import Recompute, Run
 from hpc_kit.planner.steps import StepTime, step_time
 
-MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 SHARD = 2048
 """Context parallelism is tried as long as a rank keeps this many tokens of a sequence."""
 
@@ -155,6 +155,8 @@ def _degrees(task: Task) -> Iterator[Run]:
 def _illegal(run: Run) -> str:
     """Why degrees cannot be, or an empty text."""
     model, node = run.model, run.machine.gpus_per_node
+    if reason := lacks(run):
+        return reason
     if run.tp > 1 and (run.tp > node or node % run.tp):
         return f"tp {run.tp} crosses nodes of {node} GPUs"
     if model.heads % run.tp or (model.kv_heads % run.tp and run.tp % model.kv_heads):
@@ -171,9 +173,8 @@ def _recompute(run: Run, rates: Rates) -> tuple[Recompute, ...]:
 
 def _variants(run: Run, rates: Rates) -> Iterator[Run]:
     """Micro-batch, recomputation, ZeRO stage and interleaving of given degrees."""
-    share, shards = run.global_batch // run.dp, run.dp * run.cp
-    again = _recompute(run, rates)
-    zero = (0,) if shards == 1 else (0, 1) if run.pp > 1 else (0, 1, 2, 3)
+    share = run.global_batch // run.dp
+    again, zero = _recompute(run, rates), stages(run)
     for micro_batch in MICRO_BATCHES:
         # Several whole sequences on a rank: data parallelism would split them as well, and send nothing.
         if share % micro_batch or (run.cp > 1 and micro_batch > 1):
@@ -181,7 +182,7 @@ def _variants(run: Run, rates: Rates) -> Iterator[Run]:
         m = share // micro_batch
         chunks = [1]
         if run.pp > 1 and m % run.pp == 0:
-            chunks += [v for v in (2, 3, 4, 6, 8) if run.model.layers % (run.pp * v) == 0]
+            chunks = [v for v in CHUNKS if interleaves(run.model.layers, run.pp, v)]
         for recompute in again:
             for stage in zero:
                 for v in chunks:
@@ -209,32 +210,42 @@ def refuse(task: Task, answer: Answer, rates: Rates) -> AnswerNo:
             found="\n".join(sorted({one.reason for one in answer.rejected})[:6]),
             remedy=f"a global batch that the data-parallel degree divides, such as {batch}",
         )
-    nodes = _least_nodes(task, rates)
     return AnswerNo(
         f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
         found=f"nearest: {shown(near.run)}: {near.reason}",
-        remedy=f"the least that would do: --nodes {nodes}" if nodes else "GPUs with more memory, or a smaller model",
+        remedy=_least(task, rates) or "GPUs with more memory, or a smaller model",
     )
 
 
-def _least_nodes(task: Task, rates: Rates) -> int | None:
-    """The fewest nodes on which something fits, by doubling and halving the last step; None: not even 512."""
+MOST_NODES = 1024
 
-    def enough(nodes: int) -> bool:
+
+def _least(task: Task, rates: Rates) -> str:
+    """The fewest nodes on which something fits, as options; with the user's batch if that is divided there.
+
+    With a batch that all GPUs divide, what fits on some nodes fits on more: the fewest by doubling, and halving the
+    last step. The batch as it is may need some more.
+    """
+
+    def fits(nodes: int, *, rounded: bool) -> bool:
         gpus = nodes * task.machine.gpus_per_node
-        batch = -(-task.global_batch // gpus) * gpus
+        batch = -(-task.global_batch // gpus) * gpus if rounded else task.global_batch
         return bool(search(structs.replace(task, gpus=gpus, global_batch=batch), rates).plans)
 
     low = max(1, task.gpus // task.machine.gpus_per_node)
     high = 2 * low
-    while not enough(high):
+    while not fits(high, rounded=True):
         low, high = high, 2 * high
-        if high > 1024:
-            return None
+        if high > MOST_NODES:
+            return ""
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+        low, high = (low, middle) if fits(middle, rounded=True) else (middle, high)
+    for nodes in range(high, 2 * high):
+        if fits(nodes, rounded=False):
+            return f"the least that would do: --nodes {nodes}"
+    gpus = high * task.machine.gpus_per_node
+    return f"the least that would do: --nodes {high} --global-batch {-(-task.global_batch // gpus) * gpus}"
 
 
 def shown(run: Run) -> str:

@@ -6,7 +6,11 @@ from hpc_kit.planner.constants import table
 from hpc_kit.planner.run import Run
 
 CALIBRATED = frozenset({"a100", "h100"})
-MOST_GPUS = 2560
+SHARDED = 128
+"""GPUs up to which ZeRO-3 alone was measured."""
+BEYOND = 0.05
+"""What each thing adds to the error that no measured run had so much of."""
+WORDS = {"gpus": "GPUs", "pp": "stages", "cp": "ranks a sequence", "seq_len": "tokens a sequence"}
 
 
 def time_error(run: Run) -> tuple[float, tuple[str, ...]]:
@@ -18,17 +22,26 @@ def time_error(run: Run) -> tuple[float, tuple[str, ...]]:
         error += 0.20
         reasons.append(f"{run.machine.gpu.name} was not among the measured GPUs")
     if run.framework not in entry["frameworks"]:
-        error += 0.05
+        error += BEYOND
         reasons.append(f"no measured runs of {run.framework}: general constants")
-    if run.gpus > MOST_GPUS:
-        error += 0.05
-        reasons.append(f"more than {MOST_GPUS} GPUs")
-    if run.zero_stage == 3 and run.pp == 1 and run.tp == 1 and run.gpus > 128:
-        error += 0.05
-        reasons.append("ZeRO-3 was measured on up to 128 GPUs")
+    for name, most in _most(run.framework).items():
+        if getattr(run, name) > most:
+            error += BEYOND
+            own = f" with {run.framework}" if run.framework in entry["most"] else ""
+            reasons.append(f"at most {most} {WORDS[name]} were measured{own}")
+    if run.zero_stage == 3 and run.pp == 1 and run.tp == 1 and run.gpus > SHARDED:
+        error += BEYOND
+        reasons.append(f"ZeRO-3 was measured on up to {SHARDED} GPUs")
     return error, tuple(reasons)
 
 
-def memory_error() -> float:
-    """The expected relative error of the peak memory."""
-    return float(table()["error"]["memory"])
+def _most(framework: str) -> dict[str, int]:
+    """The most of each that a measured run had: of its framework, or of any where that has none."""
+    known: dict[str, dict[str, int]] = table()["error"]["most"]
+    return known.get(framework) or {name: max(one[name] for one in known.values()) for name in WORDS}
+
+
+def memory_error(framework: str) -> float:
+    """The expected relative error of the peak memory: of the framework's runs, or the mean of all sets."""
+    entry = table()["error"]
+    return float(entry["memory_frameworks"].get(framework, entry["memory"]))

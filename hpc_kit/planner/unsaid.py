@@ -9,12 +9,11 @@ from msgspec import structs
 from hpc_kit.planner import hardware
 from hpc_kit.planner.cells import Cells
 from hpc_kit.planner.constants import Rates, builtin
+from hpc_kit.planner.frameworks import CHUNKS, MICRO_BATCHES, interleaves
 from hpc_kit.planner.memory import peak_memory
 from hpc_kit.planner.run import Recompute, Run
-from hpc_kit.planner.search import divisors
 from hpc_kit.planner.steps import step_time
 
-MICRO_BATCHES = (1, 2, 4, 8, 16)
 BUBBLE = 0.1
 """Share of the ideal time below which more virtual stages are not taken for granted."""
 INTERLEAVES = frozenset({"megatron", "nemo"})
@@ -70,10 +69,10 @@ def _moderate(options: list[Run]) -> list[Run]:
 
 def _chunks(run: Run, schedule: str) -> list[int]:
     """Numbers of virtual stages that a schedule can have; "": it is not known."""
-    each, over = divmod(run.model.layers, run.pp)
-    if over or schedule == "1f1b" or (not schedule and run.framework not in INTERLEAVES):
+    if schedule == "1f1b" or (not schedule and run.framework not in INTERLEAVES):
         return [1]
-    return divisors(each)[bool(schedule) :] or [1]
+    known = [v for v in (*CHUNKS, run.model.layers // run.pp) if interleaves(run.model.layers, run.pp, v)]
+    return sorted(set(known))[bool(schedule) :] or [1]
 
 
 def fastest(options: list[Run]) -> Run:
