@@ -11,7 +11,7 @@ import click
 from hpc_kit.planner import report
 from hpc_kit.planner.explain import explain
 from hpc_kit.planner.machine import GIB
-from hpc_kit.planner.search import Answer, Plan, Rejected, Task, distinct, shown
+from hpc_kit.planner.search import Answer, Plan, Rejected, Task, distinct, shown, with_room
 from hpc_kit.planner.sureness import memory_error, time_error
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def show(found: Answered) -> None:
         ("dp", "tp", "pp", "cp", *parts, "in all", "free"),
         [_memory_row(plan, machine.gpu.memory, parts) for plan in top],
     )
+    _show_room(answer, memory_error(task.framework))
     _show_rejected(answer)
     _show_advice(found.advice)
     _show_training(answer.plans[0], found.tokens, found.storage)
@@ -97,10 +98,14 @@ def _degrees(plan: Plan) -> tuple[str, ...]:
     return (*map(str, numbers), run.recompute)
 
 
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g}" if seconds >= 1e-3 else "0"
+
+
 def _time_row(plan: Plan) -> tuple[str, ...]:
     error, _ = time_error(plan.run)
     parts = report.traffic(plan.run, plan.time)
-    said = ", ".join(f"{name} {part['seconds']:.2g} ({part['link']})" for name, part in parts.items())
+    said = ", ".join(f"{name} {_seconds(part['seconds'])} ({part['link']})" for name, part in parts.items())
     return (
         *_degrees(plan),
         f"{plan.time.total:.4g}",
@@ -118,6 +123,21 @@ def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, .
     held = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
     free = (memory - plan.memory.total) / GIB
     return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
+
+
+def _show_room(answer: Answer, error: float) -> None:
+    """Where the first layout may not fit after all: the fastest that does even then."""
+    first, safe = answer.plans[0], with_room(answer.plans, error)
+    if safe is first:
+        return
+    share = first.memory.total / first.run.machine.gpu.memory
+    click.echo(f"the first fills {share:.0%}, and may not fit; " + _instead(first, safe))
+
+
+def _instead(first: Plan, safe: Plan | None) -> str:
+    if safe is None:
+        return "no layout leaves that much room"
+    return f"with that much room: {shown(safe.run)}, {safe.time.total / first.time.total - 1:.1%} slower"
 
 
 def _show_rejected(answer: Answer, nearest: int = 3) -> None:
@@ -169,6 +189,7 @@ def as_json(found: Answered) -> None:
         "global_batch": task.global_batch,
         "notes": list(target.notes),
         "looked_at": answer.seen,
+        "with_room": report.values(safe) if (safe := with_room(answer.plans, memory_error(task.framework))) else None,
         "plans": [report.values(plan) for plan in found.shown],
         "rejected": [{"layout": shown(one.run), "reason": one.reason} for one in answer.rejected],
         "advice": {

@@ -18,24 +18,23 @@ class Framework(Struct, frozen=True):
     Attributes:
         zero: ZeRO stages without a pipeline.
         zero_piped: The same within one.
-        model_parallel: Whether it has tensor, context and pipeline parallelism.
+        degrees: Of tensor, pipeline and context parallelism those that it has.
     """
 
     zero: tuple[int, ...] = (0, 1, 2, 3)
     zero_piped: tuple[int, ...] = (0, 1)
-    model_parallel: bool = True
+    degrees: tuple[str, ...] = ("tp", "pp", "cp")
 
 
-MEGATRON = Framework(zero=(0, 1))
 FRAMEWORKS = {
     "torch": Framework(),
-    "megatron": MEGATRON,
-    "nemo": MEGATRON,
-    "nanotron": MEGATRON,
-    "megatron-deepspeed": Framework(),
+    "megatron": Framework(zero=(0, 1)),
+    "nemo": Framework(zero=(0, 1)),
+    "nanotron": Framework(zero=(0, 1), degrees=("tp", "pp")),
+    "megatron-deepspeed": Framework(degrees=("tp", "pp")),
     # Fully sharded, or with parameters left gathered after the forward pass (ZeRO-2); in a pipeline they always are.
     "torchtitan": Framework(zero=(0, 2, 3), zero_piped=(0, 3)),
-    "fsdp": Framework(zero=(0, 2, 3), model_parallel=False),
+    "fsdp": Framework(zero=(0, 2, 3), degrees=()),
 }
 
 
@@ -50,10 +49,8 @@ def stages(run: Run) -> tuple[int, ...]:
 def lacks(run: Run) -> str:
     """Why a layout's framework cannot have its degrees, or an empty text."""
     own = FRAMEWORKS.get(run.framework, Framework())
-    degrees = [name for name in ("tp", "pp", "cp") if getattr(run, name) > 1]
-    if own.model_parallel or not degrees:
-        return ""
-    return f"{run.framework} shards parameters only: no {' or '.join(degrees)}"
+    missing = [name for name in ("tp", "pp", "cp") if getattr(run, name) > 1 and name not in own.degrees]
+    return f"{run.framework} has no {' and no '.join(missing)}" if missing else ""
 
 
 def interleaves(layers: int, pp: int, chunks: int) -> bool:

@@ -200,6 +200,12 @@ def distinct(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     return tuple(found.values())
 
 
+def with_room(plans: tuple[Plan, ...], error: float) -> Plan | None:
+    """The fastest plan that fits also if its memory is larger by a relative error; None: no plan does."""
+    memory = plans[0].run.machine.gpu.memory
+    return next((plan for plan in plans if plan.memory.total * (1 + error) <= memory), None)
+
+
 def refuse(task: Task, answer: Answer, rates: Rates) -> AnswerNo:
     """The error for a cluster on which nothing fits: what comes nearest, and the least that would do."""
     near = next((one for one in answer.rejected if one.gib), None)

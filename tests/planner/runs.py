@@ -18,7 +18,9 @@ def rates(machine: str = "dgx-a100", framework: str = "torch") -> Rates:
 
 def run(model: str = "gpt3-175b", machine: str = "dgx-a100", **other: Any) -> Run:
     chosen = catalogue.named(model)
-    return Run(model=chosen, machine=hardware.machine(machine), **{"seq_len": chosen.seq_len, **other})
+    return Run(
+        model=chosen, machine=hardware.machine(machine), **{"seq_len": chosen.seq_len, "global_batch": 8, **other}
+    )
 
 
 def task(model: str = "llama3-8b", machine: str = "dgx-h100", gpus: int = 32, global_batch: int = 1024) -> Task:

@@ -46,11 +46,14 @@ def test_every_layout_on_512_gpus_in_less_than_a_second() -> None:
 
 
 def test_a_cluster_too_small_says_the_least_that_would_do() -> None:
-    asked = task("llama3-405b", gpus=8, global_batch=64)
-    error = refuse(asked, search(asked, rates("dgx-h100")), rates("dgx-h100"))
-    assert "does not fit" in error.what and "--nodes" in (error.remedy or "")
-    nodes = int((error.remedy or "").split()[-1])
-    assert search(task("llama3-405b", gpus=8 * nodes, global_batch=8 * nodes), rates("dgx-h100")).plans
+    for batch in (64, 97, 256):
+        asked = task("llama3-405b", gpus=8, global_batch=batch)
+        error = refuse(asked, search(asked, rates("dgx-h100")), rates("dgx-h100"))
+        assert "does not fit" in error.what
+        words = (error.remedy or "").split()
+        options = dict(zip(words[-4::2], words[-3::2], strict=True))
+        gpus, other = 8 * int(options["--nodes"]), int(options.get("--global-batch", batch))
+        assert search(task("llama3-405b", gpus=gpus, global_batch=other), rates("dgx-h100")).plans
 
 
 def test_selective_recomputation_is_tried_where_it_saves_something() -> None:

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.planner.constants import builtin
+from hpc_kit.planner.layer import attention, product
 from hpc_kit.planner.memory import activation_bytes, in_flight, peak_memory
 from hpc_kit.planner.steps import EDGE, step_time
 from tests.planner.runs import rates, run
@@ -134,7 +135,8 @@ def test_what_is_held_ahead_makes_room_before_memory_is_full() -> None:
     card = structs.replace(one.machine.gpu, memory=(small.total - small.ahead / 2) / known.usable)
     tight = peak_memory(structs.replace(one, machine=structs.replace(one.machine, gpu=card)), known)
     assert small.ahead > 0 and tight.ahead == pytest.approx(small.ahead / 2)
-    assert tight.total == pytest.approx(small.total - small.ahead)
+    assert tight.total == pytest.approx(small.total - small.ahead / 2)
+    assert tight.total == pytest.approx(card.memory * known.usable)
 
 
 def test_the_allocator_loses_time_only_where_memory_is_all_but_full() -> None:
@@ -142,3 +144,40 @@ def test_the_allocator_loses_time_only_where_memory_is_all_but_full() -> None:
     one = run("llama3.2-1b", "efa-h100", dp=8, global_batch=64)
     assert [step_time(one, known, filled).allocator for filled in (0.5, EDGE)] == [0, 0]
     assert step_time(one, known, 0.95).allocator == pytest.approx(8 * known.thrash)
+
+
+def test_a_larger_batch_takes_no_less_time_with_zero_3_in_a_pipeline() -> None:
+    """What travels once a step stands in no micro-batch, and so not in the bubble."""
+    known = rates("dgx-h100", "torchtitan")
+    one = run("llama3-70b", "dgx-h100", dp=8, tp=8, pp=16, zero_stage=3, sequence_parallel=True, global_batch=8)
+    times = [step_time(structs.replace(one, global_batch=8 * m), known).total for m in (1, 2, 4, 8)]
+    assert times == sorted(times)
+
+
+def test_a_product_of_one_row_more_is_no_faster() -> None:
+    known, one = rates("dgx-h100"), run("llama3-8b", "dgx-h100")
+    for m in (128, 1024, 4096, 132 * 128):
+        assert product(one, known, m + 1, 4096, 4096) > product(one, known, m, 4096, 4096)
+
+
+def test_flash_attention_fills_heads_up_and_is_no_faster_than_a_product() -> None:
+    known = rates("dgx-a100")
+    one = run("llama3-8b", "dgx-a100")
+    narrow = structs.replace(one, model=structs.replace(one.model, head_dim=100))
+    wide = structs.replace(one, model=structs.replace(one.model, head_dim=104))
+    assert attention(narrow, known)[0] == pytest.approx(attention(wide, known)[0])
+    stored = [attention(structs.replace(each, flash=False), known)[0] for each in (narrow, wide)]
+    assert stored[0] > 3 * stored[1]
+    quick = structs.replace(known, attention_quality=9.0)
+    flops = one.tokens * one.model.attention_flops(one.seq_len) / 2
+    peak = one.machine.gpu.flops * one.machine.gpu.measured
+    assert attention(one, quick)[0] == pytest.approx(flops / (peak * known.gemm * known.quality))
+
+
+def test_selective_recomputation_needs_the_scores_of_the_layer_at_work() -> None:
+    known = rates("dgx-a100", "megatron")
+    stored = run("gpt3-175b", "dgx-a100", tp=8, pp=8, flash=False, recompute="selective", global_batch=8)
+    flash = structs.replace(stored, flash=True)
+    more = peak_memory(stored, known).activations - peak_memory(flash, known).activations
+    scores = known.activation_scale * 5 * stored.tokens * stored.model.heads * stored.seq_len / 8
+    assert more == pytest.approx(scores)

@@ -1,0 +1,63 @@
+"""What a framework cannot do is not offered; chunks of a pipeline may be uneven; how sure a layout is."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from hpc_kit.planner import report
+from hpc_kit.planner.frameworks import interleaves
+from hpc_kit.planner.search import search, with_room
+from hpc_kit.planner.sureness import memory_error, time_error
+from tests.planner.runs import rates, run, task
+
+
+@pytest.mark.parametrize(
+    ("framework", "stages"),
+    [("nanotron", {0, 1}), ("megatron", {0, 1}), ("nemo", {0, 1}), ("torchtitan", {0, 2, 3}), ("torch", {0, 1, 2, 3})],
+)
+def test_only_the_zero_stages_of_the_framework_are_offered(framework: str, stages: set[int]) -> None:
+    asked = structs.replace(task("llama3.2-1b", gpus=32, global_batch=256), framework=framework)
+    assert {plan.run.zero_stage for plan in search(asked, rates("dgx-h100", framework)).plans} == stages
+
+
+def test_a_framework_that_only_shards_parameters_says_so_of_other_ways() -> None:
+    asked = structs.replace(task("llama3-8b", gpus=32, global_batch=256), framework="fsdp")
+    answer = search(asked, rates("dgx-h100", "fsdp"))
+    assert {(plan.run.tp, plan.run.pp, plan.run.cp) for plan in answer.plans} == {(1, 1, 1)}
+    assert {"fsdp has no tp", "fsdp has no tp and no pp and no cp"} <= {one.reason for one in answer.rejected}
+
+
+def test_chunks_may_leave_room_for_the_tables() -> None:
+    assert interleaves(126, 16, 8)  # Llama 3's 405B: a layer less in the first and in the last chunk
+    assert interleaves(32, 4, 8) and interleaves(7, 3, 1)
+    assert not interleaves(125, 16, 8) and not interleaves(32, 4, 3)
+    asked = structs.replace(task("llama3-405b", gpus=512, global_batch=512), framework="megatron")
+    plans = search(asked, rates("dgx-h100", "megatron")).plans
+    assert any(plan.run.pp == 16 and plan.run.virtual_stages == 8 for plan in plans)
+
+
+def test_a_layout_with_room_fits_even_if_memory_is_larger_than_expected() -> None:
+    plans = search(task("llama3-70b", gpus=64, global_batch=512), rates("dgx-h100")).plans
+    first, safe = plans[0], with_room(plans, 0.14)
+    assert safe is not None and safe is not first
+    assert first.memory.total * 1.14 > first.run.machine.gpu.memory >= safe.memory.total * 1.14
+    assert with_room(plans, 0.0) is first and with_room(plans, 9.0) is None
+
+
+def test_more_than_was_ever_measured_is_less_sure() -> None:
+    known = run("llama3-8b", "dgx-h100", framework="nemo", dp=4, cp=2, seq_len=8192)
+    error, reasons = time_error(known)
+    assert reasons == ()
+    beyond = structs.replace(known, pp=2, cp=16, seq_len=131072)
+    assert time_error(beyond)[0] == pytest.approx(error + 0.15)
+    assert " ".join(time_error(beyond)[1]).count("with nemo") == 3
+    assert memory_error("nanotron") < memory_error("torch") < memory_error("torchtitan")
+
+
+def test_context_parallel_traffic_is_told_with_its_own_link() -> None:
+    one = run("llama3-8b", "ethernet-a100", dp=2, cp=16, seq_len=131072)
+    plan = next(p for p in search(task("llama3-8b", gpus=32), rates("dgx-h100")).plans if p.run.cp > 1 == p.run.tp)
+    told = report.traffic(one, plan.time)
+    assert told["context"] == {"seconds": plan.time.context, "link": "network, 2 nodes"}
+    assert "tensor" not in told
