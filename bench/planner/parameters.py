@@ -46,7 +46,7 @@ FIXED = {
     "logit_kept": 0.0,
     "zero_cost": 1.0,
     "zero_calls": 0.0,
-    **dict.fromkeys(("data_overlap.cpu", "zero_overlap.cpu", "shard_overlap.cpu"), 0.0),
+    **dict.fromkeys(("data_overlap.cpu", "zero_overlap.cpu", "shard_overlap.cpu", "wave.cpu"), 0.0),
     "rowwise": 2.0,
     "selective_again": 0.0,
     "selective_again.torchtitan": 0.5,
