@@ -74,7 +74,9 @@ def _task(job: Job | None, given: Options, root: Path) -> tuple[Task, Target]:
     from hpc_kit.planner import jobmodel
     from hpc_kit.planner.search import Task
 
-    own = jobmodel.asked(job) if job is not None else None
+    # With --model a job says its batch and its nodes.
+    told = structs.replace(job, env={}) if job is not None and given.model is not None else job
+    own = jobmodel.asked(told) if told is not None else None
     model, length, notes = _model(job, own, given)
     found = _target(job if own else None, given, root)
     nodes = given.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1

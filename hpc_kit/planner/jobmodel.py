@@ -50,7 +50,7 @@ def asked(job: Job) -> Asked | None:
     is_shipped = shipped(job)
     told = {"layers": job.model.layers, "width": job.model.width, "heads": job.model.heads}
     if not is_shipped and PLAN_MODEL in job.env:
-        model = catalogue.model(str(job.env[PLAN_MODEL]))
+        model = _planned(job)
         length, batch = job.model.sequence or model.seq_len, job.layout.global_batch
         return Asked(model, batch or BATCH, length, "" if batch else f"a global batch of {BATCH}")
     if not is_shipped and None in told.values():
@@ -62,7 +62,8 @@ def asked(job: Job) -> Asked | None:
         return Asked(_gpt(found, BYTES), found["global-batch"], found["sequence"])
     usual = {"sequence": LENGTH, "global-batch": BATCH}
     found |= {name: number for name, number in usual.items() if told[name] is None}
-    taken = [f"{found[name]} for its {name.replace('-', ' ')}" for name in usual if told[name] is None]
+    words = {"sequence": f"{LENGTH} tokens a sequence", "global-batch": f"a global batch of {BATCH}"}
+    taken = [text for name, text in words.items() if told[name] is None]
     assumed = ", ".join([f"a GPT with {WORDS} words, an MLP of 4 x width, as many key heads as heads", *taken])
     return Asked(_gpt(found, WORDS), found["global-batch"], found["sequence"], assumed)
 
@@ -87,6 +88,18 @@ def check(found: Asked, job: Job) -> None:
             f"{model.heads} heads, width {model.hidden} by {source}",
             remedy="--model llama3-8b, a config.json, or layers=32,hidden=4096,heads=32,...; or correct [model]",
         )
+
+
+def _planned(job: Job) -> Model:
+    text = str(job.env[PLAN_MODEL])
+    try:
+        return catalogue.model(text)
+    except SpecError as error:
+        raise SpecError(
+            f"{PLAN_MODEL} of job {job.name}: {error.what}",
+            found=text,
+            remedy="--model llama3-8b, a config.json, or layers=32,hidden=4096,heads=32,...; or correct it in [env]",
+        ) from error
 
 
 def _said(job: Job) -> dict[str, int]:

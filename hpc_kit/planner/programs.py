@@ -40,12 +40,15 @@ def first(plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bo
     Args:
         plans: In order.
         root: The user's project, whose programs come before the shipped ones.
-        own: A job whose program is asked first.
-        only: And no other's.
+        own: A job that is asked first, where it starts one of their programs on nodes of one kind.
+        only: The job that is asked, whatever it starts; no other is.
     """
-    bases = {} if own is None else {own.name: own}
+    shipped = {name: files.load_job(name, root=root) for name in BASES}
+    bases = {own.name: own} if own is not None else {}
     if not only:
-        bases |= {name: files.load_job(name, root=root) for name in BASES if name not in bases}
+        ours = {base.command[1] for base in shipped.values()}
+        bases = {name: base for name, base in bases.items() if ours & {*base.command} and not base.component}
+        bases |= {name: base for name, base in shipped.items() if name not in bases}
     known = {name: options(base, root) for name, base in bases.items()}
     for place, plan in enumerate(plans, start=1):
         for name, base in bases.items():

@@ -30,6 +30,11 @@ def test_a_written_job_of_a_program_asks_for_gpus_and_is_planned_again(kit: Kit,
     (project / "jobs" / "other.toml").write_text(job)
     other = kit("plan", "other", "--cluster", "mine")
     assert other.returncode == 2 and "contradicts itself" in other.stderr and "--model" in other.stderr
+    (project / "jobs" / "none.toml").write_text(job.replace('"llama2-13b"', '"lama"'))
+    none = kit("plan", "none", "--cluster", "mine")
+    assert none.returncode == 2 and "PLAN_MODEL of job own: no model 'lama'" in none.stderr
+    said = kit("plan", "none", "--cluster", "mine", "--model", "llama3-8b", "--json")
+    assert json.loads(said.stdout)["plans"] == first["plans"]
 
 
 def test_a_written_job_of_a_shipped_program_has_time_for_its_steps(kit: Kit, project: Path) -> None:

@@ -119,5 +119,5 @@ def test_a_job_whose_model_contradicts_itself(change: dict[str, Any]) -> None:
 def test_what_is_close_is_no_contradiction() -> None:
     own = structs.replace(OWN, model=structs.replace(SAID, parameters=6_800_000_000))
     found = jobmodel.asked(own)
-    assert found is not None and "as many key heads as heads, 1024 for its global batch" in found.assumed
+    assert found is not None and "as many key heads as heads, a global batch of 1024" in found.assumed
     jobmodel.check(found, own)

@@ -215,11 +215,34 @@ def test_what_no_program_can_do_is_passed_over(change: dict[str, Any]) -> None:
     assert found is not None and (found.place, found.plan.run.pp) == (2, 4)
 
 
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ("hsdp_4node", "hsdp_4node"),
+        ("ddp_4node", "zero2_2node"),
+        ("hetjob", "zero2_2node"),
+        ("async_4node", "zero2_2node"),
+    ],
+)
+def test_a_job_is_asked_first_where_its_program_is_one_of_them(own: str, found: str) -> None:
+    plan = a_plan(zero_stage=3)
+    base = files.load_job(own, root=ROOT)
+    first = programs.first([plan], ROOT, base)
+    assert first is not None and first.name == found
+    of_one = programs.first([plan], ROOT, base, only=True)
+    assert (of_one is None) == (own != found)
+
+
+def test_components_are_never_a_plan() -> None:
+    first = programs.first([a_plan()], ROOT, files.load_job("hetjob", root=ROOT))
+    assert first is not None and first.name == "ddp_1node"
+
+
 def test_what_a_job_trains() -> None:
     own = Job(name="mine", command=("python", "train.py"))
     assert asked(own) is None
     told = asked(structs.replace(own, model=Model(layers=2, width=64, heads=4)))
     assert told is not None and (told.model.hidden, told.seq_len) == (64, 2048)
-    assert "32000 words" in told.assumed and "2048 for its sequence" in told.assumed
+    assert "32000 words" in told.assumed and "2048 tokens a sequence" in told.assumed
     shipped = asked(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")))
     assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)
