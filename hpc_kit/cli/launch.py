@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,11 +19,19 @@ from hpc_kit.cli.session import line
 from hpc_kit.spec import places
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpc_kit.launch.hosts import Host
     from hpc_kit.launch.session import Ending, Session
     from hpc_kit.spec.resolve import Resolved
+
+
+class Patience(click.FloatRange):
+    """Seconds; what is no number is in no range, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click's."""
+        return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
 
 
 @click.command("launch", cls=JobCommand)
@@ -30,7 +39,12 @@ if TYPE_CHECKING:
 @HOSTS
 @HOSTFILE
 @click.option(
-    "--connect-timeout", type=float, default=15.0, show_default=True, metavar="SECONDS", help="For each host."
+    "--connect-timeout",
+    type=Patience(0.1, 3600),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For each host.",
 )
 def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **_: object) -> int:
     """Start a job without a scheduler: over ssh, one torchrun agent a host, all ended together.
@@ -46,27 +60,28 @@ def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **
     from hpc_kit.launch.connect import need_fabric
     from hpc_kit.launch.hosts import read_hosts
     from hpc_kit.launch.session import Session
-    from hpc_kit.launch.shape import interpreter
+    from hpc_kit.launch.shape import exported, interpreter
     from hpc_kit.script.preflight import check_program
 
     root = places.current_folder().absolute()
     named = read_hosts(hosts, hostfile)
     resolved = job_on(named, request_of(), root)
     check_program(resolved, root)
+    values = exported(resolved, os.environ)
     need_fabric()
     session = Session(named, interpreter(resolved, root), connect_timeout)
     try:
         session.connect()
-        return _run(session, resolved, root, named)
+        return _run(session, resolved, root, named, values)
     finally:
         session.close()
 
 
-def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]) -> int:
+def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host], values: Mapping[str, str]) -> int:
     from hpc_kit.launch import record
     from hpc_kit.launch.output import Output
     from hpc_kit.launch.session import Work
-    from hpc_kit.launch.shape import exported, ranks_on
+    from hpc_kit.launch.shape import ranks_on
     from hpc_kit.script.over_ssh import agent_scripts
     from hpc_kit.submit.staging import unwritable
 
@@ -82,7 +97,7 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     screen = Screen(session.ending)
     output = Output(run, names, sum(ranks), screen.show)
     began = time.time()
-    work = Work(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, exported(resolved, os.environ), ranks)
+    work = Work(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, values, ranks)
     try:
         ending = session.run(work, output.take)
     finally:

@@ -181,9 +181,9 @@ def adhoc(program: tuple[str, ...]) -> Job:
         SpecError: There is no program.
     """
     if not program:
+        typed = f"hpc-kit {click.get_current_context().command.name}"
         raise SpecError(
-            "neither a job nor a program",
-            remedy="hpc-kit submit ddp_4node, or hpc-kit submit -j 4x2 -- python train.py",
+            "neither a job nor a program", remedy=f"{typed} ddp_4node, or {typed} -j 4x2 -- python train.py"
         )
     if program[0].endswith(".py"):
         program = ("python", *program)

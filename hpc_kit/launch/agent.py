@@ -33,6 +33,9 @@ SILENCE = 30.0
 _LAST_WORDS = 5.0
 """Seconds that the launching side has to take the rest where all is to end."""
 
+_ALONE = 1.0
+"""Seconds that torchrun has once its workers have ended: in its exit barrier it hears no signal."""
+
 _TURN = 0.1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
@@ -164,6 +167,12 @@ class Tree:
         if self.code() is None:
             os.kill(self.process.pid, signal.SIGTERM)
 
+    def works(self) -> bool:
+        """Whether a worker is left: torchrun starts each in a session of its own."""
+        with suppress(ProcessLookupError):  # one that has just ended: the next look tells
+            return any(os.getsid(pid) != os.getsid(0) for pid in _below(os.getpid()))
+        return True
+
     def kill(self) -> None:
         """End all that is left, until nothing is."""
         for below in iter(lambda: _below(os.getpid()), []):
@@ -206,7 +215,7 @@ class Watch:
         if self.tree.process.stdout is not None:
             self.streams.add(self.tree.process.stdout.fileno())
         self._deadline: Optional[float] = None
-        self._told = False
+        self._worked, self._told = 0.0, False
 
     def to_the_end(self) -> None:
         """Send home what happens until torchrun has ended; nothing that it has started is left."""
@@ -217,7 +226,9 @@ class Watch:
             self._obey()
             self._tell_failure()
             self.home.stay_in_touch()
-            if self._deadline is not None and time.monotonic() > self._deadline:
+            if self._deadline is None or self.tree.works():
+                self._worked = time.monotonic()
+            if self._deadline is not None and time.monotonic() > min(self._deadline, self._worked + _ALONE):
                 self.tree.kill()
             code = self.tree.code()
         self.tree.kill()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import HpcKitError, LaunchError
-from hpc_kit.launch.hosts import Address
+from hpc_kit.launch.hosts import Address, Host
 from hpc_kit.launch.ssh_config import ssh_config
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def connect(
         if isinstance(error, LaunchError) or not isinstance(error, Exception):
             raise
         place = None if connection is None else (connection.host, connection.port)
-        raise _refused(name, error, patience, place) from error
+        raise _refused(Host(name), error, patience, place) from error
     return connection
 
 
@@ -111,7 +111,7 @@ def _way(connection: Connection, patience: float, path: tuple[str, ...]) -> Conn
     return jump
 
 
-def _refused(name: str, error: Exception, patience: float, place: tuple[str, int] | None = None) -> LaunchError:
+def _refused(named: Host, error: Exception, patience: float, place: tuple[str, int] | None = None) -> LaunchError:
     """What the user has to do; `place` is the host's own name or address, and its port."""
     from paramiko import (
         AuthenticationException,
@@ -122,6 +122,7 @@ def _refused(name: str, error: Exception, patience: float, place: tuple[str, int
     )
     from paramiko.ssh_exception import NoValidConnectionsError
 
+    name, spelt = named.name, named.for_ssh
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, NoValidConnectionsError):  # one for each address of the host
         text = "; ".join(f"{place[0]} port {place[1]}: {why.strerror or why}" for place, why in error.errors.items())
@@ -129,7 +130,7 @@ def _refused(name: str, error: Exception, patience: float, place: tuple[str, int
         return LaunchError(
             f"no connection to {name} can be made",
             found=f"{type(error).__name__}: {text}",
-            remedy=f"ssh -G {name}   (what ~/.ssh/config says of it)",
+            remedy=f"ssh -G {spelt}   (what ~/.ssh/config says of it)",
         )
     host, port = place or (name, _SSH_PORT)
     if isinstance(error, BadHostKeyException):
@@ -137,35 +138,35 @@ def _refused(name: str, error: Exception, patience: float, place: tuple[str, int
         return LaunchError(
             f"{name} shows another host key than the one that is known",
             found=text,
-            remedy=f"where the host was installed anew: ssh-keygen -R {known}; then ssh {name}, and compare its key",
+            remedy=f"where the host was installed anew: ssh-keygen -R {known}; then ssh {spelt}, and compare its key",
         )
     if "known_hosts" in text:
         return LaunchError(
             f"the host key of {name} is not known here",
             found=text,
-            remedy=f"ssh {name}   (once: it shows the key, and asks);"
+            remedy=f"ssh {spelt}   (once: it shows the key, and asks);"
             f" or ssh-keyscan -H {'' if port == _SSH_PORT else f'-p {port} '}{host} >>~/.ssh/known_hosts",
         )
     if isinstance(error, TimeoutError) or any(word in text.lower() for word in _TIMED_OUT):
-        return _silent(name, f"nothing came within {patience:g} s")
+        return _silent(named, f"nothing came within {patience:g} s")
     if isinstance(error, PasswordRequiredException):
         return LaunchError(f"the key for {name} is locked", found=text, remedy="eval $(ssh-agent) && ssh-add")
     if isinstance(error, AuthenticationException) or "authentication methods" in text:
-        return _no_key(name, text)
-    return _silent(name, text)
+        return _no_key(named, text)
+    return _silent(named, text)
 
 
-def _silent(name: str, text: str) -> LaunchError:
-    return LaunchError(
-        f"{name} does not answer", found=text, remedy=f"ssh {name} true   (its name, port and user: ~/.ssh/config)"
-    )
+def _silent(named: Host, text: str) -> LaunchError:
+    remedy = f"ssh {named.for_ssh} true   (its name, port and user: ~/.ssh/config)"
+    return LaunchError(f"{named.name} does not answer", found=text, remedy=remedy)
 
 
-def _no_key(name: str, text: str) -> LaunchError:
+def _no_key(named: Host, text: str) -> LaunchError:
     keys = [path for path in Path("~/.ssh").expanduser().glob("id_*") if path.suffix != ".pub"]
-    make = f"ssh-copy-id {name}" if keys or os.environ.get("SSH_AUTH_SOCK") else None
+    copy = f"ssh-copy-id {named.for_copy_id}"
+    make = copy if keys or os.environ.get("SSH_AUTH_SOCK") else None
     return LaunchError(
-        f"{name} takes none of your keys" if make else "there is no ssh key here",
-        found=f"{name}: {text}",
-        remedy=make or f"ssh-keygen -t ed25519 && ssh-copy-id {name}",
+        f"{named.name} takes none of your keys" if make else "there is no ssh key here",
+        found=f"{named.name}: {text}",
+        remedy=make or f"ssh-keygen -t ed25519 && {copy}",
     )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _FORMS = "a,b,c; n[1-4]; a:4 for four ranks there; user@a; fd00::1, [fd00::1]:4; ssh://a:2222 for a port"
 _SSH = "ssh://"
+_LAST_PORT = 65535
 _NAMES = re.compile(r"(?P<names>[^\s:=/]+)(?::(?P<slots>\d+))?")
 _IPV6 = re.compile(r"(?P<user>[^\s:/@]+@)?(?P<open>\[)?(?P<host>[^\]\[\s/@]+)(?(open)\](?::(?P<slots>\d+))?)")
 _URI = re.compile(
@@ -56,6 +57,12 @@ class Host(NamedTuple):
     def for_ssh(self) -> str:
         """As ssh takes it on its command line."""
         return f"{_SSH}{self.name}" if Address.of(self.name).port else self.name
+
+    @property
+    def for_copy_id(self) -> str:
+        """As ssh-copy-id takes it, which knows no URI."""
+        user, host, port = Address.of(self.name)
+        return f"-p {port} {user + '@' if user else ''}{host}" if port else self.name
 
     @property
     def written(self) -> str:
@@ -125,6 +132,8 @@ def _hosts(word: str, place: str) -> Iterable[Host]:
     slots = int(match["slots"]) if match["slots"] else None
     if match.re is not _NAMES:
         port, host = match.groupdict().get("port"), match["host"]
+        if port and not 0 < int(port) <= _LAST_PORT:
+            raise SpecError(f"{word!r} names no host", found=f"{place}: no port is {port}", remedy=f"1 to {_LAST_PORT}")
         host = f"[{host}]:{port}" if port and ":" in host else f"{host}:{port}" if port else host
         return [Host((match["user"] or "") + host, slots)]
     try:

@@ -83,6 +83,7 @@ def laid(
 
 def error_of(name: str, frame: Frame) -> LaunchError:
     """Why a host cannot be used, or not any more."""
+    spelt = Host(name).for_ssh
     given = frame.values.get("error")
     if isinstance(given, LaunchError):
         return given
@@ -90,7 +91,7 @@ def error_of(name: str, frame: Frame) -> LaunchError:
         return LaunchError(
             f"nothing can be started on {name}",
             found=frame.values["why"],
-            remedy=f"ssh {name} 'ulimit -u; df ${{TMPDIR:-/tmp}}'   (the most processes of a user; a full disk)",
+            remedy=f"ssh {spelt} 'ulimit -u; df ${{TMPDIR:-/tmp}}'   (the most processes of a user; a full disk)",
         )
     if frame.kind == "refused":
         return LaunchError(
@@ -101,7 +102,7 @@ def error_of(name: str, frame: Frame) -> LaunchError:
     return LaunchError(
         f"{name} is lost",
         found=frame.values["why"],
-        remedy=f"see that it runs, and that `ssh {name} true` is silent",
+        remedy=f"see that it runs, and that `ssh {spelt} true` is silent",
     )
 
 
@@ -117,7 +118,7 @@ def _silent(link: HostLink) -> LaunchError:
     return LaunchError(
         f"{link.name} does not answer",
         found=f"{link.step}: nothing came in all the time for it",
-        remedy=f"ssh {link.name} true   (with a longer --connect-timeout where it is only slow)",
+        remedy=f"ssh {Host(link.name).for_ssh} true   (with a longer --connect-timeout where it is only slow)",
     )
 
 

@@ -110,6 +110,13 @@ def _without_header(text: str) -> list[str]:
         (["render", "./t.py"], "'./t.py' is a program, and no job file"),
         (["render", "bash"], "'bash' is a program, and no job file"),
         (["render", "single", "--cluster", "locl"], "no cluster file 'locl'"),
+        (["launch", "--hosts", "a"], "do     hpc-kit launch ddp_4node"),
+        (["launch", "single", "--hosts", "a", "--connect-timeout", "0"], "--connect-timeout"),
+        (["launch", "single", "--hosts", "a", "--connect-timeout", "nan"], "--connect-timeout"),
+        (
+            ["launch", "-j", "1x1", "--hosts", "a", "--export=NOT_SET_HERE", "--", "true"],
+            "NOT_SET_HERE is not set here",
+        ),
         (["nodelist", "n[1-"], "n[1-"),
         (["env", "--environ", "missing.json"], "cannot read missing.json"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from hpc_kit.errors import HpcKitError, LaunchError
 from hpc_kit.launch import connect, known_hosts, ssh_config
 from hpc_kit.launch.connect import _refused, need_fabric
+from hpc_kit.launch.hosts import Host
 
 
 def test_without_fabric_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,20 +34,28 @@ def test_each_refusal_has_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (OSError(-2, "Name or service not known"), "n1 does not answer", "ssh n1 true"),
     ]
     for error, what, remedy in refusals:
-        told = _refused("n1", error, 5)
+        told = _refused(Host("n1"), error, 5)
         assert (what in told.what, remedy in (told.remedy or "")) == (True, True), told
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "id_ed25519").touch()
-    told = _refused("n1", paramiko.AuthenticationException("Authentication failed."), 5)
+    told = _refused(Host("n1"), paramiko.AuthenticationException("Authentication failed."), 5)
     assert (told.what, told.remedy) == ("n1 takes none of your keys", "ssh-copy-id n1")
 
 
 def test_remedies_name_the_place_that_known_hosts_knows() -> None:
     key = paramiko.ECDSAKey.generate()
-    told = _refused("n1", paramiko.BadHostKeyException("10.0.0.1", key, key), 5, ("10.0.0.1", 2222))
+    told = _refused(Host("n1"), paramiko.BadHostKeyException("10.0.0.1", key, key), 5, ("10.0.0.1", 2222))
     assert "ssh-keygen -R '[10.0.0.1]:2222'; then ssh n1," in (told.remedy or "")
-    told = _refused("n1", paramiko.SSHException("'10.0.0.1' not found in known_hosts"), 5, ("10.0.0.1", 2222))
+    told = _refused(Host("n1"), paramiko.SSHException("'10.0.0.1' not found in known_hosts"), 5, ("10.0.0.1", 2222))
     assert "ssh-keyscan -H -p 2222 10.0.0.1 >>" in (told.remedy or "")
+
+
+def test_remedies_take_a_port_as_each_command_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told = _refused(Host("me@n1:2222"), TimeoutError("timed out"), 5)
+    assert (told.remedy or "").startswith("ssh ssh://me@n1:2222 true ")
+    told = _refused(Host("me@n1:2222"), paramiko.AuthenticationException("Authentication failed."), 5)
+    assert (told.remedy or "").endswith("ssh-copy-id -p 2222 me@n1")
 
 
 def looked_up(home: Path, host: str) -> dict[str, str]:

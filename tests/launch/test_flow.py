@@ -112,3 +112,34 @@ def test_a_reader_that_leaves_ends_nothing(hosts: Hosts, tmp_path: Path) -> None
     (run,) = (hosts.project / "runs" / "bash").glob("2*")
     assert "later\n" in (run / "rank-0.log").read_text() + (run / "rank-1.log").read_text()
     assert '"exit_status": 7' in (run / "record.json").read_text()
+
+
+PATIENT = """
+import sys
+from hpc_kit.cli import main
+from hpc_kit.launch import session
+session.GRACE = 3600.0
+main()
+"""
+LATER = """
+if [ "$RANK" = 0 ]; then echo $$ >first; exit; fi
+until [ -s first ] && ! [ -e /proc/$(cat first) ]; do sleep 0.1; done
+exit 5
+"""
+
+
+def test_an_agent_whose_ranks_have_ended_is_not_waited_for(hosts: Hosts) -> None:
+    """Torchrun waits for the other hosts' in a barrier, in which it hears no signal."""
+    words = ["-j", "2x1", "--hosts", "n1,n2", f"--export=PYTHONPATH,MARK={hosts.mark}", "--", "bash", "-c", LATER]
+    done = subprocess.run(
+        [sys.executable, "-c", PATIENT, "launch", *words],
+        cwd=hosts.project,
+        env={**os.environ, "HOME": str(hosts.home), "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (done.returncode, "failed  rank 1 on " in done.stdout) == (5, True), done
+    assert hosts.await_none() == []

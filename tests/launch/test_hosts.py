@@ -93,6 +93,8 @@ def test_user_host_and_port_of_a_name(name: str, address: tuple[object, ...], fo
         ("-oProxyCommand=x", "'-oProxyCommand=x' names no host"),
         ("n[1-", r"'n\[1-' names no host"),
         ("a:2:3", "'a:2:3' names no host"),
+        ("ssh://a:99999", "'ssh://a:99999' names no host"),
+        ("ssh://a:0", "'ssh://a:0' names no host"),
         ("ssh://a:2:0", "'ssh://a:2:0' names no host"),
         ("ssh://me:secret@a", "names no host"),
         ("[fd00::x]", "names no host"),

@@ -122,7 +122,8 @@ def test_public_names_are_all_there() -> None:
 
 def test_modules_stay_small() -> None:
     lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
-    allowed = {"hpc_kit.slurm.option_table"}  # a table: a row an option
+    # A table: a row an option; and what is carried to a host as one file.
+    allowed = {"hpc_kit.slurm.option_table", "hpc_kit.launch.agent"}
     assert {module: lines for module, lines in lengths.items() if lines > 300 and module not in allowed} == {}
 
 
