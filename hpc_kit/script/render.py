@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def render(
-    job: str | Job,
-    cluster: str | Cluster | None = None,
+    job: str | Path | Job,
+    cluster: str | Path | Cluster | None = None,
     *,
     set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
     standalone: bool = False,
-    root: Path | None = None,
+    root: str | Path | None = None,
 ) -> str:
     """The sbatch script of a job on a cluster.
 
@@ -50,13 +50,13 @@ def render(
         SpecError: A file is missing or says something that cannot be.
         TemplateError: The template is missing or asks for a value that does not exist.
     """
-    root = root or places.current_folder()
+    root = Path(root or places.current_folder())
     return render_resolved(resolved_of(job, cluster, set or {}, root), standalone=standalone, root=root)
 
 
 def resolved_of(
-    job: str | Job,
-    cluster: str | Cluster | None,
+    job: str | Path | Job,
+    cluster: str | Path | Cluster | None,
     set: Mapping[str, object],  # noqa: A002 - the option's name
     root: Path,
     *,
@@ -79,15 +79,15 @@ def resolved_of(
         choice = default_cluster(root, os.environ, sure=sure)
         cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
     loaded = files.load(job, cluster, set=set, root=root)
-    again = _command_line(job, cluster, set) if isinstance(job, str) else ()
+    again = _command_line(str(job), cluster, set) if isinstance(job, str | Path) else ()
     return resolve(loaded, root=root, again=again)
 
 
-def _command_line(job: str, cluster: str | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
+def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
     """The command that prints the same script again, for the header; none where a value is None, which TOML has not."""
     if None in set.values():
         return ()
-    name = cluster if isinstance(cluster, str) else cluster.name
+    name = str(cluster) if isinstance(cluster, str | Path) else cluster.name
     values = {key: value if isinstance(value, str) else toml_value(value) for key, value in set.items()}
     chosen = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     return ("hpc-kit", "render", job, "--cluster", name, *chosen)

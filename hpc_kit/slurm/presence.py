@@ -49,6 +49,12 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
     return "system" if configured else None
 
 
+def is_embedded(environ: Mapping[str, str]) -> bool:
+    """Whether the first sbatch on PATH is the embedded Slurm's own, as inside its jobs."""
+    state = environ.get("HPC_KIT_SLURM_STATE")
+    return bool(state) and _program("sbatch", environ) == f"{state}/bin/sbatch"
+
+
 def configuration(environ: Mapping[str, str]) -> str | None:
     """The slurm.conf that Slurm's commands read: the one that is named, else one in a usual place; None: not found."""
     sbatch, named = _program("sbatch", environ), environ.get("SLURM_CONF")

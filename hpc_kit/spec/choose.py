@@ -21,6 +21,8 @@ class Choice(Struct, frozen=True):
 def default_cluster(root: Path, environ: Mapping[str, str], *, sure: bool = True) -> Choice:
     """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`.
 
+    Inside a job of the embedded Slurm, whose commands are then on PATH, it is that job's own cluster.
+
     Args:
         root: The user's project.
         environ: The environment to look in.
@@ -31,13 +33,13 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, sure: bool = True
     """
     if named := _named(root, environ):
         return Choice(named, {})
-    name = _here(environ, sure=sure)
-    return Choice(name, {} if name == "local" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
+    name = _here(root, environ, sure=sure)
+    return Choice(name, {} if name != "slurm" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
 
 
 def default_name(root: Path, environ: Mapping[str, str], *, sure: bool = False) -> str:
     """The name of `default_cluster`, without a question for what its nodes have."""
-    return _named(root, environ) or _here(environ, sure=sure)
+    return _named(root, environ) or _here(root, environ, sure=sure)
 
 
 def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
@@ -45,16 +47,35 @@ def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
     return Choice(_named(root, environ) or "hosts", {})
 
 
-def _here(environ: Mapping[str, str], *, sure: bool) -> str:
+def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
     from hpc_kit.errors import SlurmUnavailable
     from hpc_kit.slurm import presence
 
+    if presence.is_embedded(environ):
+        return _surrounding(root, environ) or "local"
     try:
         return "slurm" if presence.find_slurm(environ) else "local"
     except SlurmUnavailable:
         if sure:
             raise
         return "slurm"  # there is an sbatch
+
+
+def _surrounding(root: Path, environ: Mapping[str, str]) -> str | None:
+    """The cluster of the embedded Slurm's job that this process runs in, by the job's record."""
+    import json
+
+    from hpc_kit.run_files import RECORD
+    from hpc_kit.slurm.job_id import base_id
+    from hpc_kit.spec import places
+
+    run = Path(environ.get("HPC_KIT_RUN", ""))
+    try:
+        known = json.loads((run.with_name(base_id(run.name)) / RECORD).read_bytes())
+        name = str(known["cluster"]) if known["slurm"] == "embedded" else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return name if name in places.names("env", root) else None
 
 
 def _named(root: Path, environ: Mapping[str, str]) -> str | None:

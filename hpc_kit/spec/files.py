@@ -57,7 +57,13 @@ def load_cluster(name: str, *, set: Settings | None = None, root: Path | None = 
     return _cluster(_document("env", name, root or places.current_folder())[0], set, Path(name).stem)[0]
 
 
-def load(job: str | Job, cluster: str | Cluster, *, set: Settings | None = None, root: Path | None = None) -> Loaded:  # noqa: A002
+def load(
+    job: str | Path | Job,
+    cluster: str | Path | Cluster,
+    *,
+    set: Settings | None = None,  # noqa: A002
+    root: Path | None = None,
+) -> Loaded:
     """Both, each given by name, path or value, with the place of every key.
 
     Raises:
@@ -65,13 +71,15 @@ def load(job: str | Job, cluster: str | Cluster, *, set: Settings | None = None,
     """
     root = root or places.current_folder()
     sources: list[str] = []
-    if isinstance(job, str):
+    if isinstance(job, str | Path):
+        job = str(job)
         job_document, job_sources = _chain(job, root, ())
         sources += job_sources
         stem = Path(job).stem
     else:
         job_document, stem = _document_of(job, "the job"), job.name
-    if isinstance(cluster, str):
+    if isinstance(cluster, str | Path):
+        cluster = str(cluster)
         cluster_document, path = _document("env", cluster, root)
         sources.append(path)
         cluster_stem = Path(cluster).stem

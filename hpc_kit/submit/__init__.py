@@ -20,11 +20,11 @@ class _Room(ModuleType):
 
     def __call__(
         self,
-        job: str | Job,
-        cluster: str | Cluster | None = None,
+        job: str | Path | Job,
+        cluster: str | Path | Cluster | None = None,
         *,
         set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
-        root: Path | None = None,
+        root: str | Path | None = None,
         standalone: bool = False,
     ) -> ScriptJob:
         """`hpc_kit.submit.submission.submit`."""

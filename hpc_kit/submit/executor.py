@@ -75,17 +75,17 @@ class Executor(SlurmExecutor):
 
     def __init__(
         self,
-        job: str | Job,
+        job: str | Path | Job,
         folder: str | Path | None = None,
-        cluster: str | Cluster | None = None,
+        cluster: str | Path | Cluster | None = None,
         *,
         set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
-        root: Path | None = None,
+        root: str | Path | None = None,
         max_num_timeout: int = 3,
         max_pickle_size_gb: float = 1.0,
         python: str | None = None,
     ) -> None:
-        self.root = (root or current_folder()).absolute()
+        self.root = Path(root or current_folder()).absolute()
         super().__init__(
             folder or self.root / "runs" / "functions", max_num_timeout, max_pickle_size_gb, python or "python"
         )

@@ -33,13 +33,15 @@ class ScriptFailed(JobFailed, FailedJobError):
 
     def __init__(self, end: Outcome) -> None:
         failure = end.failure
-        who = f"rank {failure.rank} on {failure.host}: " if failure and failure.rank is not None else ""
+        who = (
+            f"rank {failure.rank} on {failure.host}: " if failure and failure.rank is not None and failure.host else ""
+        )
         why = f"{who}{failure.headline}" if failure else end.sentence
         log = failure.log if failure and failure.log else end.batch_log
         super().__init__(
             f"job {end.job_id} {end.name} {end.state}: {why}",
             found=failure.text if failure and failure.text else None,
-            remedy=f"read {log}",
+            remedy=f"read {log}" if log.exists() else None,
         )
         self.outcome = end
 

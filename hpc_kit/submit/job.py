@@ -135,6 +135,8 @@ class FunctionJob(Handle[R_co]):
         end = end_of(self.run, self.status())
         first = read_first_failure(self._run_folder)
         ranks = [first.rank] if first else [rank for rank, answer in told.items() if answer and answer[0] == "error"]
+        if not ranks and not end.exit_status:
+            return ScriptFailed(self._without_result(end, told))
         return ScriptFailed(self._with_own_words(end, ranks[0] if ranks else None, told))
 
     def _answers(self) -> dict[int | None, tuple[str, Any] | None]:
@@ -157,6 +159,16 @@ class FunctionJob(Handle[R_co]):
         except (OSError, EOFError):
             return None
         return answer
+
+    def _without_result(self, end: Outcome, told: dict[int | None, tuple[str, Any] | None]) -> Outcome:
+        """The outcome of a job that ended well, and of which a rank's result is not there."""
+        from hpc_kit.submit.failure import Failure
+
+        lacking = next(task for task, answer in told.items() if answer is None)
+        job = next((each for each in self._sub_jobs if each.task_id == lacking), self)
+        rank = lacking or 0
+        why = f"rank {rank} left no result: {job.paths.result_pickle} is missing"
+        return end._replace(exit_status=1, failure=Failure(rank, None, None, None, why, "", None))
 
     @staticmethod
     def _with_own_words(end: Outcome, rank: int | None, told: dict[int | None, tuple[str, Any] | None]) -> Outcome:

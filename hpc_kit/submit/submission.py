@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 def submit(
-    job: str | Job,
-    cluster: str | Cluster | None = None,
+    job: str | Path | Job,
+    cluster: str | Path | Cluster | None = None,
     *,
     set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
-    root: Path | None = None,
+    root: str | Path | None = None,
     standalone: bool = False,
 ) -> ScriptJob:
     """Submit a program from a job file; returns at once.
@@ -61,7 +61,7 @@ def submit(
         SubmitRefused: Sbatch took no job.
         RecordError: The record cannot be written; the error says whether the job is in the queue.
     """
-    root = (root or current_folder()).absolute()
+    root = Path(root or current_folder()).absolute()
     resolved = resolved_of(job, cluster, set or {}, root, sure=True)
     if small := machine_too_small(resolved.job, resolved.cluster, resolved.world_size):
         raise small

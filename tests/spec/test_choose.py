@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +106,42 @@ def test_its_name_alone_asks_nothing_of_its_nodes(project: Path, slurm: dict[str
     assert not Path(f"{sinfo}.asked").exists()
     default_cluster(project, environ)
     assert Path(f"{sinfo}.asked").read_text() == "--noheader --format=%G\n"
+
+
+def test_inside_a_job_of_the_embedded_slurm_it_is_that_jobs_cluster(project: Path, tmp_path: Path) -> None:
+    sbatch = tmp_path / "state" / "bin" / "sbatch"
+    sbatch.parent.mkdir(parents=True)
+    sbatch.write_text("#!/bin/sh\n")
+    sbatch.chmod(0o755)
+    inside = {"PATH": f"{sbatch.parent}:/usr/bin:/bin", "HPC_KIT_SLURM_STATE": str(tmp_path / "state")}
+    assert default_cluster(project, inside) == Choice("local", {})
+    (project / "env" / "mine.toml").write_text('slurm = "embedded"\n')
+    run = project / "runs" / "job" / "7"
+    run.mkdir(parents=True)
+    for record, cluster in (
+        ('{"slurm": "embedded", "cluster": "mine"}', "mine"),
+        ('{"slurm": "embedded", "cluster": "gone"}', "local"),
+        ('{"slurm": "system", "cluster": "mine"}', "local"),
+        ("torn", "local"),
+    ):
+        (run / "record.json").write_text(record)
+        assert default_cluster(project, {**inside, "HPC_KIT_RUN": f"{run}_3"}) == Choice(cluster, {})
+    assert default_name(project, {**inside, "PATH": "/usr/bin:/bin"}) != "mine"
+
+
+def test_a_job_that_a_job_of_the_embedded_slurm_submits_is_known_outside(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "state"))
+    inner = f"{sys.executable} -m hpc_kit submit -j 1x1 --job-name inner --wait -- bash -c 'echo within'"
+    argv = [sys.executable, "-m", "hpc_kit"]
+    done = subprocess.run(
+        [*argv, "submit", "--cluster", "local", "-j", "1x1", "--job-name", "outer", "--", "bash", "-c", inner],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((project / "runs/inner/latest/record.json").read_text())
+    assert (record["cluster"], record["slurm"]) == ("local", "embedded")
+    logs = subprocess.run([*argv, "logs", "inner", "--cluster", "local"], capture_output=True, text=True, timeout=60)
+    assert "within" in logs.stdout.splitlines()
+    assert "not asked here" not in logs.stdout

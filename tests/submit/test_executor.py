@@ -212,6 +212,18 @@ def test_a_batch_is_one_array(executor: Executor, slurm: FakeSlurm) -> None:
     assert slurm.told("last") == "12\n"
 
 
+def test_jobs_clusters_and_projects_are_text_or_paths(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    job, cluster, root = Path("jobs/job.toml"), Path("env/fake.toml"), str(project)
+    assert hpc_kit.render(job, cluster, root=root) == hpc_kit.render(str(job), str(cluster), root=project)
+    assert hpc_kit.submit(job, cluster, root=root).job_id == "12"
+    assert hpc_kit.submit("job", "fake", root=root).run.folder == project / "runs/job/13"
+    assert Executor(job, "pickles", cluster, root=root).root == project
+    assert Executor(job="job", folder="pickles", cluster="fake", root=root).root == project
+
+
 def test_a_function_too_large_to_pickle_is_refused(slurm: FakeSlurm, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="fake", max_pickle_size_gb=1e-6)
     with pytest.raises(SpecError, match="too large"):
@@ -301,7 +313,10 @@ def test_a_result_that_a_slow_file_system_hides_is_waited_for(
     late.join()
     job.paths.result_pickle.unlink()
     monkeypatch.setattr(FunctionJob, "_results_timeout_s", 0)
-    assert job.exception() is not None
+    error = job.exception()
+    assert error is not None
+    assert f"COMPLETED: rank 0 left no result: {job.paths.result_pickle} is missing" in str(error)
+    assert "read " not in str(error)  # there is no log
 
 
 def test_a_function_gives_one_result_a_rank(embedded: Access, project: Path) -> None:
