@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,19 @@ def need_a_cluster() -> None:
     pytest.skip(reason)
 
 
+@contextmanager
+def raised(settings: Settings) -> Iterator[Cluster]:
+    """A cluster of one's own, taken down in any case."""
+    need_a_cluster()
+    built = Cluster(settings)
+    built.down()
+    try:
+        built.up()
+        yield built
+    finally:
+        built.down()
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """The cluster of `make slurm-up` where it stands as it comes by default; else one of this session's own."""
@@ -33,26 +47,15 @@ def cluster() -> Iterator[Cluster]:
     if load(standing.settings.root) == standing.settings and standing.healthy():
         yield standing
         return
-    built = Cluster(Settings(name="test", carry=carried()))
-    built.down()
-    try:
-        built.up()
+    with raised(Settings(name="test", carry=carried())) as built:
         yield built
-    finally:
-        built.down()
 
 
 @pytest.fixture(scope="session")
 def _to_be_broken() -> Iterator[Cluster]:
-    need_a_cluster()
     quick = {"SlurmdTimeout": "6", "MessageTimeout": "5"}
-    built = Cluster(Settings(name="faulty", accounting=False, small=4, carry=carried(), slurm=quick))
-    built.down()
-    try:
-        built.up()
+    with raised(Settings(name="faulty", accounting=False, small=4, carry=carried(), slurm=quick)) as built:
         yield built
-    finally:
-        built.down()
 
 
 @pytest.fixture

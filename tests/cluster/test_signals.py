@@ -12,7 +12,7 @@ from hpc_kit.run_files import read_first_failure
 from hpc_kit.slurm.values import SIGNALS
 
 from . import Cluster, Settings, cgroups
-from .fixture import need_a_cluster
+from .fixture import raised
 from .project import Project
 from .settings import carried
 
@@ -55,17 +55,9 @@ def by_cgroup(cluster: Cluster) -> Cluster:
 @pytest.fixture(scope="module")
 def linuxproc() -> Iterator[Cluster]:
     """A cluster that signals all processes of a step."""
-    need_a_cluster()
-    settings = Settings(
-        name="linuxproc", nodes=2, accounting=False, carry=carried(), slurm={"ProctrackType": "proctrack/linuxproc"}
-    )
-    built = Cluster(settings)
-    built.down()
-    try:
-        built.up()
+    parents = {"ProctrackType": "proctrack/linuxproc"}
+    with raised(Settings(name="linuxproc", nodes=2, accounting=False, carry=carried(), slurm=parents)) as built:
         yield built
-    finally:
-        built.down()
 
 
 @pytest.fixture
