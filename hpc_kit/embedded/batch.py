@@ -14,6 +14,8 @@ from hpc_kit.embedded.filenames import ARRAY_OUTPUT, BATCH_OUTPUT, Names, batch_
 from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpc_kit.embedded.records import Job
     from hpc_kit.embedded.state import State
 
@@ -70,8 +72,8 @@ def launch(state: State, job: Job) -> Launched:
     path = script_path(state, job)
     script, stored = state.script(job.array_job_id or job.job_id)
     environ = _environ(state, job, stored)
-    if _is_login_shell(script):
-        commands_folder.survive_login(state.directory, environ)
+    if _reads_bash_env(script, environ):
+        commands_folder.survive_profiles(state.directory, environ)
     files = logs(job)
     stdin = os.open(files.stdin, os.O_RDONLY | os.O_CLOEXEC)
     stdout = _open_log(files.stdout, job)
@@ -119,11 +121,15 @@ def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
     return environ
 
 
-def _is_login_shell(script: bytes) -> bool:
-    """Whether the first line asks bash for its profiles: `-l`, `-el`, `--login`."""
+def _reads_bash_env(script: bytes, environ: Mapping[str, str]) -> bool:
+    """Whether the first line names bash, and as one that reads BASH_ENV: no interactive, POSIX or privileged one."""
     words = script.partition(b"\n")[0][2:].split()
-    flags = [word for word in words[1:] if word == b"--login" or (word[:1] == b"-" != word[1:2] and b"l" in word)]
-    return bool(flags) and any(word.rpartition(b"/")[2] == b"bash" for word in words)
+    names = [number for number, word in enumerate(words) if word.rpartition(b"/")[2] == b"bash"]
+    if script[:2] != b"#!" or not names or "POSIXLY_CORRECT" in environ:
+        return False
+    flags = words[names[0] + 1 :]
+    short = b"".join(word for word in flags if word[:1] == b"-" != word[1:2])
+    return not set(b"ip") & set(short) and not {b"posix", b"--posix"} & set(flags)
 
 
 def _open_log(path: str, job: Job) -> int:

@@ -48,22 +48,28 @@ exec {program} "$@"
 
 LOGIN = "login.sh"
 ORIGINAL = "HPC_KIT_SLURM_BASH_ENV"
-# What bash reads as BASH_ENV behind the profiles, which on most systems set PATH anew.
-_LOGIN = """case ":$PATH:" in *:{folder}:*) ;; *) PATH={folder}:$PATH ;; esac
-unset BASH_ENV
+# What bash reads as BASH_ENV before a script, behind the profiles of a login shell. These set PATH anew on most
+# systems, and so they do when the script reads them by itself; the trap's own trace (`set -x`) is thrown away.
+_LOGIN = """unset BASH_ENV
 if [ -n "${{{original}-}}" ]; then
     export BASH_ENV=${original}
     unset {original}
-    . "$BASH_ENV"
+    if eval "[ -r \\"$BASH_ENV\\" ]"; then eval ". \\"$BASH_ENV\\""; fi
 fi
+case ":${{PATH-}}:" in *:{folder}:*) ;; *) PATH={folder}:${{PATH-}} ;; esac
+trap '{{ case ":${{PATH-}}:" in *:{quoted}:*) ;; *) PATH={quoted}:${{PATH-}} ;; esac; }} 2>/dev/null' RETURN
 """
 
 
-def survive_login(directory: Path, environ: dict[str, str]) -> None:
-    """Keep the commands within reach of a script whose shell is a login shell (`#!/bin/bash -l`)."""
+def survive_profiles(directory: Path, environ: dict[str, str]) -> None:
+    """Keep the commands within reach of a bash script that reads the profiles: as a login shell, or by `source`."""
     path = directory / LOGIN
-    if not path.exists():
-        path.write_bytes(os.fsencode(_LOGIN.format(folder=shlex.quote(str(directory / "bin")), original=ORIGINAL)))
+    folder = shlex.quote(str(directory / "bin"))
+    text = os.fsencode(_LOGIN.format(folder=folder, quoted=folder.replace("'", "'\\''"), original=ORIGINAL))
+    if not path.exists() or path.read_bytes() != text:
+        new = path.with_name(f"{LOGIN}.{os.getpid()}")
+        new.write_bytes(text)
+        new.replace(path)
     if "BASH_ENV" in environ:
         environ[ORIGINAL] = environ["BASH_ENV"]
     environ["BASH_ENV"] = str(path)

@@ -66,6 +66,9 @@ effect for the reason given, or is refused; nothing is passed over in silence.
 - Processes are tracked as by proctrack/cgroup, Slurm's default. Whatever a job started is ended with it. A signal goes
   to the tasks of a step, and not to what these start; of a job that is cancelled or out of time, to the batch shell
   alone besides. A program behind a shell (`srun bash -c "..."`) hears it where that shell says `exec`.
+- The commands stay in reach of a bash script that is a login shell (`#!/bin/bash -l`) or that reads a profile which
+  sets PATH anew (`source /etc/profile`), but not of one that sets PATH by itself to folders of its own, or that reads
+  the profile in a function or a subshell.
 - The command `hostname` names the node; the kernel's own name, which a program asks for by itself, is this machine's on
   every node.
 - `srun --mpi=pmi2` is Slurm's mpi/pmi2 (PMI-1.1 and PMI-2.0 over PMI_FD): a program of MPICH or its kin is one world,

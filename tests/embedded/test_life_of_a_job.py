@@ -146,6 +146,30 @@ def test_the_commands_stay_in_reach_of_a_login_shell(slurm: Slurm, flags: str, t
     assert slurm.log("sourced").startswith("mine\n")
 
 
+@pytest.mark.parametrize("word", [".", "source"])
+def test_the_commands_stay_in_reach_of_a_script_that_reads_a_profile(slurm: Slurm, word: str, tmp_path: Path) -> None:
+    (tmp_path / "profile").write_text("PATH=/usr/bin:/bin\ndeclare -A table=([a]=1)\nfalse || return 3\n")
+    body = f"""set -eux
+    {word} {tmp_path}/profile || echo $? ${{table[a]}} ${{BASH_ENV-none}} $0 $LINENO
+    srun hostname | sort
+    """
+    job_id = slurm.submit(body, "-N2", shell="/bin/bash")
+    slurm.until(job_id, "COMPLETED")
+    lines = slurm.log(f"slurm-{job_id}.out").splitlines()
+    script = f"{slurm.directory}/jobs/job{job_id:05d}/slurm_script"
+    assert [line for line in lines if not line.startswith("+")] == [f"3 1 none {script} 3", "n1", "n2"]
+    assert not [line for line in lines if line.startswith("+") and f"{slurm.directory}/bin" in line]
+
+
+def test_a_bash_env_that_is_missing_or_to_be_expanded_stays_what_it_was(slurm: Slurm) -> None:
+    for value in ("/nowhere/at all", "$HOME/mine"):
+        slurm.environ.update(BASH_ENV=value, HOME=str(slurm.folder))
+        (slurm.folder / "mine").write_text("echo read\n")
+        job_id = slurm.submit('echo "$BASH_ENV"', shell="/bin/bash")
+        slurm.until(job_id, "COMPLETED")
+        assert slurm.log(f"slurm-{job_id}.out") == "read\n" * value.startswith("$") + f"{value}\n"
+
+
 def test_signals_that_the_submitter_ignores_reach_the_script(slurm: Slurm) -> None:
     command = "trap '' INT TERM HUP PIPE; exec \"$0\" --wait --wrap 'grep SigIgn /proc/self/status'"
     subprocess.run(
