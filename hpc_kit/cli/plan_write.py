@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hpc_kit.spec.job import Job
 
 OPTION = "--write"
+SHORT = 0.25
+"""Days of a training that fits most limits: nothing is said of it."""
 
 
 def refuse(path: Path) -> None:
@@ -62,6 +64,8 @@ def _say_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
         f"{base.resources.time}, the limit in its file" if base.resources.time is not None else "the cluster's limit"
     )
     days = report.training(plan, tokens, 1.0)["days"]
+    if days < SHORT:
+        return
     click.echo(
         f"{tokens:.3g} tokens take {days:.3g} days, and one job has {limit}: with checkpoints, several in a chain,\n"
         f"hpc-kit submit {path} {path} --chain=afterany",
