@@ -6,6 +6,7 @@ that follow a job to its end return the job's own status; Ctrl-C is 130.
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import NoReturn
 
@@ -75,6 +76,11 @@ def main() -> NoReturn:
         sys.exit(0)
     except OSError as error:
         # What reads and writes files has errors of its own; this is the output, behind a `>` to a full disk.
+        if error.errno == errno.ENOENT and not error.filename:
+            # Nothing else is missing without a name.
+            gone = HpcKitError("the current folder is gone", remedy="cd to one that exists")
+            click.echo(f"hpc-kit: {gone}", err=True)
+            sys.exit(2)
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
         remedy = "see that you may read and write it" if error.filename else "free some space, or write elsewhere"
         click.echo(f"hpc-kit: {HpcKitError(what, found=error.strerror, remedy=remedy)}", err=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpc_kit.cli.table import widths
 from hpc_kit.errors import HpcKitError
 from hpc_kit.spec import documents, places
 
@@ -27,10 +28,13 @@ def command(as_json: bool) -> None:
 
         click.echo(json.dumps(found, indent=2))
         return
+    every = [entry for entries in found.values() for entry in entries]
+    name, description = widths([("", ""), *((entry["name"], entry["description"]) for entry in every)])
     for title, entries in found.items():
         click.echo(title)
         for entry in entries:
-            click.echo(f"  {entry['name']:<18}{entry['description']:<60}  {entry['file']}".rstrip())
+            text = f"  {entry['name']:<{name}}  {entry['description']:<{description}}  {entry['file']}"
+            click.echo(text.rstrip())
 
 
 def _entries(kind: places.Kind, suffix: str, root: Path) -> list[dict[str, str]]:

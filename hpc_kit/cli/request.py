@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.options import parse_options
-from hpc_kit.spec import files
+from hpc_kit.spec import files, places
 from hpc_kit.spec.choose import Choice, default_cluster
 from hpc_kit.spec.files import Loaded
 from hpc_kit.spec.job import Job, Launch
@@ -94,7 +94,9 @@ def sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
                 raise SpecError(
                     f"--{given.option.name} is not an option of a job",
                     found="sbatch has it, for the submission itself",
-                    remedy="hpc-kit render ... > job.sbatch, then sbatch with it",
+                    remedy="submit --wait follows the job to its end"
+                    if name == "wait"
+                    else "hpc-kit render ... > job.sbatch, then sbatch with it",
                 )
             found[name] = True if given.value is None else given.value
         between += rest[:1]
@@ -138,7 +140,19 @@ def requests_of(jobs: tuple[str, ...]) -> list[Request]:
             found=f"{len(jobs)} jobs: {', '.join(jobs)}",
             remedy="one job; or the words in the `command` of its file",
         )
-    return [_request(job) for job in jobs] or [_request(None)]
+    found = [_request(job) for job in jobs] or [_request(None)]
+    if (
+        found[0].shape is not None
+        and jobs
+        and not found[0].program
+        and places.is_program(jobs[0], places.current_folder())
+    ):
+        words = ("python", *jobs) if jobs[0].endswith(".py") else jobs
+        raise SpecError(
+            f"'{jobs[0]}' is a program, and no job file",
+            remedy=f"a program stands behind --:  hpc-kit submit -j {found[0].shape} -- {shlex.join(words)}",
+        )
+    return found
 
 
 def _request(job: str | None) -> Request:

@@ -10,7 +10,7 @@ from hpc_kit.slurm.states import State
 from hpc_kit.slurm.values import fold_indices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from hpc_kit.submit.listing import Line
 
@@ -67,16 +67,20 @@ def _time_left(line: Line) -> float:
     return status.time_limit - status.elapsed
 
 
+def widths(rows: Iterable[Sequence[str]]) -> list[int]:
+    """How wide each column of a table is: as its widest entry."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
 def text_of(lines: Sequence[Line]) -> list[str]:
     """The rows as lines of text, what to do below each."""
     found = rows(lines)
-    number = max((len(row.job_id) for row in found), default=0)
-    name = max((len(row.name) for row in found), default=0)
+    number, name = widths([("", ""), *((row.job_id.rjust(8), row.name) for row in found)])
     text = []
     for row in found:
-        text.append(f"{row.job_id:>{max(8, number)}}  {row.name:<{name}}  {row.text}".rstrip())
+        text.append(f"{row.job_id:>{number}}  {row.name:<{name}}  {row.text}".rstrip())
         if row.next_step:
-            text.append(f"{'':>{max(8, number) + name + 4}}{row.next_step}")
+            text.append(f"{'':>{number + name + 4}}{row.next_step}")
     return text
 
 

@@ -89,6 +89,7 @@ def check_place(cluster: Cluster, where: Where) -> None:
     said += [("environment.modules", name) for name in own.modules] + [
         ("environment.mounts", each) for each in own.mounts
     ]
+    _check_embedded(cluster, where)
     both = [key for key in ONE_OF if getattr(own, key) is not None]
     if len(both) > 1:
         place = where.cluster.where("environment")
@@ -100,6 +101,20 @@ def check_place(cluster: Cluster, where: Where) -> None:
                 f"wrong value for {key} in {where.cluster.where(key)}",
                 found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
                 remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
+            )
+
+
+def _check_embedded(cluster: Cluster, where: Where) -> None:
+    embedded = cluster.embedded
+    for key, value, such in (
+        ("nodes", embedded.nodes.strip(), '"127.0.0.[1-4]"'),
+        ("partitions", embedded.partitions, '["local"]'),
+    ):
+        if not value:
+            raise SpecError(
+                f"no {key} in {where.cluster.where(f'embedded.{key}')}",
+                found="a Slurm without any takes no job",
+                remedy=f"{key} = {such}, or leave it out",
             )
 
 

@@ -109,6 +109,12 @@ def _is_batch_script(path: Path) -> bool:
         return False
 
 
+def is_program(name: str, root: Path) -> bool:
+    """Whether what was named as a job is a program, and no job or batch script of that name is there."""
+    known = name in names("jobs", root) or (root / name).suffix == ".toml" or _is_batch_script(root / name)
+    return not known and _is_program(name)
+
+
 def _is_program(name: str) -> bool:
     from shutil import which
 

@@ -82,3 +82,10 @@ def test_what_a_submission_says_of_ctrl_c_reaches_the_person(
         main()
     assert end.value.code == 130
     assert "hpc-kit: job 12 is submitted and goes on; to end it: scancel 12" in capsys.readouterr().err
+
+
+def test_a_current_folder_that_is_gone_is_told_by_every_command(kit: Kit, tmp_path: Path) -> None:
+    words = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && {sys.executable} -m hpc_kit "
+    for command in ("plan gpt2-xl", "list"):
+        done = subprocess.run(["bash", "-c", words + command], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, "the current folder is gone" in done.stderr) == (2, True), done.stderr

@@ -151,6 +151,13 @@ def test_nodelist_prints_a_host_a_line_and_folds_back(kit: Kit) -> None:
     assert kit("nodelist", "").stdout == ""
 
 
+def test_no_column_of_the_list_runs_into_the_next(kit: Kit, project: Path) -> None:
+    (project / "jobs" / f"{'long' * 10}.toml").write_text(f'description = "{"wide " * 20}end"\ncommand = ["true"]\n')
+    lines = kit("list").stdout.splitlines()
+    assert f"  {'long' * 10}  {'wide ' * 20}end  jobs/{'long' * 10}.toml" in lines
+    assert len({line.index("jobs/") for line in lines if line.endswith(".toml") and "jobs/" in line}) == 1
+
+
 def test_list_shows_jobs_clusters_and_templates(kit: Kit, project: Path) -> None:
     (project / "jobs" / "mine.toml").write_text('description = "my own"\n')
     (project / "jobs" / "broken.toml").write_text("= 3\n")

@@ -163,6 +163,11 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_each(project: Path) -> None:
         (["cancel", "99"], 1, "no job 99"),
         (["status", "99"], 1, "no job 99"),
         (["submit", "-j", "1x1", "--", "python", "gone.py"], 2, "gone.py"),
+        (["submit", "-W", "-j", "1x1", "--", "true"], 2, "do     submit --wait follows the job to its end"),
+        (["submit", "-j", "2x2", "python", "t.py", "a b"], 2, "hpc-kit submit -j 2x2 -- python t.py 'a b'"),
+        (["submit", "-j", "2x2", "t.py"], 2, "hpc-kit submit -j 2x2 -- python t.py"),
+        (["submit", "single", "--set", "cluster.embedded.partitions=[]"], 2, 'do     partitions = ["local"]'),
+        (["submit", "single", "--set", "cluster.embedded.nodes="], 2, 'do     nodes = "127.0.0.[1-4]"'),
         (
             ["submit", "-j", "1x1", "-p", "nowhere", "--set", "cluster.embedded.strict=true", "--", "true"],
             2,
