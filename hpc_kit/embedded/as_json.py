@@ -20,14 +20,14 @@ def print_jobs(views: Iterable[View]) -> None:
     print_document("v0.0.38", "v0.0.38", [_job(view) for view in views])
 
 
-def print_document(plugin: str, name: str, jobs: list[dict[str, object]]) -> None:
-    """Print jobs with the plugin and the Slurm that they are told by."""
+def print_document(plugin: str, name: str, rows: list[dict[str, object]], kind: str = "jobs") -> None:
+    """Print jobs, or another kind, with the plugin and the Slurm that they are told by."""
     major, minor, micro = (int(part) for part in VERSION.split("."))
     meta = {
         "plugin": {"type": f"openapi/{plugin}", "name": f"Slurm OpenAPI {name}"},
         "Slurm": {"version": {"major": major, "minor": minor, "micro": micro}, "release": VERSION},
     }
-    print(json.dumps({"meta": meta, "errors": [], "jobs": jobs}, indent=2))
+    print(json.dumps({"meta": meta, "errors": [], kind: rows}, indent=2))
 
 
 def _job(view: View) -> dict[str, object]:

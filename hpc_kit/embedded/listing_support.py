@@ -88,7 +88,6 @@ SINFO = {
         future="there are no future nodes",
         responding="all nodes respond",
     ),
-    **_refused(json="give -o or -O and read the columns"),
 }
 SBCAST = _kept(
     compress="the file is copied on this machine",

@@ -116,7 +116,7 @@ def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[s
     fallback = BRIEF if "brief" in options else LONG if "long" in options else environ.get("SACCT_FORMAT", DEFAULT)
     found = []
     # An empty name ends the list: `--format=$(sacct -e | tr -s ' \\n' ,)` has one at its end.
-    for part in takewhile(str.strip, (options.get("format") or fallback).split(",")):
+    for part in takewhile(str.strip, options.get("format", fallback).split(",")):
         name, percent, width = part.strip().partition("%")
         if name.upper() == "ALL":
             found += [(each, field.width, field) for each, field in (_known(name, environ) for name in NAMES)]
@@ -157,10 +157,10 @@ def _print(rows: list[Row], fields: list[tuple[str, int, Field]], options: dict[
             print(delimiter.join(cells(row)) + end)
         return
     if header:
-        print(" ".join(_cut(name, width) for name, width, _ in fields) + " ")
-        print(" ".join("-" * abs(width) for _, width, _ in fields) + " ")
+        print("".join(f"{_cut(name, width)} " for name, width, _ in fields))
+        print("".join(f"{'-' * abs(width)} " for _, width, _ in fields))
     for row in rows:
-        print(" ".join(_cut(text, width) for text, (_, width, _) in zip(cells(row), fields, strict=True)) + " ")
+        print("".join(f"{_cut(text, width)} " for text, (_, width, _) in zip(cells(row), fields, strict=True)))
 
 
 def _cut(text: str, width: int) -> str:

@@ -26,13 +26,14 @@ OPTIONS = Table(
 COMMANDS = {
     "hold": (1, 99), "uhold": (1, 99), "release": (1, 99), "requeue": (1, 99), "requeuehold": (1, 99), "top": (1, 1),
     "update": (1, 99), "show": (1, 2), "ping": (0, 0), "version": (0, 0), "help": (0, 0), "wait_job": (1, 1),
-    "write": (2, 3), "listpids": (0, 1), "completing": (0, 0), "reconfigure": (0, 0),
+    "write": (2, 3), "listpids": (0, 1), "completing": (0, 0), "reconfigure": (0, 0), "reboot": (0, 99),
 }  # fmt: skip
 """The commands, with the fewest and the most words that may follow."""
 
 _LISTS = ("hostnames", "hostlist", "hostlistsorted")
+_NO_REBOOT = "scontrol: error: RebootProgram isn't defined\nscontrol_reboot_nodes error: Unspecified error"
 _QUIT = frozenset({"quit", "exit", "q"})
-_NOT_HERE = frozenset({"suspend", "resume", "create", "delete", "notify", "reboot", "setdebug", "shutdown", "takeover"})
+_NOT_HERE = frozenset({"suspend", "resume", "create", "delete", "notify", "setdebug", "shutdown", "takeover"})
 _ENOUGH = 5
 """Letters of such a name that Slurm wants to see at least: `show hostname` will do."""
 
@@ -80,6 +81,8 @@ def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str
         print(f"slurm {VERSION}" if name == "version" else _help())
     elif name == "reconfigure":
         return 0
+    elif name == "reboot":
+        raise Problem(_NO_REBOOT if rest else "Missing node list. Specify ALL|<NodeList>")
     elif name == "show":
         return _show(flags, rest, environ)
     else:

@@ -15,7 +15,7 @@ from hpc_kit.slurm.units import UNLIMITED, format_time
 
 if TYPE_CHECKING:
     from hpc_kit.embedded.node_view import NodeView
-    from hpc_kit.embedded.settings import Partition
+    from hpc_kit.embedded.settings import Partition, Settings
     from hpc_kit.embedded.state import State
 
 
@@ -24,14 +24,7 @@ def node_text(state: State, view: NodeView) -> str:
     settings, uname, load = state.settings, os.uname(), os.getloadavg()[0]
     gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
     booted = moment(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
-    partitions = ",".join(each.name for each in settings.partitions if view.name in nodes.of_partition(settings, each))
-    gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
-    used = (
-        f"cpu={view.cpus_used}" + (f",mem={megabytes(view.mem_used)}" if view.mem_used else "")
-        if view.cpus_used
-        else ""
-    )
-    used += f",gres/gpu={view.gpus_used}" if view.gpus_used else ""
+    partitions = ",".join(partitions_of(settings, view.name))
     reason = f"   Reason={view.out.reason} [{view.out.user}@{moment(view.out.since)}]\n" if view.out else ""
     return (
         f"NodeName={view.name} Arch={uname.machine} CoresPerSocket=1 \n"
@@ -39,17 +32,35 @@ def node_text(state: State, view: NodeView) -> str:
         f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={gpus}\n"
         f"   NodeAddr={view.name} NodeHostName={view.name} Version={VERSION}\n"
         f"   OS={uname.sysname} {uname.release} {uname.version} \n"
-        f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={_free_memory()} "
+        f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={free_memory()} "
         f"Sockets={settings.cpus} Boards=1\n"
         f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
         f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n   LastBusyTime={moment(now())}\n"
-        f"   CfgTRES=cpu={settings.cpus},mem={megabytes(settings.memory_of_node)},billing={settings.cpus}{gres}\n"
-        f"   AllocTRES={used}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
+        f"   CfgTRES={tres_of(settings)}\n"
+        f"   AllocTRES={tres_used(view)}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
         f"   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n{reason}"
     )
 
 
-def _free_memory() -> int:
+def tres_of(settings: Settings) -> str:
+    """What a node has: `cpu=8,mem=16000M,billing=8`."""
+    gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
+    return f"cpu={settings.cpus},mem={megabytes(settings.memory_of_node)},billing={settings.cpus}{gres}"
+
+
+def tres_used(view: NodeView) -> str:
+    """What jobs have of it, empty for nothing."""
+    counts = (("cpu", view.cpus_used), ("mem", view.cpus_used and view.mem_used), ("gres/gpu", view.gpus_used))
+    return ",".join(f"{name}={megabytes(count) if name == 'mem' else count}" for name, count in counts if count)
+
+
+def partitions_of(settings: Settings, name: str) -> list[str]:
+    """The partitions that a node is in."""
+    return [each.name for each in settings.partitions if name in nodes.of_partition(settings, each)]
+
+
+def free_memory() -> int:
+    """MiB of the machine that nobody uses."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
 
 

@@ -28,6 +28,7 @@ _ENTITIES = (
     ("job", "jobs", "jobid"), ("node", "nodes", "nodename"), ("partition", "partitions", "partitionname"),
     ("step", "steps", "stepid"), ("config",), ("daemons",), ("reservation", "reservations"), ("licenses",),
     ("topology",), ("aliases",), ("bbstat",), ("burstbuffer",), ("dwstat",), ("federation",),
+    ("frontend",), ("assoc_mgr", "assocmgr", "associations"),
 )  # fmt: skip
 
 
@@ -35,7 +36,13 @@ _NONE = {
     "reservation": "No reservations in the system",
     "daemons": "slurmctld ",
     "licenses": "No licenses configured in Slurm.",
+    "frontend": "No nodes in the system",
+    "assoc_mgr": "Current Association Manager state\n"
+    + "".join(f"\nNo {each} currently cached in Slurm.\n\n" for each in ("users", "associations", "QOS")),
 }
+
+
+_NO_TOPOLOGY = "No topology information available"
 
 
 class NotShown(Problem):
@@ -62,15 +69,23 @@ def show(state: State, entity: str, name: str | None, flags: Collection[str]) ->
         print(_config(state))
         return 0
     else:
-        if kind == "topology":
-            print("scontrol: error: No topology information available", file=sys.stderr)
-        elif kind in _NONE:
-            print(_NONE[kind])
+        _show_nothing(kind, name)
         return 0
     for text in texts:
         # The blank line behind a paragraph is a blank behind the line.
         print(" ".join(line.lstrip() for line in text.removesuffix("\n").split("\n")) if oneliner else text)
     return 0
+
+
+def _show_nothing(kind: str, name: str | None) -> None:
+    """What Slurm says where there is none of a kind."""
+    if kind == "topology":
+        missing = f"Topology information contains no switch or node named {name}" if name else _NO_TOPOLOGY
+        print(f"scontrol: error: {missing}", file=sys.stderr)
+    elif kind == "frontend" and name:
+        raise NotShown(f"Node {name} not found")
+    elif kind in _NONE:
+        print(_NONE[kind])
 
 
 def odds(state: State, name: str, words: list[str]) -> int:

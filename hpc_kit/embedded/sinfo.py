@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import columns, listing_support, start
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
+from hpc_kit.embedded.loading import load
 from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
 from hpc_kit.embedded.sinfo_fields import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
@@ -54,6 +55,10 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         raise Problem(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
     state = State.open(environ)
     listing_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
+    if "json" in options:
+        start.put_in_order(state)
+        load("sinfo_json").print_nodes(state)
+        return 0
     if "reservation" in options:
         print("No reservations in the system")
         return 0

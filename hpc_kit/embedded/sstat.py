@@ -27,7 +27,7 @@ OPTIONS = Table(
 )  # fmt: skip
 
 FIELDS = {
-    "JobID": 12, "MaxVMSize": 10, "MaxVMSizeNode": 14, "MaxVMSizeTask": 14, "AveVMSize": 10, "MaxRSS": 10,
+    "JobID": -12, "MaxVMSize": 10, "MaxVMSizeNode": 14, "MaxVMSizeTask": 14, "AveVMSize": 10, "MaxRSS": 10,
     "MaxRSSNode": 10, "MaxRSSTask": 10, "AveRSS": 10, "MaxPages": 8, "MaxPagesNode": 12, "MaxPagesTask": 14,
     "AvePages": 10, "MinCPU": 10, "MinCPUNode": 10, "MinCPUTask": 10, "AveCPU": 10, "NTasks": 8, "AveCPUFreq": 10,
     "ReqCPUFreqMin": 13, "ReqCPUFreqMax": 13, "ReqCPUFreqGov": 13, "ConsumedEnergy": 14, "MaxDiskRead": 12,
@@ -52,7 +52,11 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if not named:
         raise Refused("error: You didn't give me any jobs to stat.")
     columns = _columns(flags)
-    print_table(columns, [row for name in named for row in _rows(State.open(environ), name, flags)], flags)
+    # The heading stands before what is said of jobs that do not run.
+    print_table(columns, [], flags)
+    sys.stdout.flush()
+    state = State.open(environ)
+    print_table(columns, [row for name in named for row in _rows(state, name, flags)], {**flags, "noheader": ""})
     return 0
 
 

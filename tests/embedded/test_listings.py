@@ -176,6 +176,35 @@ def test_programs_may_read_json(queue: Slurm) -> None:
     ]
 
 
+def test_sstat_says_its_heading_though_the_job_does_not_run(slurm: Slurm) -> None:
+    done = slurm.run("sstat", "-j", "999999", "-o", "JobID")
+    assert (done.returncode, done.stdout) == (0, "JobID        \n------------ \n")
+    assert done.stderr == "sstat: error: couldn't get steps for job 999999\n"
+
+
+def test_the_books_without_a_column_are_blank_lines(queue: Slurm) -> None:
+    count = len(queue.said("sacct", "-n").splitlines())
+    assert queue.said("sacct", "-o", "") == "\n" * (2 + count)
+
+
+def test_programs_may_read_the_nodes_as_json(queue: Slurm) -> None:
+    found = json.loads(queue.said("sinfo", "--json", "-t", "down"))["nodes"]
+    # The names are those of a real 22.05, which tells all nodes, whatever else is asked for.
+    assert " ".join(sorted(found[0])) == (
+        "active_features address alloc_cpus alloc_memory architecture boards boot_time burstbuffer_network_address "
+        "comment cores cpu_binding cpu_load cpus extra features free_memory gres gres_drained gres_used hostname "
+        "idle_cpus last_busy mcs_label name next_state_after_reboot next_state_after_reboot_flags operating_system "
+        "owner partitions port real_memory reason reason_changed_at reason_set_by_user slurmd_start_time "
+        "slurmd_version sockets state state_flags temporary_disk threads tres tres_used tres_weighted weight"
+    )
+    assert [node["name"] for node in found] == queue.said("scontrol", "show", "hostnames", "n[1-4]").split()
+    assert {node["state"] for node in found} == set(queue.said("sinfo", "-h", "-o", "%T").split())
+    queue.said("scontrol", "update", "nodename=n4", "state=drain", "reason=bad")
+    node = json.loads(queue.said("sinfo", "--json"))["nodes"][3]
+    assert (node["state"], node["state_flags"], node["reason"]) == ("idle", ["DRAIN"], "bad")
+    queue.said("scontrol", "update", "nodename=n4", "state=resume")
+
+
 def test_the_books_look_like_slurms(queue: Slurm) -> None:
     assert queue.said("sacct") == (
         "JobID           JobName  Partition    Account  AllocCPUS      State ExitCode \n"
