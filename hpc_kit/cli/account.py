@@ -158,7 +158,8 @@ def conclude(outcome: Outcome) -> int:
         line("ended", f"{outcome.state}: {outcome.sentence}")
     else:
         line("done", summary(outcome.summary) or outcome.sentence)
-    line("logs", f"{shown(outcome.run)}/rank-*.log, {shown(outcome.batch_log)}")
+    batch = f", {shown(outcome.batch_log)}" if outcome.batch_log else ""
+    line("logs", f"{shown(outcome.run)}/rank-*.log{batch}")
     if outcome.record:
         line("record", shown(outcome.record))
     next_steps(outcome.job_id, going=False, rank=outcome.failure.rank if outcome.failure else None)

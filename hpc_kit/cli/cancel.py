@@ -16,12 +16,15 @@ from hpc_kit.cli.table import rows
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """End jobs by id, elements of an array (12_3), or all of a name; says what each was before.
 
+    A launch over ssh is asked to end as by Ctrl-C, on the machine where it was typed.
+
     Exit status: 0 they are ended, or had ended already; 1 a job is not known (then none is ended), or scancel refuses.
     """
-    from hpc_kit.submit.cancelling import cancel
+    from hpc_kit.submit.cancelling import are_launches, cancel
 
     place = here(cluster, sure=True)
-    place.access.require(place.cluster.name)
+    if not are_launches(words, place.runs):
+        place.access.require(place.cluster.name)
     before = cancel(list(words), place.runs, place.access, cluster=place.cluster.name)
     if as_json:
         import json

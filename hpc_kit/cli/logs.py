@@ -58,7 +58,7 @@ def command(
         return 0
     for each in elements or [run]:
         log = each.batch_log if batch else each.rank_log(rank or 0)
-        if rank is None and not log.exists() and each.end() is not None:
+        if rank is None and not log.exists() and each.end() is not None and not each.is_launch:
             log = each.batch_log  # it has ended before any rank: what its script said is all there is
         if elements:
             line(each.job_id, account.shown(each.folder))
@@ -98,6 +98,8 @@ def run_of(place: Here, word: str | None) -> Run:
 def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
     if sum((rank is not None, every, batch)) > 1:
         raise SpecError("--rank, --all and --batch exclude one another", remedy="keep one of them")
+    if batch and run.is_launch:
+        raise UnknownJob(f"{run.job_id} is a launch over ssh: it has no batch script", remedy="--all, or --rank N")
     if rank is not None and run.known is not None and rank >= run.known.resolved.world_size:
         last = run.known.resolved.world_size - 1
         raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
@@ -108,8 +110,7 @@ def _access(run: Run, place: Here, *, follow: bool) -> Access | None:
     from hpc_kit.submit.whose import access_for, elsewhere, is_of, typed_name
 
     known = run.known
-    # A launch over ssh has no Slurm, so nobody's job has its id.
-    if known is None or known.slurm not in {"system", "embedded"} or is_of(run, place.cluster.name, place.access):
+    if known is None or is_of(run, place.cluster.name, place.access):
         return access_for(run, place.access)
     if follow:
         raise elsewhere(run, known, place.cluster.name, place.access, f"hpc-kit logs {run.job_id} -f")
@@ -122,6 +123,10 @@ def _statuses(jobs: list[Run], access: Access | None) -> list[JobStatus | None]:
     """What Slurm says of them; without a controller, their own files have to do."""
     if access is None:
         return [None] * len(jobs)
+    from hpc_kit.submit import launched
+
+    if jobs[0].is_launch:
+        return [launched.status_of(job) for job in jobs]
     from hpc_kit.slurm.status import whole
 
     try:
@@ -189,7 +194,7 @@ def _entry(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, ob
     if status is None or status.state.finished:
         told |= account.outcome_entry(end_of(run, status))
     logs = {str(rank): _log_entry(run.rank_log(rank)) for rank in ranks}
-    return {**told, "batch": _log_entry(run.batch_log), "ranks": logs}
+    return {**told, "batch": None if run.is_launch else _log_entry(run.batch_log), "ranks": logs}
 
 
 def _log_entry(log: Path) -> dict[str, object]:

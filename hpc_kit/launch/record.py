@@ -13,8 +13,11 @@ from hpc_kit.errors import HostlistError
 from hpc_kit.run_files import END, RECORD, SUMMARY, claim_first_failure, write_whole
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.submit.draft import draft
+from hpc_kit.submit.failure import find_failure
+from hpc_kit.submit.launched import hold
 from hpc_kit.submit.provenance import Git
-from hpc_kit.submit.record import RecordEnd, RecordFailure, encode, finish
+from hpc_kit.submit.record import LAUNCH, RecordEnd, RecordFailure, encode, finish
+from hpc_kit.submit.runs import of_folder
 from hpc_kit.submit.staging import LATEST, point, unwritable, with_code
 
 if TYPE_CHECKING:
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
 
 SCRIPT = "agent.sh"
 """What each host runs."""
-
-KIND = "ssh"
-"""What the record names in place of a Slurm."""
 
 
 def begin(resolved: Resolved, root: Path, hosts: Mapping[str, int], script: str, command_line: Sequence[str]) -> Path:
@@ -47,8 +47,9 @@ def begin(resolved: Resolved, root: Path, hosts: Mapping[str, int], script: str,
     folder = root.absolute() / resolved.log_folder
     git = Git(root, resolved.cluster.runs)
     try:
-        record = draft(resolved, root, command_line, os.environ, slurm=KIND)
+        record = draft(resolved, root, command_line, os.environ, slurm=LAUNCH)
         run = _fresh(folder)
+        hold(run)
         record = structs.replace(with_code(record, git.state(), run), job_id=run.name, hosts=dict(hosts))
         write_whole(run / RECORD, encode(record))
         write_whole(run / SCRIPT, script.encode())
@@ -67,7 +68,13 @@ def end(run: Path, ending: Ending, began: float, hosts: Sequence[str]) -> None:
     if ending.summary is not None and not (run / SUMMARY).exists():
         write_whole(run / SUMMARY, ending.summary.encode())
     write_whole(run / END, f"{ending.status} {time.time():.0f}\n".encode())
-    first = failure and RecordFailure(rank=failure.rank, host=failure.host, exit_code=failure.exit_code)
+    told_of = find_failure(of_folder(run), None) if failure else None
+    first = failure and RecordFailure(
+        rank=failure.rank,
+        host=failure.host,
+        exit_code=failure.exit_code,
+        headline=told_of.headline if told_of else "",
+    )
     told = RecordEnd(
         state="FAILED" if ending.status else "COMPLETED",
         exit_status=ending.status,
@@ -75,6 +82,7 @@ def end(run: Path, ending: Ending, began: float, hosts: Sequence[str]) -> None:
         end=_iso(time.time()),
         nodes=_folded(hosts),
         first_failure=first,
+        problem=ending.problem,
     )
     finish(run, {None: told})
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.commands import scancel_argv
 from hpc_kit.slurm.job_id import base_id
+from hpc_kit.submit import launched
 from hpc_kit.submit.listing import Line, Wanted, statuses
 from hpc_kit.submit.runs import Runs
 from hpc_kit.submit.whose import access_for, elsewhere, is_of
@@ -43,6 +44,10 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
         (run for name in wanted.names if name not in here for run in known_runs.named(name)[:1]), cluster, access
     )
     going = [line for line in before if line.status is not None and not line.status.state.finished]
+    for line in going:
+        if line.run is not None and line.run.is_launch:
+            launched.stop(line.run)
+    going = [line for line in going if line.run is None or not line.run.is_launch]
     known = {
         job_id for line in going for job_id in (line.job_id, base_id(line.job_id), line.status and line.status.raw_id)
     }
@@ -56,6 +61,13 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
     for name, own_ids in by_cluster.items():
         _scancel(own_ids, access.at(name))
     return before
+
+
+def are_launches(words: Sequence[str], runs: Path) -> bool:
+    """Whether all that is named are launches over ssh, by id: no Slurm is needed to end them."""
+    known, wanted = Runs(runs), Wanted.of(words)
+    found = [known.find(job_id) for job_id in wanted.ids]
+    return not wanted.names and all(run is not None and run.is_launch for run in found)
 
 
 def _scancel(ids: list[str], access: Access) -> None:

@@ -102,7 +102,7 @@ def find_failure(run: Run, status: JobStatus | None) -> Failure | None:
     if marker is not None and not _fell_with_the_job(marker, state, status, batch):
         killed = signal_name(marker.exit_code)
         return _of_rank(run, _TaskEnd(marker.rank, marker.host, marker.exit_code, killed), batch)
-    if state in ENDED_FROM_OUTSIDE:
+    if state in ENDED_FROM_OUTSIDE or run.is_launch:
         return None
     ends = list(_tasks(batch))
     # SIGTERM is what srun sends to those that are to end because another one did.

@@ -41,7 +41,7 @@ class ScriptFailed(JobFailed, FailedJobError):
         super().__init__(
             f"job {end.job_id} {end.name} {end.state}: {why}",
             found=failure.text if failure and failure.text else None,
-            remedy=f"read {log}" if log.exists() else None,
+            remedy=f"read {log}" if log and log.exists() else None,
         )
         self.outcome = end
 

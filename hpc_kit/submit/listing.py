@@ -11,6 +11,7 @@ from hpc_kit.slurm.outlook import Queue, sentence_of
 from hpc_kit.slurm.queries import Survey
 from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.slurm.user import user_name
+from hpc_kit.submit import launched
 from hpc_kit.submit.outcome import ends_of, recorded_end
 from hpc_kit.submit.runs import RECENT, Run, Runs
 from hpc_kit.submit.whose import is_of, own_name, there
@@ -126,7 +127,7 @@ class _Look:
         self.user = user_name()
         self.queue = Queue(self.survey.queue, self.user)
         # Of two clusters' jobs of one id, that of the run is told of.
-        self.by_id = {each.job_id: each for each in self._mine()} | self.survey.found
+        self.by_id = {each.job_id: each for each in self._mine()} | self.survey.found | self._launched()
         self.by_base: dict[str, list[JobStatus]] = {}
         for job_id, status in self.by_id.items():
             # Asked for by its own number, a task of an array stands under both.
@@ -135,7 +136,10 @@ class _Look:
 
     def _survey(self) -> Survey:
         """What Slurm says: of several clusters, each of its own runs, and of the ids that are nobody's run here."""
-        runs = {job_id: self._find(job_id) for job_id in (*self.wanted.ids, *self._open_ends())}
+        asked = {job_id: self._find(job_id) for job_id in (*self.wanted.ids, *self._open_ends())}
+        runs = {job_id: run for job_id, run in asked.items() if run is None or not run.is_launch}
+        if asked and not (runs or self.wanted.names or self.wanted.mine):
+            return Survey([], {}, None)
         parts = []
         for access in self.access.each():
             there = (run is None or not self._is_here(run) or is_of(run, self.cluster, access) for run in runs.values())
@@ -144,6 +148,11 @@ class _Look:
         queue = [each for part in parts for each in part.queue]
         found = {job_id: each for part in reversed(parts) for job_id, each in part.found.items()}
         return Survey(queue, found, next((part.unreachable for part in parts if part.unreachable), None))
+
+    def _launched(self) -> dict[str, JobStatus]:
+        """The launches over ssh that run."""
+        runs = [*filter(None, map(self._find, self.wanted.ids)), *self.recent]
+        return {run.job_id: status for run in runs if run.is_launch and (status := launched.status_of(run))}
 
     def _find(self, job_id: str) -> Run | None:
         return self.known.find(job_id, self._is_here)
@@ -242,7 +251,8 @@ class _Look:
             return Line(job_id, name, State.UNKNOWN, explain_state(State.UNKNOWN), None, status, run)
         state = State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
         first = recorded.first_failure
-        sentence = _blame(first.rank, first.host, first.headline) if first else explain_state(state)
+        own = launched.sentence(run, state) if run and run.is_launch else explain_state(state)
+        sentence = _blame(first.rank, first.host, first.headline) if first else own.partition("\n")[0]
         return Line(job_id, name, state, sentence, None, status, run)
 
     def _elsewhere(self, run: Run, end: Outcome) -> Line:

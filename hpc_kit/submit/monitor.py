@@ -11,6 +11,7 @@ from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.outlook import IN_LINE, reason_name
 from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state
 from hpc_kit.slurm.status import whole
+from hpc_kit.submit import launched
 from hpc_kit.submit.failure import SHELL_SAYS
 from hpc_kit.submit.outcome import Outcome, end_of, end_state
 from hpc_kit.submit.tail import Tail
@@ -158,7 +159,7 @@ def follow(
             sleep(min(look, pause))
             continue
         asked, stirred = clock(), False
-        question = _Question(access, [job.run.job_id for job in watched])
+        question = _Question(access, [job.run.job_id for job in watched if not job.run.is_launch])
         while not question.answered.wait(look):
             for job in watched:
                 yield from job.lines()
@@ -171,7 +172,7 @@ def follow(
             continue
         reachable = True
         for job in list(watched):
-            status = whole(told, job.run.job_id)
+            status = launched.status_of(job.run) if job.run.is_launch else whole(told, job.run.job_id)
             news = list(job.changes(status, clock()))
             over = job.over(status)
             # What it wrote last it wrote before it ended.

@@ -9,7 +9,7 @@ from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD
 from hpc_kit.slurm.job_id import element
 from hpc_kit.slurm.states import State, explain_state
-from hpc_kit.submit import record
+from hpc_kit.submit import launched, record
 from hpc_kit.submit.failure import ENDED_FROM_OUTSIDE, Failure, find_failure
 from hpc_kit.submit.record import RecordEnd, RecordFailure
 from hpc_kit.submit.runs import of_folder
@@ -40,7 +40,9 @@ class Outcome(NamedTuple):
     run: Path
     """The run folder: rank logs, markers."""
 
-    batch_log: Path
+    batch_log: Path | None
+    """None: there is no batch script."""
+
     record: Path | None
 
 
@@ -59,12 +61,12 @@ def outcome(run: Run, status: JobStatus | None) -> Outcome:
         job_id=run.job_id,
         name=run.name,
         state=state,
-        sentence=_sentence(state, status),
+        sentence=launched.sentence(run, state) if run.is_launch and status is None else _sentence(state, status),
         exit_status=_exit_status(run, state, status),
         failure=find_failure(run, status) if failed else None,
         summary=run.summary(),
         run=run.folder,
-        batch_log=run.batch_log,
+        batch_log=None if run.is_launch else run.batch_log,
         record=path if path.is_file() else None,
     )
 
@@ -76,6 +78,8 @@ def end_state(run: Run, status: JobStatus | None) -> State:
         return status.state
     if recorded := recorded_end(run):
         return State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
+    if run.is_launch:
+        return launched.end_state(run)
     end = run.end()
     if end is None:
         return State.UNKNOWN
@@ -99,7 +103,9 @@ def ends_of(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcome]:
     """As `end_of` for many; each record is written once, however many elements of its array have ended."""
     found: list[Outcome] = []
     news: dict[Path, dict[str | None, RecordEnd]] = {}
-    for run, told in jobs:
+    for each, told in jobs:
+        # A launcher writes its own end, perhaps since the record was read.
+        run = of_folder(each.folder) if each.is_launch else each
         status = own_status(run, told)
         end = outcome(run, status)
         found.append(end)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
+LAUNCH = "ssh"
+"""What the record of a launch over ssh names in place of a Slurm."""
+
 
 class RecordLogs(Struct, frozen=True, kw_only=True):
     """Names of the logs with Slurm's patterns, relative to `runs/<job_name>/` where they lie inside."""
@@ -58,6 +61,8 @@ class RecordEnd(Struct, frozen=True, kw_only=True):
     end: str | None = None
     nodes: str = ""
     first_failure: RecordFailure | None = None
+    problem: str | None = None
+    """Of a launch over ssh of which no rank failed: what did."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -141,6 +146,7 @@ class Known(Struct, frozen=True, kw_only=True):
     host: str = ""
     user: str = ""
     command_line: list[str] = []
+    hosts: dict[str, int] = {}
     resolved: KnownResolved = KnownResolved()
     environment: KnownEnvironment = KnownEnvironment()
     end: RecordEnd | None = None

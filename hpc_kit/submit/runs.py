@@ -40,6 +40,11 @@ class Run(NamedTuple):
     """The record; an element's is that of its array."""
 
     @property
+    def is_launch(self) -> bool:
+        """Whether it was started over ssh: no Slurm knows it, and there is no batch script."""
+        return self.known is not None and self.known.slurm == record.LAUNCH
+
+    @property
     def batch_log(self) -> Path:
         """What the batch script itself and srun say."""
         return Path(expand(self.logs.batch, name=self.name, job_id=self.job_id))
@@ -62,6 +67,8 @@ class Run(NamedTuple):
 
     def batch_logs(self) -> tuple[Path, ...]:
         """The files in which srun's and Slurm's messages may stand."""
+        if self.is_launch:
+            return ()
         error = self.logs.batch_error
         return (*(() if error is None else (Path(expand(error, name=self.name, job_id=self.job_id)),)), self.batch_log)
 

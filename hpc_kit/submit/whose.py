@@ -132,7 +132,7 @@ def is_of(run: Run, cluster: str | None, access: Access) -> bool:
         access: How it is asked.
     """
     known = run.known
-    if cluster is None or known is None:
+    if cluster is None or known is None or run.is_launch:
         return True
     same = _same_queue(known, access) if access.embedded else same_cluster(known, access)
     if same is not None or known.cluster in {"", cluster}:

@@ -7,11 +7,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.launch.conftest import Hosts
 
 pytestmark = pytest.mark.slow
@@ -76,6 +78,36 @@ def test_ctrl_c_ends_all_ranks_on_all_hosts(hosts: Hosts) -> None:
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, "ended by SIGINT" in out) == (130, True)
     assert (hosts.left(), hosts.supervisors()) == ([], [])
+
+
+def kit(hosts: Hosts, *words: str) -> subprocess.Popen[str]:
+    """`hpc-kit ...` beside a launch."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hpc_kit", *words],
+        cwd=hosts.project,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_launch_is_followed_to_its_end_and_cancelled(hosts: Hosts) -> None:
+    process = running(hosts)
+    (run,) = (hosts.project / "runs" / "bash").glob("2*")
+    following, watching = kit(hosts, "logs", "-f", run.name), kit(hosts, "watch", run.name)
+    for follower in (following, watching):
+        assert follower.stdout is not None
+        assert any("RUNNING" in line for line in follower.stdout)
+    assert kit(hosts, "cancel", run.name).communicate(timeout=60)[0].endswith("bash  cancelled: was RUNNING\n")
+    process.communicate(timeout=60)
+    followed, _ = following.communicate(timeout=60)
+    watched, _ = watching.communicate(timeout=60)
+    assert (process.returncode, following.returncode, watching.returncode) == (143, 143, 1)
+    assert "FAILED: ended by SIGTERM" in followed
+    assert "FAILED: ended by SIGTERM" in watched
+    assert "Slurm" not in followed + watched
+    assert hosts.left() == []
 
 
 def test_a_second_ctrl_c_kills_what_does_not_listen(hosts: Hosts) -> None:

@@ -1,0 +1,96 @@
+"""Launches over ssh as the listing commands see them, without a host: by their folders alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import LaunchError
+from hpc_kit.run_files import END, RECORD
+from hpc_kit.slurm.states import State
+from hpc_kit.submit import launched
+from hpc_kit.submit.access import Access
+from hpc_kit.submit.listing import Wanted, look
+from hpc_kit.submit.outcome import end_of, ends_of
+from hpc_kit.submit.runs import Run, Runs, of_folder
+
+ID = "20261123070121"
+
+
+def no_slurm(*_: object, **__: object) -> None:
+    """A launch is no question to any Slurm."""
+    raise AssertionError
+
+
+NOWHERE = Access({}, embedded=False, runner=no_slurm)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a launch that has begun."""
+    found = tmp_path / "runs" / "j" / ID
+    found.mkdir(parents=True)
+    logs = {"batch": "%j.log", "ranks": "%j/rank-%t.log"}
+    record = {"job_id": ID, "job_name": "j", "submitted": "2026-11-23T07:01:21+00:00", "logs": logs, "slurm": "ssh"}
+    (found / RECORD).write_text(json.dumps(record | {"cluster": "hosts", "hosts": {"a": 1, "b": 1}}))
+    return found
+
+
+def told(folder: Path) -> tuple[State, str]:
+    """What `status` says."""
+    (line,) = look(Wanted.of([ID]), Runs(folder.parents[1]), NOWHERE, cluster="local").lines
+    return line.state, line.sentence
+
+
+def launcher(folder: Path, pid: int, host: str = os.uname().nodename) -> Run:
+    """Say that this process is the launcher."""
+    (folder / launched.LAUNCHER).write_text(f"{pid} {launched._start(pid) or 1} {host}\n")
+    return of_folder(folder)
+
+
+def test_a_launch_runs_for_as_long_as_its_launcher(folder: Path) -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    run = launcher(folder, process.pid)
+    state, sentence = told(folder)
+    assert (state, "so far, no limit on a,b" in sentence) == (State.RUNNING, True)
+    launched.stop(run)
+    assert process.wait() == -15
+    assert told(folder) == (State.FAILED, "Its launcher is gone, and has left no word of its end.")
+
+
+def test_a_launch_of_another_machine_is_known_by_its_lock(folder: Path) -> None:
+    run = launcher(folder, 1, "login7")
+    assert told(folder) == (State.UNKNOWN, "It was launched on login7: whether it still runs is seen there.")
+    (folder / launched.LAUNCHER).unlink()
+    launched.hold(folder)
+    launcher(folder, 1, "login7")
+    assert told(folder)[0] is State.RUNNING
+    with pytest.raises(LaunchError, match="is not ended from here") as refused:
+        launched.stop(run)
+    assert refused.value.remedy == "Ctrl-C where it was typed; or there: kill -TERM 1"
+
+
+@pytest.mark.parametrize(("problem", "sentence"), [("b is lost\n  found  x", "b is lost"), (None, "another status")])
+def test_the_end_of_a_launch_is_told_without_a_slurm(folder: Path, problem: str | None, sentence: str) -> None:
+    (folder / END).write_text("1 1\n")
+    record = json.loads((folder / RECORD).read_text())
+    end = {"state": "FAILED", "exit_status": 130, "problem": problem}
+    (folder / RECORD).write_text(json.dumps(record | {"end": end}))
+    assert sentence in told(folder)[1]
+    outcome = end_of(of_folder(folder), None)
+    assert (outcome.failure, outcome.batch_log, sentence in outcome.sentence) == (None, None, True)
+
+
+def test_an_end_that_the_launcher_has_written_meanwhile_stays(folder: Path) -> None:
+    before = of_folder(folder)
+    (folder / END).write_text("1 1\n")
+    record = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(
+        json.dumps(record | {"end": {"state": "FAILED", "exit_status": 1, "problem": "b is lost"}})
+    )
+    assert ends_of([(before, None)])[0].sentence == "b is lost"
+    assert json.loads((folder / RECORD).read_text())["end"]["problem"] == "b is lost"
