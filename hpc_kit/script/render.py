@@ -131,16 +131,18 @@ def _check_text(text: str) -> None:
 
 
 def _environment(root: Path, own: Path) -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    from hpc_kit.script.filtered import Filtered
+
+    environment = Filtered(
         loader=FileSystemLoader((own, *places.folders("templates", root))),
         undefined=StrictUndefined,
         bytecode_cache=_bytecode_cache(),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - shell, not HTML: each place has its own quoting filter
+        autoescape=False,  # shell, not HTML: each place has its own quoting filter
     )
     environment.filters.update(quoting.FILTERS)
     environment.globals["run_files"] = run_files
@@ -169,7 +171,8 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
     except (OSError, RuntimeError):  # a user without a home
         return None
-    return Cache(str(folder)) if usable else None
+    # What was compiled before values were looked at has another name.
+    return Cache(str(folder), "filtered-%s.cache") if usable else None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from hpc_kit.script.render import render_resolved, resolved_of
+from hpc_kit.script.syntax import check_syntax
 from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.spec.degrees import machine_too_small
@@ -141,7 +142,7 @@ def send(
         taken: Told of the job as soon as there is one; git, which may take seconds, is waited for behind it.
 
     Raises:
-        SpecError: Another cluster would take the job than the one that squeue and scancel ask.
+        SpecError: The script is no valid bash, or another cluster would take the job than squeue and scancel ask.
         SlurmUnavailable: There is no Slurm, or it does not answer.
         AnswerLost: It is not known whether Slurm has the job; the next submission finds out first.
         SubmitRefused: Sbatch took no job; nothing is left behind.
@@ -197,6 +198,7 @@ def _prepare(
     """Write all that can be written while there is no job; or the job that an earlier submission was found to be."""
     access = access_of(resolved.cluster, environ)
     access.require(resolved.cluster.name)
+    check_syntax(text)
     environ, notes = without_overrides(clean_environ(access.environ), text)
     recipient = whose.recipient(resolved.job.resources.clusters, environ, access)
     # The folders of functions are named by the job's id; and the same script is not the same call.

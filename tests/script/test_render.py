@@ -194,6 +194,27 @@ def test_whatever_goes_wrong_in_a_template_is_told_with_its_name(
     assert remedy in (caught.value.remedy or "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ name }}",
+        "{{ name | upper }}",
+        "{{ name.upper() }}",
+        "{{ (name | sh) ~ name }}",
+        "{{ name if array else '' | sh }}",
+    ],
+)
+def test_a_value_that_ends_in_no_filter_is_refused(project: Path, text: str) -> None:
+    head = "{% extends 'base.sbatch.j2' %}\n{% block launch %}\n{{ macros.launch_ranks() }}\necho "
+    template = project / "templates" / "mine.sbatch.j2"
+    template.write_text(f"{head}{text}\n{{% endblock %}}\n")
+    changes = {"template": "mine", "name": "a b; touch PWNED"}
+    with pytest.raises(TemplateError, match=r"in template mine\.sbatch\.j2, line 4 ends in no filter"):
+        render("single", "local", set=changes, root=project)
+    template.write_text(head + "{{ name | sh if name else nodes | sh }}\n{% endblock %}\n")
+    assert "echo 'a b; touch PWNED'\n" in render("single", "local", set=changes, root=project)
+
+
 def test_the_base_alone_launches_nothing_and_is_refused(project: Path) -> None:
     with pytest.raises(TemplateError, match="Required block 'launch' not found"):
         render("single", "local", set={"template": "base"}, root=project)

@@ -67,6 +67,15 @@ def test_chdir_moves_logs_and_runs(slurm: FakeSlurm, project: Path) -> None:
     assert not (project / "runs").exists()
 
 
+def test_a_script_that_bash_cannot_read_is_refused(slurm: FakeSlurm, project: Path) -> None:
+    with pytest.raises(SpecError, match="no valid bash") as error:
+        submit("job", "fake", set={"setup": ["if true; then"]})
+    assert "syntax error" in str(error.value.found)
+    assert not (project / "runs").exists()
+    assert not (slurm.folder / "last").exists()
+    assert submit("job", "fake", set={"setup": ["shopt -s extglob", "ls !(*.py) || true"]}).job_id == "12"
+
+
 def test_a_log_folder_named_by_the_jobs_id_is_refused(slurm: FakeSlurm, project: Path) -> None:
     with pytest.raises(SpecError, match="cannot be there when the job starts"):
         submit("job", "fake", set={"resources.output": "logs/%j/out.log"})
