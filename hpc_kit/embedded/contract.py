@@ -79,6 +79,7 @@ effect for the reason given, or is refused; nothing is passed over in silence.
 - Heterogeneous jobs start as soon as there is room, not with the next pass of backfill. A file that their script
   reads as standard input goes to all tasks of a step, and not to those of one component. When the first component's
   time is over, the others end as TIMEOUT with it.
+- A suspended job (`scontrol suspend`) keeps its nodes: its processes and its time stand still until `resume`.
 - There is no reservation, no preemption, and no accounting but the queue's records: `sacct` knows the last 10000 jobs,
   `squeue` and `scontrol` those that ended in the last 300 seconds.
 

@@ -19,8 +19,10 @@ class Warning(NamedTuple):  # noqa: A001 - Slurm's own word for it
 
 
 def end_of_time(job: Job, minute: float) -> float:
-    """When the time limit is reached, 0.0 for never; `minute` is how long a minute of it lasts."""
-    return job.start_time + job.time_limit / 60 * minute if job.time_limit >= 0 else 0.0
+    """When the time limit is reached, 0.0 for never or while suspended; `minute` is what a minute of it lasts."""
+    if job.time_limit < 0 or job.suspended_at:
+        return 0.0
+    return job.start_time + job.suspended + job.time_limit / 60 * minute
 
 
 def warning(job: Job, minute: float) -> Warning | None:

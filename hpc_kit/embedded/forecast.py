@@ -20,7 +20,7 @@ YEAR = 365 * 86400
 
 def expected_end(job: Job) -> float:
     """When a running job ends at the latest."""
-    return job.start_time + (job.time_limit if job.time_limit >= 0 else YEAR)
+    return job.start_time + job.suspended + (job.time_limit if job.time_limit >= 0 else YEAR)
 
 
 def forecast(state: State, job: Job, request: Request) -> tuple[float, list[Share]]:

@@ -41,6 +41,7 @@ class Job(NamedTuple):
         attempt: Which start of the job this is; a supervisor of an older one has nothing to say.
         limits: Soft resource limits by name, those of its submitter.
         begin_time: Not before; `time_limit` is in seconds, -1 without limit.
+        suspended_at: Since when it stands still (scontrol suspend), `suspended` are the seconds of it before that.
         submit_line: The command line, for `sacct -o SubmitLine`.
     """
 
@@ -102,6 +103,13 @@ class Job(NamedTuple):
     derived_exit_code: int = 0
     killed_by: int | None = None
     next_step: int = 0
+    suspended_at: float = NEVER
+    suspended: float = 0.0
+
+    def suspended_for(self, moment: float) -> float:
+        """Seconds that it stood still until then."""
+        lately = max(0.0, (self.end_time or moment) - self.suspended_at) if self.suspended_at else 0.0
+        return self.suspended + lately
 
     @property
     def active(self) -> bool:
@@ -111,7 +119,9 @@ class Job(NamedTuple):
     @property
     def shown_state(self) -> str:
         """The state as squeue and scontrol show it."""
-        return "COMPLETING" if self.completing else self.state
+        if self.completing:
+            return "COMPLETING"
+        return "SUSPENDED" if self.suspended_at and self.state == "RUNNING" else self.state
 
     @property
     def leader(self) -> int:

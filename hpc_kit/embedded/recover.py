@@ -91,6 +91,8 @@ def requeue(state: State, job: Job) -> None:
         "start_time": 0.0,
         "end_time": 0.0,
         "exit_code": 0,
+        "suspended_at": 0.0,
+        "suspended": 0.0,
         **NOTHING_HELD,
     }
     for part in state.whole(job):

@@ -58,12 +58,20 @@ def _elapsed(seconds: float) -> str:
     return format_time(max(0, int(seconds)))
 
 
+def _suspended(view: View) -> float:
+    return view.job.suspended_for(view.now)
+
+
 def _step_elapsed(view: View, step: Step) -> float:
     return (step.end_time or view.now) - step.start_time
 
 
 def _state(view: View) -> str:
-    return _by(view.job.state, view.job.killed_by)
+    return _by(_standing(view, view.job.state), view.job.killed_by)
+
+
+def _standing(view: View, state: str) -> str:
+    return "SUSPENDED" if state == "RUNNING" and view.job.suspended_at else state
 
 
 def _by(state: str, user: int | None) -> str:
@@ -170,10 +178,10 @@ FIELDS: dict[str, Field] = {
     "ResvCPU": Field(10, lambda v: _elapsed(_reserved_cpu(v))),
     "ResvCPURAW": Field(10, lambda v: str(int(_reserved_cpu(v)))),
     "Start": Field(19, _start, lambda _, s: moment(s.start_time)),
-    "State": Field(10, _state, lambda _, s: _by(s.state, s.killed_by)),
+    "State": Field(10, _state, lambda v, s: _by(_standing(v, s.state), s.killed_by)),
     "Submit": Field(19, lambda v: moment(v.job.submit_time), lambda _, s: moment(s.start_time)),
     "SubmitLine": Field(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
-    "Suspended": Field(10, lambda _: "00:00:00", lambda *_: "00:00:00"),
+    "Suspended": Field(10, lambda v: _elapsed(_suspended(v)), lambda v, _: _elapsed(_suspended(v))),
     "SystemCPU": _cpu(lambda step: step.system_cpu),
     "Timelimit": Field(10, _limit),
     "TimelimitRaw": Field(10, _limit_minutes),

@@ -48,7 +48,7 @@ class Filter:
             and all(getattr(job, column) in words for column, words in self._words.items())
             and (not self._users or job.user in self._users or str(job.uid) in self._users)
             and (not self._hosts or bool(self._hosts & set(job.nodes)))
-            and (not self._states or job.state in self._states)
+            and (not self._states or not self._states.isdisjoint({job.state, job.shown_state}))
         )
 
 

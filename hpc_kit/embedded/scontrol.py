@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import listing_support, nodes, scontrol_change, scontrol_show, scontrol_update, start
+from hpc_kit.embedded import (
+    listing_support,
+    nodes,
+    scontrol_change,
+    scontrol_show,
+    scontrol_suspend,
+    scontrol_update,
+    start,
+)
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
 from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
@@ -27,13 +35,14 @@ COMMANDS = {
     "hold": (1, 99), "uhold": (1, 99), "release": (1, 99), "requeue": (1, 99), "requeuehold": (1, 99), "top": (1, 1),
     "update": (1, 99), "show": (1, 2), "ping": (0, 0), "version": (0, 0), "help": (0, 0), "wait_job": (1, 1),
     "write": (2, 3), "listpids": (0, 1), "completing": (0, 0), "reconfigure": (0, 0), "reboot": (0, 99),
+    "suspend": (1, 99), "resume": (1, 99), "notify": (2, 99),
 }  # fmt: skip
 """The commands, with the fewest and the most words that may follow."""
 
 _LISTS = ("hostnames", "hostlist", "hostlistsorted")
 _NO_REBOOT = "scontrol: error: RebootProgram isn't defined\nscontrol_reboot_nodes error: Unspecified error"
 _QUIT = frozenset({"quit", "exit", "q"})
-_NOT_HERE = frozenset({"suspend", "resume", "create", "delete", "notify", "setdebug", "shutdown", "takeover"})
+_NOT_HERE = frozenset({"create", "delete", "setdebug", "shutdown", "takeover"})
 _ENOUGH = 5
 """Letters of such a name that Slurm wants to see at least: `show hostname` will do."""
 
@@ -122,6 +131,10 @@ def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
         return scontrol_show.odds(state, name, words)
     elif name == "top":
         status = scontrol_change.put_first(state, words[0])
+    elif name in {"suspend", "resume"}:
+        status = scontrol_suspend.suspend_or_resume(state, name, words)
+    elif name == "notify":
+        status = scontrol_suspend.notify(state, words)
     elif name in {"requeue", "requeuehold"}:
         status = scontrol_change.requeue(state, words, held=name == "requeuehold")
     else:

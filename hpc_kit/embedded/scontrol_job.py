@@ -64,7 +64,9 @@ def _times(view: View, *, details: bool) -> Iterator[str]:
     if job.start_time:
         yield f"PreemptEligibleTime={start} PreemptTime=None"
     evaluated = moment(job.start_time or job.submit_time)
-    yield f"SuspendTime=None SecsPreSuspend=0 LastSchedEval={evaluated} Scheduler=Main"
+    before = int(view.elapsed) if job.suspended_at else 0
+    since = moment(job.suspended_at, "None")
+    yield f"SuspendTime={since} SecsPreSuspend={before} LastSchedEval={evaluated} Scheduler=Main"
 
 
 def _size(view: View, *, details: bool) -> Iterator[str]:

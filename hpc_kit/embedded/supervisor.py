@@ -9,7 +9,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, tree, wake
+from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, suspension, tree, wake
 from hpc_kit.embedded.booking import book_steps
 from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
@@ -174,6 +174,10 @@ class Supervisor:
             self._deliver(int(words[0]), words[1], int(words[2]))
         elif order.kind == "step":
             self._tell_steps(words[0], " ".join(words[1:]))
+        elif order.kind in suspension.ORDERS:
+            suspension.ORDERS[order.kind](self.state, self.job)
+        elif order.kind == "notify":
+            batch.say(self._stderr, order.value)
         elif order.kind == "complete":
             self._status = int(order.value)
 
@@ -215,6 +219,8 @@ class Supervisor:
         if self._ending:
             return
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
+        if self.job.suspended_at:  # who stands still does not hear
+            suspension.resume(self.state, self.job)
         if self._stderr >= 0 and self._status is None:
             batch.say_cancelled(self._stderr, self.job, why)
         for step in tree.running_steps(self.state, self.job):

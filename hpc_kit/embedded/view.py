@@ -130,11 +130,11 @@ class View:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the start, without those that it stood still."""
         job = self.job
         if not job.start_time:
             return 0.0
-        return max(0.0, (job.end_time or self.now) - job.start_time)
+        return max(0.0, (job.end_time or self.now) - job.start_time - job.suspended_for(self.now))
 
     @property
     def end(self) -> float:
