@@ -119,12 +119,12 @@ def _of_het_allocation(components: Sequence[Job]) -> dict[str, str]:
         more = {"SLURM_JOBID": str(job.job_id), "SLURM_NODELIST": fold(job.nodes), "SLURM_NODE_ALIASES": "(null)"}
         more["SLURM_NNODES"] = str(len(job.nodes))
         found |= {f"{name}_{word}_GROUP_{number}": value for name, value in more.items() for word in ("HET", "PACK")}
-    ntasks = str(sum(_ntasks(job) for job in components))
+    asked = [_ntasks(job) for job in components]
+    if None not in asked:
+        found |= dict.fromkeys(("SLURM_NPROCS", "SLURM_NTASKS"), str(sum(filter(None, asked))))
     return found | {
         "SLURM_CLUSTER_NAME": first.cluster,
         "SLURM_JOB_ID": str(first.job_id),
-        "SLURM_NPROCS": ntasks,
-        "SLURM_NTASKS": ntasks,
         "SLURM_SUBMIT_DIR": first.submit_dir,
         "SLURM_SUBMIT_HOST": first.submit_host,
     }
@@ -158,11 +158,11 @@ def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[st
     return environ
 
 
-def _ntasks(job: Job) -> int:
-    """The task count that the job asked for, 0 where it did not."""
+def _ntasks(job: Job) -> int | None:
+    """The task count that the job asked for, if it did."""
     if job.options.get("ntasks"):
         return int(job.options["ntasks"])
-    return len(job.nodes) * int(job.options.get("ntasks-per-node") or 0)
+    return len(job.nodes) * int(job.options.get("ntasks-per-node") or 0) or None
 
 
 def _of_distribution(found: Distribution) -> dict[str, str]:

@@ -418,3 +418,16 @@ def test_salloc_has_components_too(slurm: Slurm) -> None:
         "1+0|interactive|FAILED|3:0",
         "1+1|b|FAILED|3:0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("components", "out"),
+    [
+        (("-N1", ":", "-N1"), ["n1", "n1", "n2"]),
+        (("-N1", ":", "-n2"), ["n1", "n1", "n2", "n2"]),
+    ],
+)
+def test_steps_of_an_allocation_that_counts_no_tasks(slurm: Slurm, components: tuple[str, ...], out: list[str]) -> None:
+    body = "echo ${SLURM_NTASKS-none} ${SLURM_NPROCS-none}; srun hostname; srun --het-group=0,1 hostname | sort"
+    done = slurm.run("salloc", *components, "bash", "-c", body)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["none none", *out]), done.stderr
