@@ -78,7 +78,8 @@ def launch(state: State, job: Job) -> Launched:
     stdin = os.open(files.stdin, os.O_RDONLY | os.O_CLOEXEC)
     stdout = _open_log(files.stdout, job)
     stderr = stdout if files.stderr == files.stdout else _open_log(files.stderr, job)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (path.parent.parent, path.parent):  # and not the state directory, which may have been taken away
+        folder.mkdir(mode=0o700, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(script)
     path.chmod(0o700)

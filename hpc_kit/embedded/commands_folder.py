@@ -84,7 +84,7 @@ def find(directory: Path) -> Path:
 def make(directory: Path) -> Path:
     """The folder `bin` of a state directory, made or brought up to date; each command whole or not at all."""
     folder = directory / "bin"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)  # a state directory that was taken away is not made anew
     texts = {command: script(directory, command) for command in COMMANDS} | {"hostname": _hostname(folder)}
     for command, text in texts.items():
         path, data = folder / command, os.fsencode(text)

@@ -11,14 +11,17 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from hpc_kit.embedded import processes
+from hpc_kit.embedded import batch, commands_folder, processes
+from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.recover import book_lost
-from hpc_kit.embedded.state import unusable
+from hpc_kit.embedded.settings import STATE_VARIABLE
+from hpc_kit.embedded.state import State, unusable
 from hpc_kit.embedded.supervisor import Supervisor
 from tests.conftest import ROOT
 from tests.embedded.conftest import Slurm, wait_for
@@ -158,6 +161,17 @@ def test_processes_end_when_their_directory_is_taken_away(slurm: Slurm) -> None:
     supervisor(slurm, job_id)
     shutil.rmtree(slurm.directory)
     wait_for(lambda: not slurm.processes())
+
+
+def test_a_job_that_is_just_starting_does_not_make_its_directory_anew(tmp_path: Path) -> None:
+    state = State.open({STATE_VARIABLE: str(tmp_path / "state")})
+    job = Job(1, "a", "ada", 1000, "users", 1000, "local", nodes=["n1"], cpus=[1], mem=[1], gpus=[[]], tasks=[1])
+    shutil.rmtree(state.directory)
+    with pytest.raises(OSError, match="No such file"):
+        batch.launch(state, job)
+    with pytest.raises(FileNotFoundError):
+        commands_folder.find(state.directory)
+    assert not state.directory.exists()
 
 
 def test_a_directory_that_is_made_anew_is_a_new_slurm(slurm: Slurm) -> None:
