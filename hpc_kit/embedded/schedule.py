@@ -8,6 +8,7 @@ from hpc_kit.embedded import allocate, arrays, nodes, processes
 from hpc_kit.embedded.dependencies import Verdict, outlook, ready_tasks
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.request import Request, decode
+from hpc_kit.embedded.together import Part, candidates, places
 from hpc_kit.slurm.nodelist import fold
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Pass:
                 return "JobArrayTaskLimit"
             if ready is not None and index not in ready:
                 continue
-            shares = self._fit(request, totals)
+            shares = allocate.allocate(request, self._free(totals), totals)
             if shares is None:
                 return self._keep(request, totals)
             task = arrays.split(self.state, job, index)
@@ -148,32 +149,31 @@ class Pass:
     def _place(self, parts: list[Job]) -> list[str | None]:
         """Begin a job whose components all find nodes; as with Slurm, no two of them share one."""
         asked = [(decode(job.request), self._totals(job)) for job in parts]
-        found: list[list[Share]] = []
-        taken: set[str] = set()
-        for request, totals in asked:
-            left = [node for node in totals if node.name not in taken]
-            if (shares := self._fit(request, left)) is None:
-                there = {node.name for _, nodes_of_part in asked for node in nodes_of_part}
-                too_many = len(parts) > 1 and sum(request.min_nodes for request, _ in asked) > len(there)
-                return ["PartitionNodeLimit"] * len(parts) if too_many else [self._keep(*each) for each in asked]
-            found.append(shares)
-            taken |= {share.node for share in shares}
+        found = places([Part(request, self._free(totals), totals) for request, totals in asked])
+        if found is None:
+            return self._reasons(asked)
         for job, shares in zip(parts, found, strict=True):
             self._begin(job, shares)
         return [None] * len(parts)
 
-    def _fit(self, request: Request, totals: list[Node]) -> list[Share] | None:
+    def _free(self, totals: list[Node]) -> list[Node]:
+        """What is free of these nodes, and kept for nobody."""
         names = {node.name for node in totals} - self.kept
-        return allocate.allocate(request, [node for node in self.free if node.name in names], totals)
+        return [node for node in self.free if node.name in names]
+
+    def _reasons(self, asked: list[tuple[Request, list[Node]]]) -> list[str | None]:
+        """Why components find no nodes; what would not fit when nothing runs keeps nothing from those behind."""
+        if len(asked) == 1 or places([Part(request, totals, totals) for request, totals in asked]):
+            return [self._keep(*each) for each in asked]
+        there = {node.name for _, totals in asked for node in totals}
+        too_many = sum(request.min_nodes for request, _ in asked) > len(there)
+        return [_unavailable(*each) or ("PartitionNodeLimit" if too_many else "Resources") for each in asked]
 
     def _keep(self, request: Request, totals: list[Node]) -> str:
         """Keep what a job could run on from those behind it; the reason why it does not run itself."""
-        missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
-        if missing:
-            return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}"
-        wanted = {node.name for node in totals if node.name not in request.exclude}
-        if len(request.nodelist) >= (request.max_nodes or request.min_nodes):
-            wanted &= set(request.nodelist)
+        if missing := _unavailable(request, totals):
+            return missing
+        wanted = candidates(request, totals)
         behind = bool(wanted & self.kept)
         self.kept |= wanted
         return "Priority" if behind else "Resources"
@@ -202,3 +202,9 @@ class Pass:
             self.started.append(started)
         self.holding.append(started)
         self.free = allocate.free_nodes(self.free, [started])
+
+
+def _unavailable(request: Request, totals: list[Node]) -> str:
+    """The reason where nodes that must be among a job's take no jobs now."""
+    missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
+    return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}" if missing else ""

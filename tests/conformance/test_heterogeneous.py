@@ -101,3 +101,8 @@ def test_an_array_has_no_components(engine: Engine) -> None:
 def test_parts_of_a_step_in_an_ordinary_job(engine: Engine) -> None:
     said = engine.of("srun -l -N1 -n1 echo a : -N1 -n2 echo b", "-N2", "--ntasks-per-node=2", "--mem=100")
     assert sorted(said.splitlines()) == ["0: a", "1: b", "2: b"]
+
+
+def test_a_component_leaves_the_node_that_another_must_have(engine: Engine) -> None:
+    leader = engine.submit("true", "-N1", ":", "-N1", "-w", "n1")
+    assert engine.ended(f"{leader}+1").state == "COMPLETED"

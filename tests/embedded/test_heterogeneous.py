@@ -17,6 +17,7 @@ from hpc_kit.embedded import processes, srun_components
 from hpc_kit.embedded.database import connect
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.scancel import PART_OF_WHOLE
+from hpc_kit.embedded.settings import Partition
 from tests.embedded.conftest import Slurm, wait_for
 from tests.embedded.inside import Inside, Said, ends, enter
 
@@ -105,6 +106,27 @@ def test_components_for_more_nodes_than_there_are_wait_with_that_reason(slurm: S
     job_id = slurm.submit("true", "-N3", ":", "-N2")
     wait_for(lambda: slurm.job(job_id).reason == "PartitionNodeLimit" or None)
     assert slurm.job(job_id + 1).state == "PENDING"
+
+
+@pytest.mark.parametrize("components", [("-N1", ":", "-N1", "-w", "n1"), ("-N3", ":", "-N1", "-x", "n[2-4]")])
+def test_a_component_leaves_the_nodes_that_another_must_have(slurm: Slurm, components: tuple[str, ...]) -> None:
+    job_id = slurm.submit("true", *components)
+    assert slurm.ended(job_id).state == "COMPLETED"
+    assert slurm.job(job_id + 1).nodes == ["n1"]
+
+
+def test_a_component_leaves_a_small_partition_to_another(make_slurm: object) -> None:
+    slurm: Slurm = make_slurm(partitions=(Partition("all"), Partition("gpu", nodes="n1")))  # type: ignore[operator]
+    job_id = slurm.submit("true", "-p", "all", ":", "-p", "gpu")
+    assert slurm.ended(job_id).state == "COMPLETED"
+    assert slurm.job(job_id + 1).nodes == ["n1"]
+
+
+def test_components_that_never_fit_keep_nothing_from_those_behind(slurm: Slurm) -> None:
+    never = slurm.submit("true", "-N1", "-w", "n1", ":", "-N1", "-w", "n1")
+    behind = slurm.submit("true", "-N4")
+    assert slurm.ended(behind).state == "COMPLETED"
+    assert [(job.state, job.reason) for job in map(slurm.job, (never, never + 1))] == [("PENDING", "Resources")] * 2
 
 
 def test_all_components_end_as_the_script_does(slurm: Slurm) -> None:
