@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 
 from bench.planner.parameters import FIXED, FREE, Parameter, left_out, render, rendered_errors
 from hpc_kit.planner import constants
-from hpc_kit.planner.cases import filled_share, fits, read, reported_memory
+from hpc_kit.planner.cases import filled_share, read, reported_memory
 from hpc_kit.planner.constants import FILE, Rates, rates
 from hpc_kit.planner.machine import GIB
 from hpc_kit.planner.memory import peak_memory
 from hpc_kit.planner.rows import Case, case
 from hpc_kit.planner.run import Run
 from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.unsaid import fits
 
 Array = NDArray[np.float64]
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpc_kit.errors import SpecError, page
-from hpc_kit.planner import hardware
 from hpc_kit.planner.constants import Rates
 from hpc_kit.planner.memory import Memory, peak_memory, stage_memory
 from hpc_kit.planner.rows import Case
 from hpc_kit.planner.run import Run, stages
 from hpc_kit.planner.steps import step_time
-from hpc_kit.planner.unsaid import rates_of
+from hpc_kit.planner.unsaid import fits, rates_of
 
 COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")
 NEEDED = ("case_id", "layers", "hidden", "seq_len", "gpu", "gpus", "dp", "tp", "pp", "global_batch")
@@ -93,11 +92,6 @@ def filled_share(run: Run, rates: Rates) -> float | None:
     """Peak memory as a share of the GPU's; None where that is not known."""
     memory = run.machine.gpu.memory
     return peak_memory(run, rates).total / memory if memory else None
-
-
-def fits(run: Run, rates: Rates) -> bool:
-    """Whether it fits; where a GPU's memory is not known, in that of the usual card of its family."""
-    return peak_memory(run, rates).total <= rates.usable * hardware.memory(run.machine.gpu)
 
 
 def predict(one: Case) -> Prediction:

@@ -17,6 +17,7 @@ from hpc_kit.planner.cells import Cells
 from hpc_kit.planner.inside import joined
 from hpc_kit.planner.machine import GIB, Machine
 from hpc_kit.planner.model import Model
+from hpc_kit.planner.odd import odd, refuse
 from hpc_kit.planner.run import Recompute, Run
 from hpc_kit.planner.unsaid import completed
 
@@ -203,6 +204,8 @@ def _run(cells: Cells) -> Run:
         grad_bytes=4 if cells.usual("grad_dtype", words.GRAD_DTYPE, usual) == "fp32" else 2,
         framework=framework,
     )
-    if run.virtual_stages * run.pp > run.model.layers:
-        raise SpecError(f"virtual_stages {run.virtual_stages} x pp {run.pp} are more than the layers")
-    return completed(run, cells, open_batch=micro_batch is None)
+    schedule = cells.schedule() if run.pp > 1 else ""
+    refuse(run, schedule)
+    run = completed(run, cells, schedule, open_batch=micro_batch is None)
+    cells.assumed += odd(run)
+    return run

@@ -25,16 +25,16 @@ def rates_of(run: Run) -> Rates:
     return builtin(run.framework, run.machine.gpu.generation, run.machine.fabric)
 
 
-def completed(run: Run, cells: Cells, *, open_batch: bool) -> Run:
+def completed(run: Run, cells: Cells, schedule: str, *, open_batch: bool) -> Run:
     """With what the row leaves open: of micro-batch, virtual stages and recomputation the fastest that fit.
 
     Args:
         run: What the row says.
         cells: The row.
+        schedule: The pipeline's, where there is one; "": not known.
         open_batch: Neither says the row a micro-batch, nor does one follow.
     """
     share = run.global_batch // run.dp
-    schedule = cells.schedule() if run.pp > 1 else ""
     open_stages = run.pp > 1 and not cells.text("virtual_stages")
     open_recompute = not cells.text("recompute")
     sizes = [b for b in MICRO_BATCHES if share % b == 0] if open_batch else [run.micro_batch]
@@ -46,14 +46,15 @@ def completed(run: Run, cells: Cells, *, open_batch: bool) -> Run:
     options = [one for one in options if one.virtual_stages == 1 or one.micro_batches % one.pp == 0] or options
     moderate = open_stages and not schedule
     chosen = fastest(_moderate(options) if moderate else options)
+    why = "the fastest that fits" if fits(chosen, rates_of(chosen)) else "which needs the least memory; nothing fits"
     few = f"the fewest for a bubble below {BUBBLE:.0%}, or the most there can be"
-    for name, is_open, why in (
-        ("micro_batch", open_batch, "the fastest that fits"),
-        ("virtual_stages", open_stages, few if moderate else "the fastest that fits"),
-        ("recompute", open_recompute, "the fastest that fits"),
+    for name, is_open, reason in (
+        ("micro_batch", open_batch, why),
+        ("virtual_stages", open_stages, few if moderate else why),
+        ("recompute", open_recompute, why),
     ):
         if is_open:
-            cells.assumed.append(f"{name} = {getattr(chosen, name)}, {why}")
+            cells.assumed.append(f"{name} = {getattr(chosen, name)}, {reason}")
     return chosen
 
 
@@ -75,14 +76,16 @@ def _chunks(run: Run, schedule: str) -> list[int]:
     return sorted(set(known))[bool(schedule) :] or [1]
 
 
+def fits(run: Run, rates: Rates) -> bool:
+    """Whether it fits; where a GPU's memory is not known, in that of the usual card of its family."""
+    return peak_memory(run, rates).total <= rates.usable * hardware.memory(run.machine.gpu)
+
+
 def fastest(options: list[Run]) -> Run:
     """The fastest of some runs that fits; where none does, the one that needs least memory."""
     if len(options) == 1:
         return options[0]
     rates = rates_of(options[0])
-    limit = hardware.memory(options[0].machine.gpu) * rates.usable
-    peaks = [peak_memory(one, rates).total for one in options]
-    good = [one for one, peak in zip(options, peaks, strict=True) if peak <= limit]
-    if not good:
-        return options[peaks.index(min(peaks))]
-    return min(good, key=lambda one: step_time(one, rates).total)
+    if good := [one for one in options if fits(one, rates)]:
+        return min(good, key=lambda one: step_time(one, rates).total)
+    return min(options, key=lambda one: peak_memory(one, rates).total)
