@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
+from hpc_kit.script.shell.trace import Step
 from hpc_kit.script.shell.values import Text
 from hpc_kit.script.shell.words import Assignment, as_assignment
 
@@ -22,6 +23,7 @@ _WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
 _AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}(cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,)")
 _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
 _DRAWN = re.compile(r"\bRANDOM\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
+_RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
 _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
 
@@ -63,7 +65,7 @@ def drawn_apart(subject: Subject) -> Iterator[Fault]:
     """Each task draws a port, or the meeting's id, for itself.
 
     `$RANDOM`, `shuf` or a free port that is looked for in the task is another number in each: they never meet. On the
-    launch line itself the batch shell draws, once, and all get the same.
+    launch line itself, and in double quotes, the batch shell draws, once, and all get the same.
 
     Mend: draw it in the batch script, before srun: `export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`; as id,
     `--rdzv-id=$SLURM_JOB_ID`.
@@ -73,10 +75,40 @@ def drawn_apart(subject: Subject) -> Iterator[Fault]:
     wide = [launch for launch in script.launches if _several(launch) and script.geometry_of(launch).several_tasks]
     texts = [each.value for each in script.assigned if each.task and each.name == "MASTER_PORT"] if wide else []
     texts += [text for launch in wide for text in _agreed(launch)]
+    places = _drawn_by_tasks(script)
     for text in texts:
-        if _DRAWN.search(text.text):
+        if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
             what = "drawn by each task for itself: no two have the same"
             yield Fault(text.line, text.column, what, "draw it once, in the batch script; or take $SLURM_JOB_ID")
+
+
+def _drawn_by_tasks(script: Script) -> set[tuple[int, int]]:
+    """Places of the expansions by which a task draws, and not the batch shell that wrote its code."""
+    drawn: set[tuple[int, int]] = set()
+    seeded = any(each.name == "RANDOM" and each.task for each in script.assigned)
+    for step in script.steps:
+        if not step.task or _one_rank(script, step):
+            continue
+        words = (*step.command.words, *(assignment.value for assignment in step.command.assignments))
+        for part in (part for word in words for part in word.parts if part.kind != "text"):
+            match = _DRAWN.search(part.raw)
+            # What an outer shell has expanded is nowhere written as the task's shell reads it.
+            if match is None or not part.origin.exact or "--random-source" in part.raw:
+                continue
+            if not (seeded and match[0] == "RANDOM"):
+                drawn.add((part.origin.line, part.origin.column))
+    return drawn
+
+
+def _one_rank(script: Script, step: Step) -> bool:
+    """A condition on its rank stands before it: one task alone draws, and may tell the others."""
+    firsts = [
+        place.compound.line if place.compound is not None else place.statement.line
+        for place in step.place.outward()
+        if place.link or (place.compound is not None and place.compound.kind in {"if", "case"})
+    ]
+    between = script.lines[min(firsts) - 1 : step.line] if firsts else []
+    return any(_RANK.search(line) for line in between)
 
 
 def _several(launch: Launch) -> bool:
