@@ -19,6 +19,9 @@ from tests.planner.test_rows import KNOWN, known
         *({"arch": word} for word in ("t5", "T5-XXL", "mamba", "Mamba-2", "falcon-mamba", "bert-large", "rwkv", "ViT")),
         *({"arch": word} for word in ("mixtral", "deepseek-v3", "DeepSeek_V2", "qwen3-moe", "gpt-oss", "llama4")),
         *({"arch": "", "model_name": word} for word in ("Mixtral-8x7B", "qwen3-30b-a3b", "t5-11b")),
+        *({"arch": "", "model_name": word} for word in ("DeepSeek-R1", "deepseek-ai/DeepSeek-Coder-V2-Lite")),
+        *({"arch": "", "model_name": word} for word in ("our 8x22b", "Ling-16.8B-A2.75B", "x_21B_A3B_fp8", "30ba3b")),
+        *({"arch": "", "model_name": word} for word in ("falcon-mamba-7b", "google/flan-t5-xl", "deepseek-vl2")),
     ],
 )
 def test_what_is_no_dense_decoder_is_refused(change: dict[str, str]) -> None:
@@ -29,6 +32,27 @@ def test_what_is_no_dense_decoder_is_refused(change: dict[str, str]) -> None:
 @pytest.mark.parametrize("word", ["llama", "gpt-3", "Qwen3", "falcon", "gemma2", "phi-3", "starcoder", "bitnet"])
 def test_a_decoder_is_predicted(word: str) -> None:
     assert case({**KNOWN, "arch": word}).run is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DeepSeek-R1-Distill-Llama-8B",
+        "DeepSeek-R1-0528-Qwen3-8B",
+        "deepseek-ai/deepseek-llm-7b-base",
+        "llama-7b-a100-bf16",
+        "gpt-4x100-bf16",
+    ],
+)
+def test_a_dense_model_is_known_by_its_name(name: str) -> None:
+    assert case({**KNOWN, "arch": "", "model_name": name}).run is not None
+
+
+@pytest.mark.parametrize("column", ["arch", "model_name"])
+@pytest.mark.parametrize("word", ["qwen3-30b-a3b", "rwkv"])
+def test_the_column_that_says_it_is_named(column: str, word: str) -> None:
+    found = case({**KNOWN, "arch": "", "model_name": "", column: word})
+    assert found.assumed[0].startswith(f"{column} is '{word}': ")
 
 
 def test_a_name_of_experts_beside_a_dense_arch_is_said() -> None:
