@@ -91,8 +91,3 @@ def compare_checksums(path: Path, about: About, rank: int, ranks: int) -> None:
                 found=f"--resume {path}: {name} has checksum {found:08x}, {written[name]:08x} was written",
                 remedy=f"an earlier one; where there is none, from the beginning: rm -r {path}",
             )
-
-
-def unwritable(path: Path, trouble: str) -> SpecError:
-    found, remedy = f"--checkpoint {path}: {trouble}", "a new folder on a disk with room, in a folder of your own"
-    return SpecError("the checkpoint cannot be written", found=found, remedy=remedy)

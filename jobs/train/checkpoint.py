@@ -20,13 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from about import About, checksum, compare_checksums, compare_shapes, unwritable, whole
+from about import About, checksum, compare_checksums, compare_shapes, whole
 from hpc_kit.errors import SpecError
+from hpc_kit.runtime.failure import is_victim
 from lock import locked
 from options import Options
 from ranks import gather, together
 from report import say
 from restart import ABOUT, identity, is_restart, moved
+from unwritable import unwritable
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -214,10 +216,16 @@ def save(path: Path, world: Group, options: Options, state: dict[str, Tensor], s
     world.barrier()
     try:
         dcp.state_dict_saver.save(state, checkpoint_id=draft)
-        checksums = gather(together(lambda: checksums_of_mine(draft, world.rank)))
+    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        if isinstance(error, RuntimeError) and is_victim(error):
+            raise  # no fault of the disk: another rank did not come, or has gone
+        shutil.rmtree(draft, ignore_errors=True)
+        raise unwritable(path, last_line(error)) from error
+    checksums = gather(together(lambda: checksums_of_mine(draft, world.rank)))
+    try:
         if world.is_main:
             put(draft, path, options, step, {name: value for each in checksums for name, value in each.items()})
-    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+    except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise unwritable(path, last_line(error)) from error
 

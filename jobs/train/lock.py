@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from about import unwritable
 from hpc_kit.errors import SpecError
-from restart import identity
+from restart import identity, is_later, starts
+from unwritable import unwritable
 
 
 @contextmanager
@@ -21,38 +21,64 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         SpecError: another training has it, or no file can be made there.
     """
-    place, mine = path.with_name(f".{path.name}.lock"), identity(os.environ)
+    place = path.with_name(f".{path.name}.lock")
     try:
-        file = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+        file, is_taken = opened(path, place)
     except OSError as error:
         raise unwritable(path, error.strerror or str(error)) from None
     try:
-        take(file, path, place, mine)
-        with suppress(OSError):  # on a full disk nobody reads whose it is
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"{mine}\n{socket.gethostname()}".encode(), 0)
+        if is_taken:
+            with suppress(OSError):  # on a full disk nobody reads whose it is
+                os.ftruncate(file, 0)
+                mine = identity(os.environ), socket.gethostname(), starts(os.environ)
+                os.pwrite(file, "\n".join(mine).encode(), 0)
         try:
             yield
         finally:
-            place.unlink(missing_ok=True)
+            if is_taken:
+                place.unlink(missing_ok=True)
     finally:
         os.close(file)
 
 
-def take(file: int, path: Path, place: Path, mine: str) -> None:
-    """Lock the file, if no other training has.
+def opened(path: Path, place: Path) -> tuple[int, bool]:
+    """The lock's file, and whether it is locked.
 
     Raises:
-        SpecError: one has. A lock of one's own, from a host that is gone, may stay with a file server for a while.
+        OSError: no file can be made there.
+        SpecError: another training has it.
+    """
+    while True:
+        file = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            is_taken = take(file, path, place)
+            # Who had it may have taken its name away meanwhile: then the next one would lock another file.
+            if not is_taken or os.path.samestat(os.fstat(file), place.stat()):
+                return file, is_taken
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def take(file: int, path: Path, place: Path) -> bool:
+    """Lock the file, if no other training has; False: the file system has no locks, or see below.
+
+    Raises:
+        SpecError: one has. That of an earlier start of this one, from a host that is gone, may stay with a file server
+            for a while.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        theirs, _, host = os.read(file, 1 << 16).decode(errors="replace").partition("\n")
-        if mine and theirs == mine:
-            return
+        theirs, host, before = (*os.read(file, 1 << 16).decode(errors="replace").split("\n"), "", "", "")[:3]
+        if theirs and theirs == identity(os.environ) and is_later(starts(os.environ), before):
+            return False
         found = f"--checkpoint {path}: {theirs or 'a training'} on {host or 'some host'}"
         remedy = f"another --checkpoint; or, where that training is gone: rm {place}"
         raise SpecError("another training writes this checkpoint", found=found, remedy=remedy) from None
     except OSError:
-        pass  # no locks here
+        return False
+    return True

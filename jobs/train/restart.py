@@ -26,6 +26,21 @@ def identity(environ: Mapping[str, str]) -> str:
     return f"pid {os.getppid()}" if environ.get("GROUP_WORLD_SIZE") == "1" else ""
 
 
+def starts(environ: Mapping[str, str]) -> str:
+    """Which start of the job this is, of which of its steps, and which of torchrun's: what `is_later` compares."""
+    names = ("SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT")
+    return " ".join(environ.get(name) or "0" for name in names)
+
+
+def is_later(ours: str, theirs: str) -> bool:
+    """Whether one is a later start of the other; two steps of one start of a job are two trainings."""
+    try:
+        (job, step, worker), (old_job, old_step, old_worker) = (map(int, each.split()) for each in (ours, theirs))
+    except ValueError:
+        return False
+    return job > old_job or (job == old_job and step == old_step and worker > old_worker)
+
+
 def moved(path: Path) -> Path:
     """Where the old checkpoint is while the new one gets its name."""
     return path.with_name(f".{path.name}.old")

@@ -4,8 +4,8 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -105,10 +105,54 @@ def test_two_trainings_do_not_write_the_same_checkpoint(tmp_path: Path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_is_started_again_may_meet_its_own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with locked(tmp_path / "c"), locked(tmp_path / "c"):
-        pass
+@pytest.mark.parametrize(
+    "later", [{"SLURM_RESTART_COUNT": "1", "SLURM_STEP_ID": "0"}, {"TORCHELASTIC_RESTART_COUNT": "1"}], ids=str
+)
+def test_a_run_that_is_started_again_may_meet_its_own_lock(
+    later: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with locked(tmp_path / "c"):
+        for name, value in later.items():
+            monkeypatch.setenv(name, value)
+        with locked(tmp_path / "c"):
+            pass
+        assert (tmp_path / ".c.lock").exists()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("count", ["0", "1"])
+def test_two_steps_of_a_job_do_not_write_the_same_checkpoint(
+    count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the refused one take the lock away."""
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": count}.items():
+        monkeypatch.setenv(name, value)
+    with locked(tmp_path / "c"):
+        monkeypatch.setenv("SLURM_STEP_ID", "1")
+        for workers in ("0", "1"):  # torchrun starts the refused ones again
+            monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", workers)
+            with pytest.raises(SpecError, match="another training writes"), locked(tmp_path / "c"):
+                pass
+        assert (tmp_path / ".c.lock").exists()
+
+
+def test_a_lock_that_loses_its_name_while_one_takes_it_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, real = ExitStack(), fcntl.flock
+    first.enter_context(locked(tmp_path / "c"))
+
+    def flock(file: int, how: int) -> None:
+        first.close()  # the training before ends here
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with locked(tmp_path / "c"):
+        assert (tmp_path / ".c.lock").exists()
+        with pytest.raises(SpecError, match="another training writes"), locked(tmp_path / "c"):
+            pass
 
 
 def test_a_disk_without_room_for_the_lock_is_no_fault_and_a_folder_that_is_gone_one_in_plain_words(
@@ -248,6 +292,25 @@ def test_a_disk_that_is_full_leaves_the_old_checkpoint_and_says_so(
     )
     assert whole(path)["step"] == 1
     assert [each.name for each in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("place", ["dcp", "checksums"])
+def test_a_rank_that_does_not_come_is_no_fault_of_the_disk(
+    place: str, tmp_path: Path, world: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(words: str) -> Callable[..., object]:
+        def failing(*_: object, **__: object) -> None:
+            raise RuntimeError(words)
+
+        return failing
+
+    saver, late = torch.distributed.checkpoint.state_dict_saver, fail("Timed out waiting 8000ms for recv")
+    monkeypatch.setattr(*((saver, "save") if place == "dcp" else (checkpoint, "gather")), late)
+    with pytest.raises(RuntimeError, match="Timed out waiting"):
+        write(tmp_path / "c", world, 1)
+    monkeypatch.setattr(saver, "save", fail("PytorchStreamWriter failed writing file"))
+    with pytest.raises(SpecError, match="failed writing file"):
+        write(tmp_path / "c", world, 1)
 
 
 def test_a_path_that_takes_no_checkpoint_is_refused_before_the_training(
