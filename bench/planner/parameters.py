@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -177,11 +178,13 @@ def left_out(found: Sequence[tuple[str, Run, float | None, float | None]]) -> di
     times: Errors = defaultdict(list)
     memories: Errors = defaultdict(list)
     most: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(MOST, 0))
+    kinds: dict[str, set[str]] = defaultdict(set)
     for group, run, time, memory in found:
         if time is not None:
             times[run.framework, group].append(time)
         if memory is not None:
             memories[run.framework, group].append(memory)
+        kinds[run.framework] |= {run.machine.gpu.generation, run.machine.fabric, run.precision}
         most[run.framework] = {name: max(n, getattr(run, name)) for name, n in most[run.framework].items()}
     return {
         "time": fmean(map(fmean, times.values())),
@@ -189,6 +192,7 @@ def left_out(found: Sequence[tuple[str, Run, float | None, float | None]]) -> di
         "frameworks": _worst(times),
         "memory_frameworks": _worst(memories),
         "most": dict(sorted(most.items())),
+        "kinds": {name: sorted(found) for name, found in sorted(kinds.items())},
     }
 
 
@@ -206,6 +210,8 @@ def rendered_errors(error: dict[str, Any]) -> str:
     lines += ["", "[error.most] # that was measured"]
     for name, most in error["most"].items():
         lines.append(f"{name} = {{ {', '.join(f'{key} = {n}' for key, n in most.items())} }}")
+    lines += ["", "[error.kinds] # of GPUs, networks and products that were measured"]
+    lines += [f"{name} = {json.dumps(found)}" for name, found in error["kinds"].items()]
     return "\n".join(lines) + "\n"
 
 

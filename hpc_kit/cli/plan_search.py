@@ -154,7 +154,7 @@ def _machines() -> str:
 
 def _refusal(task: Task, answer: Answer, target: Target, given: Options, root: Path) -> AnswerNo:
     """The error where nothing fits."""
-    from hpc_kit.planner.search import refuse
+    from hpc_kit.planner.refuse import refuse
     from hpc_kit.spec.choose import default_name
 
     if not _is_unnamed(target, given):

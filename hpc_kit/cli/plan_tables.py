@@ -41,6 +41,11 @@ class Answered(NamedTuple):
     explained: bool
 
     @property
+    def limit(self) -> float:
+        """Bytes of a GPU that can be filled."""
+        return self.task.machine.gpu.memory * self.target.rates.usable
+
+    @property
     def shown(self) -> tuple[Plan, ...]:
         """The layouts to show: the fastest of each set of degrees."""
         return distinct(self.answer.plans)[: self.top]
@@ -82,7 +87,7 @@ def show(found: Answered) -> None:
         ("dp", "tp", "pp", "cp", *parts, "in all", "free"),
         [_memory_row(plan, machine.gpu.memory, parts) for plan in top],
     )
-    _show_room(answer, memory_error(task.framework))
+    _show_room(answer, found.limit, memory_error(task.framework))
     _show_rejected(answer)
     _show_advice(found.advice)
     _show_training(answer.plans[0], found.tokens, found.storage)
@@ -125,13 +130,13 @@ def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, .
     return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
 
 
-def _show_room(answer: Answer, error: float) -> None:
+def _show_room(answer: Answer, limit: float, error: float) -> None:
     """Where the first layout may not fit after all: the fastest that does even then."""
-    first, safe = answer.plans[0], with_room(answer.plans, error)
+    first, safe = answer.plans[0], with_room(answer.plans, limit, error)
     if safe is first:
         return
-    share = first.memory.total / first.run.machine.gpu.memory
-    click.echo(f"the first fills {share:.0%}, and may not fit; " + _instead(first, safe))
+    share = first.memory.total / limit
+    click.echo(f"the first fills {share:.0%} of what can be filled, and may not fit; {_instead(first, safe)}")
 
 
 def _instead(first: Plan, safe: Plan | None) -> str:
@@ -181,6 +186,7 @@ def as_json(found: Answered) -> None:
     """Everything, as one JSON object."""
     task, target, answer, advice = found.task, found.target, found.answer, found.advice
     first = answer.plans[0]
+    safe = with_room(answer.plans, found.limit, memory_error(task.framework))
     error, reasons = time_error(first.run)
     value = {
         "model": {"name": task.model.name, "parameters": task.model.parameters, "seq_len": task.seq_len},
@@ -189,7 +195,7 @@ def as_json(found: Answered) -> None:
         "global_batch": task.global_batch,
         "notes": list(target.notes),
         "looked_at": answer.seen,
-        "with_room": report.values(safe) if (safe := with_room(answer.plans, memory_error(task.framework))) else None,
+        "with_room": report.values(safe) if safe else None,
         "plans": [report.values(plan) for plan in found.shown],
         "rejected": [{"layout": shown(one.run), "reason": one.reason} for one in answer.rejected],
         "advice": {

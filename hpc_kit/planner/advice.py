@@ -99,7 +99,9 @@ def advise(task: Task, rates: Rates, plans: tuple[Plan, ...]) -> Advice:
         order = "" if winner == first else f", before {first}" + ("" if first in best else ", which does not fit")
         return Advice(row, said, best, agrees=True, text=f"the numbers agree: {winner}{order}")
     if not named:
-        return Advice(row, said, best, agrees=False, text=f"the numbers say {winner}: none of {', '.join(said)} fits")
+        sharded = " with ZeRO-3" if plans[0].run.zero_stage == 3 and winner != "ZeRO" else ""
+        text = f"the numbers say {winner}{sharded}: none of {', '.join(said)} fits by itself"
+        return Advice(row, said, best, agrees=False, text=text)
     nearest = min(named, key=lambda plan: plan.time.total)
     loss = nearest.time.total / plans[0].time.total - 1
     if loss <= SAME:

@@ -136,7 +136,8 @@ def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory
     )
     # Before an allocation fails the allocator waits for the GPU, and has back what it needs.
     excess = found.total - (run.machine.gpu.memory * rates.usable or math.inf)
-    return structs.replace(found, ahead=max(0.0, found.ahead - excess)) if excess > 0 and found.ahead else found
+    # A byte more than that: sums are rounded.
+    return structs.replace(found, ahead=max(0.0, found.ahead - excess - 1)) if excess > 0 and found.ahead else found
 
 
 def _ahead(run: Run, rates: Rates, stage: Stage, kept: float) -> float:

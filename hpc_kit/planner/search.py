@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from msgspec import Struct, structs
 
-from hpc_kit.errors import AnswerNo, SpecError
+from hpc_kit.errors import SpecError
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.frameworks import CHUNKS, MICRO_BATCHES, interleaves, lacks, stages
+from hpc_kit.planner.frameworks import MICRO_BATCHES, chunks, lacks, zero_stages
 from hpc_kit.planner.layer import Work, layer
 from hpc_kit.planner.machine import GIB, Machine
 from hpc_kit.planner.memory import Memory, peak_memory
@@ -174,21 +175,14 @@ def _recompute(run: Run, rates: Rates) -> tuple[Recompute, ...]:
 def _variants(run: Run, rates: Rates) -> Iterator[Run]:
     """Micro-batch, recomputation, ZeRO stage and interleaving of given degrees."""
     share = run.global_batch // run.dp
-    again, zero = _recompute(run, rates), stages(run)
+    again, zero = _recompute(run, rates), zero_stages(run)
     for micro_batch in MICRO_BATCHES:
         # Several whole sequences on a rank: data parallelism would split them as well, and send nothing.
         if share % micro_batch or (run.cp > 1 and micro_batch > 1):
             continue
-        m = share // micro_batch
-        chunks = [1]
-        if run.pp > 1 and m % run.pp == 0:
-            chunks = [v for v in CHUNKS if interleaves(run.model.layers, run.pp, v)]
-        for recompute in again:
-            for stage in zero:
-                for v in chunks:
-                    yield structs.replace(
-                        run, micro_batch=micro_batch, recompute=recompute, zero_stage=stage, virtual_stages=v
-                    )
+        one = structs.replace(run, micro_batch=micro_batch)
+        for recompute, stage, v in product(again, zero, chunks(one)):
+            yield structs.replace(one, recompute=recompute, zero_stage=stage, virtual_stages=v)
 
 
 def distinct(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
@@ -200,58 +194,9 @@ def distinct(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     return tuple(found.values())
 
 
-def with_room(plans: tuple[Plan, ...], error: float) -> Plan | None:
-    """The fastest plan that fits also if its memory is larger by a relative error; None: no plan does."""
-    memory = plans[0].run.machine.gpu.memory
-    return next((plan for plan in plans if plan.memory.total * (1 + error) <= memory), None)
-
-
-def refuse(task: Task, answer: Answer, rates: Rates) -> AnswerNo:
-    """The error for a cluster on which nothing fits: what comes nearest, and the least that would do."""
-    near = next((one for one in answer.rejected if one.gib), None)
-    if near is None:
-        batch = -(-task.global_batch // task.gpus) * task.gpus
-        return AnswerNo(
-            f"no layout of {task.model.name} on {task.gpus} GPUs is legal",
-            found="\n".join(sorted({one.reason for one in answer.rejected})[:6]),
-            remedy=f"a global batch that the data-parallel degree divides, such as {batch}",
-        )
-    return AnswerNo(
-        f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
-        found=f"nearest: {shown(near.run)}: {near.reason}",
-        remedy=_least(task, rates) or "GPUs with more memory, or a smaller model",
-    )
-
-
-MOST_NODES = 1024
-
-
-def _least(task: Task, rates: Rates) -> str:
-    """The fewest nodes on which something fits, as options; with the user's batch if that is divided there.
-
-    With a batch that all GPUs divide, what fits on some nodes fits on more: the fewest by doubling, and halving the
-    last step. The batch as it is may need some more.
-    """
-
-    def fits(nodes: int, *, rounded: bool) -> bool:
-        gpus = nodes * task.machine.gpus_per_node
-        batch = -(-task.global_batch // gpus) * gpus if rounded else task.global_batch
-        return bool(search(structs.replace(task, gpus=gpus, global_batch=batch), rates).plans)
-
-    low = max(1, task.gpus // task.machine.gpus_per_node)
-    high = 2 * low
-    while not fits(high, rounded=True):
-        low, high = high, 2 * high
-        if high > MOST_NODES:
-            return ""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle, rounded=True) else (middle, high)
-    for nodes in range(high, 2 * high):
-        if fits(nodes, rounded=False):
-            return f"the least that would do: --nodes {nodes}"
-    gpus = high * task.machine.gpus_per_node
-    return f"the least that would do: --nodes {high} --global-batch {-(-task.global_batch // gpus) * gpus}"
+def with_room(plans: tuple[Plan, ...], limit: float, error: float) -> Plan | None:
+    """The fastest plan that keeps below `limit` bytes also if its memory is larger by a relative error, if any does."""
+    return next((plan for plan in plans if plan.memory.total * (1 + error) <= limit), None)
 
 
 def shown(run: Run) -> str:

@@ -39,10 +39,23 @@ def test_chunks_may_leave_room_for_the_tables() -> None:
 
 def test_a_layout_with_room_fits_even_if_memory_is_larger_than_expected() -> None:
     plans = search(task("llama3-70b", gpus=64, global_batch=512), rates("dgx-h100")).plans
-    first, safe = plans[0], with_room(plans, 0.14)
+    limit = plans[0].run.machine.gpu.memory * rates("dgx-h100").usable
+    first, safe = plans[0], with_room(plans, limit, 0.14)
     assert safe is not None and safe is not first
-    assert first.memory.total * 1.14 > first.run.machine.gpu.memory >= safe.memory.total * 1.14
-    assert with_room(plans, 0.0) is first and with_room(plans, 9.0) is None
+    assert first.memory.total * 1.14 > limit >= safe.memory.total * 1.14
+    assert with_room(plans, limit, 0.0) is first and with_room(plans, limit, 9.0) is None
+
+
+def test_a_framework_without_interleaving_has_stages_of_one_chunk() -> None:
+    for framework in ("nanotron", "megatron-deepspeed"):
+        asked = structs.replace(task("llama3-70b", gpus=128, global_batch=256), framework=framework)
+        assert {plan.run.virtual_stages for plan in search(asked, rates("dgx-h100", framework)).plans} == {1}
+
+
+def test_torchtitan_s_plain_data_parallelism_goes_with_nothing_else() -> None:
+    asked = structs.replace(task("llama3.2-1b", gpus=32, global_batch=256), framework="torchtitan")
+    plain = [plan.run for plan in search(asked, rates("dgx-h100", "torchtitan")).plans if plan.run.zero_stage == 0]
+    assert plain and all(one.dp in {1, 32} for one in plain)
 
 
 def test_more_than_was_ever_measured_is_less_sure() -> None:
@@ -52,6 +65,10 @@ def test_more_than_was_ever_measured_is_less_sure() -> None:
     beyond = structs.replace(known, pp=2, cp=16, seq_len=131072)
     assert time_error(beyond)[0] == pytest.approx(error + 0.15)
     assert " ".join(time_error(beyond)[1]).count("with nemo") == 3
+    older = run("llama3-8b", "jz", framework="nemo", dp=16, precision="fp16", seq_len=8192)
+    assert [reason for reason in time_error(older)[1] if "nemo" in reason] == [
+        f"no {kind} was measured with nemo" for kind in ("a100", "omnipath", "fp16")
+    ]
     assert memory_error("nanotron") < memory_error("torch") < memory_error("torchtitan")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -10,7 +11,8 @@ from msgspec import structs
 from hpc_kit.errors import HpcKitError
 from hpc_kit.planner import catalogue, hardware
 from hpc_kit.planner.advice import advise, way
-from hpc_kit.planner.search import refuse, search
+from hpc_kit.planner.refuse import refuse
+from hpc_kit.planner.search import search
 from hpc_kit.planner.sureness import time_error
 from tests.planner.runs import rates, run, task
 
@@ -50,10 +52,18 @@ def test_a_cluster_too_small_says_the_least_that_would_do() -> None:
         asked = task("llama3-405b", gpus=8, global_batch=batch)
         error = refuse(asked, search(asked, rates("dgx-h100")), rates("dgx-h100"))
         assert "does not fit" in error.what
-        words = (error.remedy or "").split()
-        options = dict(zip(words[-4::2], words[-3::2], strict=True))
-        gpus, other = 8 * int(options["--nodes"]), int(options.get("--global-batch", batch))
-        assert search(task("llama3-405b", gpus=gpus, global_batch=other), rates("dgx-h100")).plans
+        for line in (error.remedy or "").splitlines():
+            options = dict(re.findall(r"(--[a-z-]+) (\d+)", line))
+            gpus, other = 8 * int(options["--nodes"]), int(options.get("--global-batch", batch))
+            assert search(task("llama3-405b", gpus=gpus, global_batch=other), rates("dgx-h100")).plans
+
+
+@pytest.mark.parametrize(("gpus", "batch", "said"), [(16, 7, "--nodes 4 --global-batch 16"), (32, 256, "--nodes 24")])
+def test_the_least_is_looked_for_from_the_own_nodes_on(gpus: int, batch: int, said: str) -> None:
+    model = "llama3-70b" if gpus == 16 else "llama3-405b"
+    asked = structs.replace(task(model, "jz-h100", gpus=gpus, global_batch=batch), seq_len=4096 if gpus == 16 else 8192)
+    remedy = refuse(asked, search(asked, rates("jz-h100")), rates("jz-h100")).remedy or ""
+    assert said in remedy and ("with a batch of 256: --nodes 32" in remedy) == (batch == 256)
 
 
 def test_selective_recomputation_is_tried_where_it_saves_something() -> None:
