@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner.frameworks import interleaves, lacks
-from hpc_kit.planner.frameworks import stages as zero_stages
+from hpc_kit.planner.frameworks import interleaves, lacks, zero_stages
 from hpc_kit.planner.run import Run
 
 TABLES = 2
