@@ -525,6 +525,8 @@ BAD = [
     Bad("KIT305", FOUR + "MASTER_ADDR=${SLURM_NODELIST%%,*}\n", 3, E, "no host's name"),
     Bad("KIT305", FOUR + 'head_node="$SLURM_NODELIST"\n', 3, E, "no host's name"),
     Bad("KIT305", FOUR + "master_node=${SLURM_NODELIST:0:9}${SLURM_NODELIST:10:4}\n", 3, W, "cut by columns"),
+    Bad("KIT305", FOUR + "MASTER_ADDR=$(echo $SLURM_NODELIST | cut -d, -f1 | tr -d '[')\n", 3, W, "no host's name"),
+    Bad("KIT305", FOUR + "SLURM_NODELIST=$SLURM_JOB_NODELIST\nHEAD=${SLURM_NODELIST%%,*}\n", 4, E, "no host's name"),
     Bad("KIT306", FOUR + "srun bash -c 'MASTER_PORT=$((10000+RANDOM)) python t.py'\n", 3, E, "no two have the same"),
     Bad(
         "KIT306",
@@ -851,6 +853,8 @@ GOOD = [
     ("KIT305", FOUR + "MASTER_ADDR=$(echo $SLURM_NODELIST | sed 's/[[,].*//' | cut -d, -f1)\n"),
     ("KIT305", HEAD + "#SBATCH -N1\nMASTER_ADDR=$SLURM_NODELIST\n"),
     ("KIT305", FOUR + "NODES=$(scontrol show hostnames | tr '\\n' ,)\nMASTER_ADDR=${NODES%%,*}\n"),
+    ("KIT305", FOUR + "SLURM_NODELIST=$(nodeset -S, -e $SLURM_NODELIST)\nMASTER_ADDR=${SLURM_NODELIST%%,*}\n"),
+    ("KIT305", FOUR + "MASTER_NODE=$SLURM_JOB_NODELIST\nMASTER_ADDR=$(scontrol show hostnames $MASTER_NODE|head -1)\n"),
     ("KIT306", FOUR + "export MASTER_PORT=$((10000+RANDOM))\nsrun torchrun --nnodes=4 --rdzv-id=$RANDOM t.py\n"),
     ("KIT306", HEAD + "#SBATCH -N1\nsrun bash -c 'MASTER_PORT=$RANDOM python t.py'\n"),
     ("KIT306", FOUR + 'srun bash -c "export MASTER_PORT=$((RANDOM+10000)); python t.py"\n'),

@@ -42,14 +42,30 @@ def cut_hosts(subject: Subject) -> Iterator[Fault]:
         return
     for each in _assignments(script):
         text = each.value.raw
-        if not _HOST.match(each.name.upper()) or "scontrol" in text:
+        if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
             continue
-        by_column = _BY_COLUMN.search(text)
-        if by_column or _AT_COMMA.search(text) or _WHOLE.match(text):
+        by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
+        cut = by_column or _AT_COMMA.search(text)
+        if cut or (whole and not _taken_apart(script, each.name)):
             what = "cut by columns out of the node list" if by_column else "no host's name: the node list is gpu[01-04]"
-            severity: Severity | None = "warning" if by_column else None
+            # What a program behind makes of the piece is not known.
+            doubtful = by_column or (cut and "|" in text[cut.end() :])
+            severity: Severity | None = "warning" if doubtful else None
             place = (each.value.line, each.value.column)
             yield Fault(*place, what, f"{each.name}={_FIRST}", (script.line_of("nodes"),), severity)
+
+
+def _written_out(script: Script, text: str) -> bool:
+    """The script has given the list that is read here a value of its own, which need not be Slurm's short form."""
+    name = re.search(_LIST, text)
+    own = [each for each in script.assigned if name and each.name == name[0].strip("${")]
+    return any(not re.search(r"NODELIST", each.value.text) for each in own)
+
+
+def _taken_apart(script: Script, name: str) -> bool:
+    """The variable holds a list for the program that writes it out, and no host's name."""
+    reads = re.compile(rf"\b(scontrol|nodeset|hostlist|cluset)\b.*\$\{{?{name}\b")
+    return any(reads.search(line) for line in script.lines if not line.lstrip().startswith("#"))
 
 
 def _assignments(script: Script) -> Iterator[Assignment]:
