@@ -11,6 +11,7 @@ from hpc_kit.embedded import job_ids, listing_support, start
 from hpc_kit.embedded.arrays import split
 from hpc_kit.embedded.getopt import NONE, REQUIRED, Table
 from hpc_kit.embedded.job_states import parse_states
+from hpc_kit.embedded.orders import Cancel, EndComponent, Signal, TellStep, write
 from hpc_kit.embedded.owner import is_known
 from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.settings import VERSION
@@ -195,10 +196,10 @@ def cancel(state: State, job: Job) -> None:
             if not held:
                 raise HpcKitError(PART_OF_WHOLE)
             state.update_job(current.job_id, **over)
-            state.order(current.leader, "component", str(current.job_id))
+            state.order(current.leader, *write(EndComponent(current.job_id)))
         else:
             state.update_whole(current.job_id, completing=held, **over)
-            state.order(current.job_id, "cancel") if held else None
+            state.order(current.job_id, *write(Cancel())) if held else None
     if held:
         poke(state.directory, current.leader)
 
@@ -208,7 +209,8 @@ def _send(state: State, job: Job, number: int, whom: str) -> None:
         current = state.job(job.job_id)
         if current is None or current.state != "RUNNING":
             raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
-        state.order(current.leader, "signal", f"{number} {whom} {current.job_id}")
+        component = None if current.leader == current.job_id else current.job_id
+        state.order(current.leader, *write(Signal(number, whom, component)))
     poke(state.directory, current.leader)
 
 
@@ -223,7 +225,8 @@ def _step(state: State, job: Job, name: str, number: int | None) -> None:
         for step in running if number is None else ():
             state.update_step(step, killed_by=os.getuid())
         order = "kill" if number is None else f"signal {number}"
-        state.order(job.leader, "step", f"{job.job_id}.{name} {order}")
+        component = None if job.leader == job.job_id else job.job_id
+        state.order(job.leader, *write(TellStep(name, order, component)))
     poke(state.directory, job.leader)
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import arrays, job_ids, submission
+from hpc_kit.embedded import arrays, job_ids, orders, submission
 from hpc_kit.embedded.recover import requeue as put_back
 from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.schedule import REQUEUED_HELD
@@ -154,7 +154,7 @@ def _requeue(state: State, job: Job, *, held: bool) -> str:
         job = job._replace(priority=0, reason=REQUEUED_HELD)
     if job.state == "RUNNING":
         state.update_whole(job.job_id, state="PENDING", completing=True, end_time=now())
-        state.order(job.job_id, "cancel", "JOB REQUEUE")
+        state.order(job.job_id, *orders.write(orders.Cancel("JOB REQUEUE")))
     else:
         put_back(state, job)
     return ""

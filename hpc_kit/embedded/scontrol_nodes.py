@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hpc_kit.embedded import nodes
+from hpc_kit.embedded import nodes, orders
 from hpc_kit.embedded.owner import user_name
 from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.request import NO_SUCH_NAME
@@ -41,7 +41,7 @@ def update_nodes(state: State, given: Mapping[str, str]) -> int:
             again = job.batch and job.requeue
             over = {"state": "PENDING" if again else "NODE_FAIL", "reason": "NodeDown", "completing": True}
             state.update_job(job.job_id, end_time=now(), **over)
-            state.order(job.job_id, "cancel", "NODE FAILURE")
+            state.order(job.job_id, *orders.write(orders.Cancel("NODE FAILURE")))
     for job in lost:
         poke(state.directory, job.job_id)
     return 0

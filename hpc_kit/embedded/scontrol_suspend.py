@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from hpc_kit.embedded.orders import Notify, Resume, Suspend, write
 from hpc_kit.embedded.refused import Problem
 from hpc_kit.embedded.scontrol_change import find
 from hpc_kit.embedded.state import now
@@ -51,7 +52,7 @@ def _order(state: State, job: Job | None, verb: str) -> str:
     stands_still = verb == "suspend"
     before = job.suspended if stands_still else job.suspended_for(moment)
     state.update_whole(job.job_id, suspended_at=moment if stands_still else 0.0, suspended=before)
-    state.order(job.job_id, verb)
+    state.order(job.job_id, *write(Suspend() if stands_still else Resume()))
     return ""
 
 
@@ -67,6 +68,6 @@ def notify(state: State, words: list[str]) -> int:
     if not job.active or job.state != "RUNNING":
         why = "Requested operation is presently disabled" if job.state == "PENDING" else _DONE
         raise Problem(f"job notify failure: {why}")
-    state.order(job.leader, "notify", text)
+    state.order(job.leader, *write(Notify(text)))
     poke(state.directory, job.leader)
     return 0

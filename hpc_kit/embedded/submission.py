@@ -6,7 +6,7 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.embedded import allocate, dependencies, exports, leniency, limits, nodes, processes, start, wake
+from hpc_kit.embedded import allocate, dependencies, exports, leniency, limits, nodes, orders, processes, start, wake
 from hpc_kit.embedded.owner import is_known, whoami
 from hpc_kit.embedded.records import Job
 from hpc_kit.embedded.refused import Refused
@@ -188,7 +188,7 @@ def submit_allocation(
 
 def complete_allocation(state: State, job_id: int, status: int) -> None:
     """End such an allocation with the wait status of its step."""
-    state.order(job_id, "complete", str(status))
+    state.order(job_id, *orders.write(orders.Complete(status)))
     wake.poke(state.directory, job_id)
 
 

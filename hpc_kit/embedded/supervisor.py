@@ -9,7 +9,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from hpc_kit.embedded import batch, deadlines, memory, processes, recover, start, suspension, tree, wake
+from hpc_kit.embedded import batch, deadlines, memory, orders, processes, recover, start, suspension, tree, wake
 from hpc_kit.embedded.booking import book_steps
 from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
@@ -61,10 +61,7 @@ class Supervisor:
                 self._book_end()
                 return True
             self._sleeper.sleep(self._how_long())
-        except (
-            OSError,
-            sqlite3.Error,
-        ) as error:  # a full disk must not end a job that runs: the next look may fare better
+        except (OSError, sqlite3.Error) as error:  # a full disk must not end a job: the next look may fare better
             if not damaged(error):
                 log(f"error: JobId={self.job.label}: {error}")
             elif self._status is not None:  # its end cannot be booked
@@ -165,27 +162,30 @@ class Supervisor:
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
 
     def _obey(self, order: Order) -> None:
-        words = order.value.split()
-        if order.kind == "cancel":
-            self._end(order.value)
-        elif order.kind == "component":
-            self._end_component(int(words[0]), "")
-        elif order.kind == "signal":
-            self._deliver(int(words[0]), words[1], int(words[2]))
-        elif order.kind == "step":
-            self._tell_steps(words[0], " ".join(words[1:]))
-        elif order.kind in suspension.ORDERS:
-            suspension.ORDERS[order.kind](self.state, self.job)
-        elif order.kind == "notify":
-            batch.say(self._stderr, order.value)
-        elif order.kind == "complete":
-            self._status = int(order.value)
+        match orders.read(order.kind, order.value):
+            case orders.Cancel(why):
+                self._end(why)
+            case orders.EndComponent(job_id):
+                self._end_component(job_id, "")
+            case orders.Signal(number, whom, job_id):
+                self._deliver(number, whom, job_id)
+            case orders.TellStep(label, text, job_id):
+                self._tell_steps(label, text, job_id)
+            case orders.Suspend():
+                suspension.stop(self.state, self.job)
+            case orders.Resume():
+                suspension.resume(self.state, self.job)
+            case orders.Notify(text):
+                batch.say(self._stderr, text)
+            case orders.Complete(status):
+                self._status = status
+            case _:
+                log(f"error: JobId={self.job.label}: unknown order: {order.kind} {order.value}")
 
-    def _tell_steps(self, name: str, order: str) -> None:
-        """Pass an order to a step, `<job>.<step>`; one of the leader, or of an ordinary job, to all parts of it."""
-        job_id, _, label = name.partition(".")
+    def _tell_steps(self, label: str, order: str, job_id: int | None) -> None:
+        """Pass an order to a step; one of the leader, or of an ordinary job, to all parts of it."""
         for step in tree.running_steps(self.state, self.job):
-            its_own = int(job_id) in {step.job_id, self.job.job_id}
+            its_own = job_id in {None, step.job_id, self.job.job_id}
             if its_own and label in {step.label, str(step.step_id)}:
                 self._tell(step, order)
 

@@ -25,6 +25,3 @@ def stop(state: State, job: Job) -> None:
 def resume(state: State, job: Job) -> None:
     """Let them go on."""
     processes.kill(tree.all_of(state, job), signal.SIGCONT)
-
-
-ORDERS = {"suspend": stop, "resume": resume}

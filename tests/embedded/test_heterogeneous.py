@@ -199,7 +199,9 @@ def test_a_job_that_is_to_be_alone_does_not_wait_for_its_own_components(slurm: S
 
 
 def test_the_end_of_salloc_ends_all_components(slurm: Slurm) -> None:
-    holder = slurm.start("salloc", "-n1", ":", "-n1", "sleep", "1000")
+    # Its command lives on, as with Slurm, and must not hold the pipes that are read to their end.
+    quiet = "exec sleep 1000 < /dev/null > /dev/null 2>&1"
+    holder = slurm.start("salloc", "-n1", ":", "-n1", "sh", "-c", quiet)
     wait_for(lambda: slurm.said("squeue", "-h", "-t", "R").count("+") == 2 or None)
     holder.kill()
     holder.communicate()
