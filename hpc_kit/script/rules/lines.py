@@ -112,10 +112,20 @@ def spaced_assignments(subject: Subject) -> Iterator[Fault]:
         name, *rest = (texts[1:] if step.name in _DECLARING else texts) or [""]
         if re.fullmatch(r"[A-Za-z_]\w*=?", name) is None or not rest:
             continue
+        if step.name not in _DECLARING and not _is_variable(script, step):
+            continue
         # `NAME= value` is how a command is given an empty variable.
         if rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")):
             what = f"spaces around the =: {name} is not set"
             yield Fault(step.line, step.command.column, what, f"{name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}")
+
+
+def _is_variable(script: Script, step: Step) -> bool:
+    """Rather than a program or function that is given a `=`: in capitals, or read somewhere."""
+    if step.name in {compound.name for each in script.steps for compound in _functions(each)}:
+        return False
+    read = re.compile(rf"\$\{{?{step.name}\b")
+    return step.name != step.name.lower() or any(read.search(line) for line in script.lines)
 
 
 def _functions(step: Step) -> Iterator[Compound]:
