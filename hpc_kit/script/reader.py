@@ -140,6 +140,16 @@ class Script:
         """Every command, in order; those in the code of a `bash -c` too."""
         return self._trace[0].steps
 
+    @cached_property
+    def functions(self) -> dict[str, list[Step]]:
+        """The shell functions that it defines, each with the commands in it."""
+        found: dict[str, list[Step]] = {}
+        for step in self.steps:
+            for place in step.place.outward():
+                if place.compound is not None and place.compound.kind == "function":
+                    found.setdefault(place.compound.name, []).append(step)
+        return found
+
     @property
     def assigned(self) -> list[Assigned]:
         """Every variable that is given a value, in order."""

@@ -9,7 +9,6 @@ from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.script.shell.csh import CSH
 from hpc_kit.script.shell.trace import Step
-from hpc_kit.script.shell.tree import Compound
 
 _DECLARING = frozenset({"export", "declare", "local", "readonly"})
 
@@ -70,9 +69,8 @@ def foreign_commands(subject: Subject) -> Iterator[Fault]:
     if script.interpreter in CSH:
         yield from _not_in_csh(script)
         return
-    functions = {compound.name for step in script.steps for compound in _functions(step)}
     for step in script.steps:
-        if step.name in {"setenv", "unsetenv"} and step.name not in functions:
+        if step.name in {"setenv", "unsetenv"} and step.name not in script.functions:
             what = f"{step.name} is csh's; this is {script.interpreter or 'sh'}"
             name, *value = [word.text for word in step.words[1:]] or ["NAME"]
             remedy = f"export {name}={' '.join(value)}" if step.name == "setenv" else f"unset {name}"
@@ -122,16 +120,10 @@ def spaced_assignments(subject: Subject) -> Iterator[Fault]:
 
 def _is_variable(script: Script, step: Step) -> bool:
     """Rather than a program or function that is given a `=`: in capitals, or read somewhere."""
-    if step.name in {compound.name for each in script.steps for compound in _functions(each)}:
+    if step.name in script.functions:
         return False
     read = re.compile(rf"\$\{{?{step.name}\b")
     return step.name != step.name.lower() or any(read.search(line) for line in script.lines)
-
-
-def _functions(step: Step) -> Iterator[Compound]:
-    for place in step.place.outward():
-        if place.compound is not None and place.compound.kind == "function":
-            yield place.compound
 
 
 RULES: tuple[Rule, ...] = (broken_lines, foreign_commands, spaced_assignments)

@@ -11,6 +11,7 @@ from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.trace import Step
+from hpc_kit.script.stages import BUILTINS, CONTAINERS, HELPERS, WRAPPERS
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 _DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use"})
@@ -19,6 +20,8 @@ _QUOTES = "\u2018\u2019\u201c\u201d"
 _TYPOGRAPHIC = re.compile(rf"[{LONG_DASHES}][{LONG_DASHES}-]?\w|-[{LONG_DASHES}]\w|(?:\w+=)?[{_QUOTES}]")
 _OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
 _TALKS = frozenset({"echo", "printf"})
+_KNOWN = (HELPERS | BUILTINS | WRAPPERS.keys() | CONTAINERS) - {"[", "awk", "find", "git", "grep", "sed", "test", "tr"}
+"""Programs that take a long dash or a curly quote for no text that they search for, or keep for people."""
 
 
 @rule("KIT109", "warning")
@@ -56,7 +59,8 @@ def typographic_characters(subject: Subject) -> Iterator[Fault]:
     """A dash or a quote as word processors and web pages set it.
 
     A long dash (U+2013) begins no option, and a curly quote quotes nothing: both look right and are ordinary letters,
-    so that the program takes them for its first argument. In the first line, the shell takes it for a file.
+    so that the program takes them for its first argument. In the first line, the shell takes it for a file. It is a
+    warning where the program may want them as they are: one that is not known, or that searches for text.
 
     Mend: type `-`, `"` and `'` anew.
     Documented: bash(1), QUOTING.
@@ -65,15 +69,26 @@ def typographic_characters(subject: Subject) -> Iterator[Fault]:
     match = re.search(rf"\s[{LONG_DASHES}]", script.lines[0])
     if script.lines[0].startswith("#!") and match is not None:
         yield _typed(1, match.start() + 2, script.lines[0][match.end() - 1])
+    started = [each for each in script.launches if each.multiplier or each.agent or each.program.kind != "program"]
     for step in script.steps:
-        if step.name in _TALKS:
+        if step.name in _TALKS or _only_talks(script, step.name):
             continue
+        sure = step.name.rpartition("/")[2] in _KNOWN or any(
+            step is each.step or step is each.inner for each in started
+        )
         for word in step.command.words:
             for part in word.parts[:1]:
                 found = _TYPOGRAPHIC.match(part.text) if part.kind == "text" and not part.quoted else None
                 if found is not None:
                     letter = next(each for each in found[0] if each in LONG_DASHES + _QUOTES)
-                    yield _typed(word.line, word.column, letter)
+                    yield _typed(word.line, word.column, letter)._replace(severity=None if sure else "warning")
+
+
+def _only_talks(script: Script, name: str) -> bool:
+    """A function of the script that writes what it is given for people to read."""
+    return name in script.functions and all(
+        step.name in {*_TALKS, "", "date", "local"} for step in script.functions[name]
+    )
 
 
 def _typed(line: int, column: int, letter: str) -> Fault:
