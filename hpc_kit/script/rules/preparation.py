@@ -37,21 +37,38 @@ def lost_conda(subject: Subject) -> Iterator[Fault]:
     Documented: docs.conda.io, "conda init"; bash(1), INVOCATION.
     """
     script = subject.script
-    learnt = not script.is_shell or bool(_LOGIN.match(script.lines[0]))
+    learnt = (
+        not script.is_shell or bool(_LOGIN.match(script.lines[0])) or "BASH_ENV" in script.options.get("export", "")
+    )
     for step in script.steps:
-        if step.task:
+        if step.task or step.name in script.functions or _in_login_shell(script, step):
             continue
-        learnt = learnt or step.name in _DEFINES_CONDA or any("BASH_ENV" in word.text for word in step.words)
-        verb = step.words[1].text if step.name in _CONDA and len(step.words) > 1 else ""
-        if verb.startswith("shell."):
-            what = f"{step.name} {verb} prints shell code, and changes nothing"
-        elif verb == "activate" and not learnt:
-            what = f"{step.name} activate, and nothing above tells this shell of it"
+        texts = [word.text for word in step.words]
+        name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
+        learnt = learnt or name in _DEFINES_CONDA or any("BASH_ENV" in text for text in texts)
+        printing = name in _CONDA and verb.startswith("shell.")
+        if printing and not _taken_up(step):
+            what = f"{name} {verb} prints shell code, and changes nothing"
+        elif name in _CONDA and verb == "activate" and not learnt:
+            what = f"{name} activate, and nothing above tells this shell of it"
         else:
             continue
-        hook = "conda shell.bash hook" if step.name == "conda" else f"{step.name} shell hook --shell bash"
-        yield Fault(step.line, step.command.column, what, f'eval "$({hook})", and then {step.name} activate')
-        return
+        hook = "conda shell.bash hook" if name == "conda" else f"{name} shell hook --shell bash"
+        yield Fault(step.line, step.command.column, what, f'eval "$({hook})", and then {name} activate')
+        if not printing:
+            return
+
+
+def _in_login_shell(script: Script, step: Step) -> bool:
+    """It stands in the code of a `bash -l`, which reads what `conda init` wrote."""
+    inside = [launch for launch in script.launches if launch.inner is step]
+    shells = (stage for launch in inside for stage in launch.stages if stage.kind == "shell")
+    return any(_LOGIN.match("#!" + " ".join(word.text for word in stage.words)) for stage in shells)
+
+
+def _taken_up(step: Step) -> bool:
+    """Its output goes into a file or a pipe."""
+    return step.command.output is not None or step.place.position + 1 < len(step.place.pipeline.commands)
 
 
 @rule("KIT110")
