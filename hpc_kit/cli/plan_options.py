@@ -46,18 +46,16 @@ class Options:
     network: float | None = option(
         "--network", type=float, metavar="GBPS", help="Gb/s of network a GPU, in place of the cluster's."
     )
-    framework: str = option(
-        "--framework", default="torch", show_default=True, help="Whose constants: torchtitan, megatron, nanotron ..."
+    framework: str | None = option(
+        "--framework", help="Whose constants: torchtitan, megatron, nanotron ... [default: the job's, or torch]."
     )
-    precision: str = option(
+    precision: str | None = option(
         "--precision",
         type=click.Choice(["bf16", "fp16", "fp8"]),
-        default="bf16",
-        show_default=True,
-        help="Of the matrix products.",
+        help="Of the matrix products [default: the job's, or bf16].",
     )
-    flash: bool = option(
-        "--flash/--no-flash", default=True, help="Attention without an s x s matrix [default: --flash]."
+    flash: bool | None = option(
+        "--flash/--no-flash", default=None, help="Attention without an s x s matrix [default: the job's, or --flash]."
     )
     tokens: float | None = option("--tokens", type=float, help="Tokens to train on [default: 20 a parameter].")
     storage: float = option(

@@ -73,12 +73,16 @@ def _job(name: str | None, root: Path) -> Job | None:
 def _task(job: Job | None, given: Options, root: Path) -> tuple[Task, Target]:
     from hpc_kit.planner import jobmodel
     from hpc_kit.planner.search import Task
+    from hpc_kit.planner.target import framework_of
 
+    means = jobmodel.means(job) if job is not None else jobmodel.Means()
+    framework = framework_of(given.framework or means.framework or "torch")
+    flash = means.flash is not False if given.flash is None else given.flash
     # With --model a job says its batch and its nodes.
     told = structs.replace(job, env={}) if job is not None and given.model is not None else job
     own = jobmodel.asked(told) if told is not None else None
     model, length, notes = _model(job, own, given)
-    found = _target(job if own else None, given, root)
+    found = _target(job if own else None, given, framework, root)
     nodes = given.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1
     task = Task(
         model=model,
@@ -86,9 +90,9 @@ def _task(job: Job | None, given: Options, root: Path) -> tuple[Task, Target]:
         gpus=nodes * found.machine.gpus_per_node,
         global_batch=given.global_batch or (own.global_batch if own else 1024),
         seq_len=given.seq_len or length,
-        framework=given.framework,
-        precision=given.precision,
-        flash=given.flash,
+        framework=framework,
+        precision=given.precision or means.precision or "bf16",
+        flash=flash,
     )
     if task.precision == "bf16" and not found.machine.gpu.bf16:
         task = structs.replace(task, precision="fp16")
@@ -119,7 +123,7 @@ def _model(job: Job | None, own: Asked | None, given: Options) -> tuple[Model, i
     return own.model, own.seq_len, [said] if own.assumed else []
 
 
-def _target(job: Job | None, given: Options, root: Path) -> Target:
+def _target(job: Job | None, given: Options, framework: str, root: Path) -> Target:
     """The machine; a job that says its ranks has them on a node."""
     from hpc_kit.planner.target import target
     from hpc_kit.spec.choose import default_name
@@ -130,7 +134,7 @@ def _target(job: Job | None, given: Options, root: Path) -> Target:
     found = target(
         given.cluster or default_name(root, os.environ),
         root,
-        framework=given.framework,
+        framework=framework,
         gpu=given.gpu,
         gpus_per_node=given.gpus_per_node or ranks,
         network=given.network,

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hpc_kit.errors import UnitError
 from hpc_kit.planner import catalogue
-from hpc_kit.planner.jobmodel import PLAN_MODEL, asked, shipped
+from hpc_kit.planner.jobmodel import PLAN_FLASH, PLAN_FRAMEWORK, PLAN_MODEL, PLAN_PRECISION, asked, shipped
 from hpc_kit.planner.run import Run
 from hpc_kit.planner.search import Plan, shown
 from hpc_kit.slurm.units import UNLIMITED, format_time, parse_time
@@ -106,6 +106,10 @@ def _variables(run: Run) -> dict[str, Value]:
         "PLAN_ZERO_STAGE": run.zero_stage,
         "PLAN_VIRTUAL_STAGES": run.virtual_stages,
         "PLAN_RECOMPUTE": run.recompute,
+        "PLAN_SEQUENCE_PARALLEL": int(run.sequence_parallel),
+        PLAN_FRAMEWORK: run.framework,
+        PLAN_PRECISION: run.precision,
+        PLAN_FLASH: int(run.flash),
     }
 
 

@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import catalogue
+from hpc_kit.planner.cells import FLAGS, PRECISION, plain
 from hpc_kit.planner.model import Model
+from hpc_kit.planner.target import SPELLINGS
 from hpc_kit.spec.job import Job
 
 DEFAULTS = {"layers": 4, "width": 128, "heads": 4, "sequence": 64, "global-batch": 64}
@@ -22,6 +24,8 @@ LENGTH, BATCH = 2048, 1024
 
 PLAN_MODEL = "PLAN_MODEL"
 """In the environment of a job that `--write` wrote: its model, as `--model` takes it."""
+PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH = "PLAN_FRAMEWORK", "PLAN_PRECISION", "PLAN_FLASH"
+"""There, too: as the options take the first two; 1 or 0."""
 CLOSE = 0.02
 """Share by which the parameters of a model's numbers may differ from those that its job says."""
 
@@ -33,6 +37,35 @@ class Asked(Struct, frozen=True):
     global_batch: int
     seq_len: int
     assumed: str = ""
+
+
+class Means(Struct, frozen=True):
+    """What else a written job was planned with; "" or None: it does not say."""
+
+    framework: str = ""
+    precision: str = ""
+    flash: bool | None = None
+
+
+def means(job: Job) -> Means:
+    """What the variables of a written job say beside its model.
+
+    Raises:
+        SpecError: One of them has a value that it cannot have.
+    """
+    framework, precision, flash = (str(job.env.get(name, "")) for name in (PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH))
+    for name, value, known in (
+        (PLAN_FRAMEWORK, plain(framework), SPELLINGS),
+        (PLAN_PRECISION, precision, PRECISION),
+        (PLAN_FLASH, flash.lower(), FLAGS),
+    ):
+        if value and value not in known:
+            raise SpecError(
+                f"{name} of job {job.name} is '{job.env[name]}'",
+                found=f"known: {', '.join(known)}",
+                remedy="correct it in [env], or leave it out",
+            )
+    return Means(SPELLINGS.get(plain(framework), ""), precision, FLAGS.get(flash.lower()))
 
 
 def shipped(job: Job) -> bool:

@@ -8,13 +8,14 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import hardware, measured
+from hpc_kit.planner.cells import FRAMEWORK, plain
 from hpc_kit.planner.constants import Rates, builtin
 from hpc_kit.planner.machine import Machine
 from hpc_kit.spec import files, places
 from hpc_kit.spec.cluster import Cluster
 
-FRAMEWORKS = ("torch", "torchtitan", "megatron", "megatron-deepspeed", "nanotron", "nemo", "fsdp")
-"""`torch` has the general constants, the others their own."""
+SPELLINGS = {plain(word): name for name, others in FRAMEWORK.items() for word in (name, *others)}
+"""Frameworks by each of their names; `torch` has the general constants, the others their own."""
 
 
 class Target(Struct, frozen=True):
@@ -23,6 +24,25 @@ class Target(Struct, frozen=True):
     machine: Machine
     rates: Rates
     notes: tuple[str, ...]
+
+
+def framework_of(name: str) -> str:
+    """A framework by any of its names; case, `-`, `_`, `.` and blanks do not count.
+
+    Raises:
+        SpecError: No such framework; near matches.
+    """
+    from difflib import get_close_matches
+
+    key = plain(name)
+    if key in SPELLINGS:
+        return SPELLINGS[key]
+    near = dict.fromkeys(SPELLINGS[word] for word in get_close_matches(key, SPELLINGS, n=3, cutoff=0.6))
+    raise SpecError(
+        f"no framework '{name}'",
+        found=f"known: {', '.join(FRAMEWORK)}",
+        remedy=(" or ".join(f"--framework {one}" for one in near) + ";\n" if near else "") + "torch: in general",
+    )
 
 
 def measured_file(cluster: str, root: Path) -> Path:
@@ -45,7 +65,7 @@ def target(
     Args:
         cluster: A cluster file's name or path, or a machine of `hardware.toml`.
         root: The user's project.
-        framework: Whose calibrated constants hold.
+        framework: Whose calibrated constants hold, as `framework_of` gives it.
         gpu: In place of the cluster's.
         gpus_per_node: In place of the cluster's.
         network: Gb/s for each GPU, in place of the cluster's.
@@ -54,10 +74,6 @@ def target(
     Raises:
         SpecError: No such cluster, or it does not say what its GPUs are.
     """
-    if framework not in FRAMEWORKS:
-        raise SpecError(
-            f"no framework '{framework}'", found=f"known: {', '.join(FRAMEWORKS)}", remedy="torch: in general"
-        )
     machine, notes = _machine(cluster, root, gpu, gpus_per_node)
     if network is not None:
         if not 0 < network < 1e5:

@@ -37,6 +37,24 @@ def test_a_written_job_of_a_program_asks_for_gpus_and_is_planned_again(kit: Kit,
     assert json.loads(said.stdout)["plans"] == first["plans"]
 
 
+def test_a_written_job_is_planned_again_with_its_framework_precision_and_attention(kit: Kit) -> None:
+    said = ("--framework", "Megatron-LM", "--precision", "fp8", "--no-flash")
+    first = kit(*SMALL, *said, "--json", "--write", "jobs/own.toml", "--", "python", "train.py")
+    again = kit("plan", "own", "--cluster", "dgx-h100", "--json")
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert json.loads(again.stdout)["plans"] == json.loads(first.stdout)["plans"]
+    other = json.loads(kit("plan", "own", "--cluster", "dgx-h100", "--json", "--flash").stdout)
+    assert other["plans"] != json.loads(first.stdout)["plans"]
+
+
+@pytest.mark.parametrize(
+    ("name", "same"), [("deepspeed", "megatron-deepspeed"), ("composer", "fsdp"), ("llm-foundry", "fsdp")]
+)
+def test_frameworks_go_by_the_names_of_a_cases_file(kit: Kit, name: str, same: str) -> None:
+    found = [kit(*SMALL, "--json", "--framework", word) for word in (name, same)]
+    assert found[0].returncode == 0 and found[0].stdout == found[1].stdout, found[0].stderr
+
+
 def test_a_written_job_of_a_shipped_program_has_time_for_its_steps(kit: Kit, project: Path) -> None:
     done = kit("plan", "--model", "llama3-8b", *SMALL[3:], "--write", "jobs/mine.toml")
     assert done.returncode == 0, done.stderr
@@ -122,6 +140,7 @@ def test_cases_are_named_and_never_overwritten(kit: Kit, project: Path) -> None:
         ((*SMALL[1:], "--write", "there.toml"), ("there.toml exists", "another name for --write")),
         ((*SMALL[1:], "--tokens", "0"), ("--tokens and --storage must be positive",)),
         ((*SMALL[1:], "--comm", "x.json"), ("--comm belongs to plan calibrate",)),
+        ((*SMALL[1:], "--framework", "nanatron"), ("no framework 'nanatron'", "do     --framework nanotron")),
         (("calibrate", "--cluster", "jz"), ("jz is a machine by its data sheet", "env/jz.toml", 'gpu = "a100-80g"')),
         (("calibrate", "--cluster", "jzz"), ("no cluster file 'jzz'",)),
         (("calibrate", "--nodes", "2", "--no-flash"), ("calibrate does not take --nodes, --flash", "--comm")),

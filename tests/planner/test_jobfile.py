@@ -97,6 +97,28 @@ def test_a_written_job_says_the_model_that_was_planned(plan: Plan, name: str) ->
         jobmodel.check(found, written)
 
 
+def test_a_written_job_says_framework_precision_and_attention(plan: Plan) -> None:
+    change: dict[str, Any] = {
+        "framework": "nemo",
+        "precision": "fp8",
+        "flash": False,
+        "tp": 2,
+        "sequence_parallel": True,
+    }
+    written = job(structs.replace(plan, run=structs.replace(plan.run, **change)), OWN, "x")
+    assert jobmodel.means(written) == jobmodel.Means("nemo", "fp8", flash=False)
+    assert written.env["PLAN_SEQUENCE_PARALLEL"] == 1
+    assert jobmodel.means(job(plan, OWN, "x")) == jobmodel.Means("torch", "bf16", flash=True)
+    assert jobmodel.means(OWN) == jobmodel.Means()
+    assert jobmodel.means(structs.replace(OWN, env={"PLAN_FRAMEWORK": "Megatron-LM"})).framework == "megatron"
+
+
+@pytest.mark.parametrize("name", ["PLAN_FRAMEWORK", "PLAN_PRECISION", "PLAN_FLASH"])
+def test_a_variable_that_means_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=f"{name} of job mine is 'perhaps'"):
+        jobmodel.means(structs.replace(OWN, env={name: "perhaps"}))
+
+
 SAID = Model(layers=32, width=4096, heads=32, sequence=8192)
 
 
