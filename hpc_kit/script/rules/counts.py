@@ -194,12 +194,18 @@ def too_many_by_mpirun(subject: Subject) -> Iterator[Fault]:
     Documented: docs.open-mpi.org, "Launching with Slurm".
     """
     script = subject.script
+    if "exclusive" in script.options and not script.options.keys() & {"ntasks", "ntasks-per-node"}:
+        # Whole nodes: the site may give a task for each of their CPUs.
+        return
+    settings = [f"{each.name}={each.value.text}".lower() for each in script.assigned if "_MCA_" in each.name]
     for launch in script.launches:
         mpirun, tasks = launch.stage("mpirun"), script.geometry.ntasks
         named = mpirun.option("n", "np", "c") if mpirun is not None else None
         if mpirun is None or named is None or not named.text.isdigit() or tasks is None or not script.geometry.said:
             continue
-        told = " ".join(word.text.lower() for word in mpirun.words)
+        if launch.stage("ssh"):
+            continue
+        told = " ".join([*(word.text.lower() for word in mpirun.words), *settings])
         if int(named.text) > tasks and "oversubscribe" not in told and not mpirun.options.keys() & _OWN_HOSTS:
             what = f"{mpirun.name} starts {named.text} processes, and the job has {tasks} task{'s' * (tasks > 1)}"
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.step.line)

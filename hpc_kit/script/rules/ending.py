@@ -191,7 +191,7 @@ def bare_wait(subject: Subject) -> Iterator[Fault]:
 def _left_behind(script: Script, found: Fate) -> Iterator[Fault]:
     """Earlier starts of the same program, in the background: they end when the last one does."""
     program = found.launch.program.option("file", "module")
-    if program is None or any(step.name == "wait" for step in script.steps):
+    if program is None or any(map(_waits, script.steps)):
         return
     for launch in script.launches:
         same = launch.trains and launch.program.option("file", "module")
@@ -203,6 +203,17 @@ def _left_behind(script: Script, found: Fate) -> Iterator[Fault]:
             lines = (found.launch.step.line,)
             yield Fault(first.line, first.column, what, "& behind each of them, and a wait for each", lines, "warning")
             return
+
+
+def _waits(step: Step) -> bool:
+    """By `wait`, or for a process id: `tail --pid`, or a loop on `kill -0`."""
+    texts = [word.text for word in step.words]
+    if step.name == "kill":
+        return "-0" in texts and any(
+            place.role == "condition" and place.compound is not None and place.compound.kind in {"while", "until"}
+            for place in step.place.outward()
+        )
+    return step.name == "wait" or (step.name == "tail" and any(text.startswith("--pid") for text in texts))
 
 
 def _is_short(step: Step) -> bool:

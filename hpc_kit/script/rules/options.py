@@ -158,13 +158,19 @@ def shared_logs(subject: Subject) -> Iterator[Fault]:
     """
     for part in subject.script.parts:
         array = part.get("array")
-        if array is None or re.fullmatch(r"(\d+)(-\1)?(%\d+)?", array.value) or "open-mode" in part:
+        if array is None or _one_element(array.value) or "open-mode" in part:
             continue
         for each in [part[name] for name in ("output", "error") if name in part]:
             own = re.search(r"%\d*[ajJ]", each.value.replace("%%", ""))
             if own is None and not each.value.startswith(("/dev/", "none")):
                 what = f"all elements of the array write into {each.value}"
                 yield Fault(each.line, each.column, what, "%A_%a in the file's name", (array.line,))
+
+
+def _one_element(array: str) -> bool:
+    """The array has a single element: `3`, `3-3`, or a range whose step goes beyond its end."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?(%\d+)?", array)
+    return match is not None and int(match[1]) + int(match[3] or 1) > int(match[2] or match[1])
 
 
 @rule("KIT114")
