@@ -22,8 +22,22 @@ NAME = "slurm.db"
 BUSY_SECONDS = 30.0
 _JSON = frozenset({"options", "request", "limits", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
 _BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
-_JOB_COLUMNS = ", ".join(f'"{name}"' + " INTEGER PRIMARY KEY" * (name == "job_id") for name in Job._fields)
-_STEP_COLUMNS = ", ".join(f'"{name}"' for name in Step._fields)
+
+
+def _column(name: str, record: type[Job | Step]) -> str:
+    """A column with the record's default: a release that knows nothing of it leaves it out of its rows."""
+    if record is Job and name == "job_id":
+        return '"job_id" INTEGER PRIMARY KEY'
+    default = record._field_defaults.get(name)
+    value = json.dumps(default) if name in _JSON else default
+    if isinstance(value, str):
+        return f"\"{name}\" DEFAULT '{value}'"
+    return f'"{name}" DEFAULT {"NULL" if value is None else +value}'
+
+
+_JOB_COLUMNS = ", ".join(_column(name, Job) for name in Job._fields)
+_STEP_NAMES = ", ".join(f'"{name}"' for name in Step._fields)
+_STEP_COLUMNS = ", ".join(_column(name, Step) for name in Step._fields)
 _STEPS = f"CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id, component))"
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS jobs ({_JOB_COLUMNS});
@@ -93,7 +107,7 @@ def _key_steps_by_component(db: sqlite3.Connection) -> None:
         return
     db.execute("ALTER TABLE steps RENAME TO older_steps")
     db.execute(_STEPS)
-    db.execute(f"INSERT INTO steps ({_STEP_COLUMNS}) SELECT {_STEP_COLUMNS} FROM older_steps")  # noqa: S608 - own names
+    db.execute(f"INSERT INTO steps ({_STEP_NAMES}) SELECT {_STEP_NAMES} FROM older_steps")  # noqa: S608 - own names
     db.execute("DROP TABLE older_steps")
 
 
@@ -102,9 +116,7 @@ def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -
     there = {row["name"] for row in db.execute(f"PRAGMA table_info({table})")}
     for name in record._fields:
         if name not in there:
-            db.execute(f'ALTER TABLE {table} ADD COLUMN "{name}"')
-            default = encode({name: record._field_defaults.get(name)})
-            db.execute(f'UPDATE {table} SET "{name}" = ?', default)  # noqa: S608 - both are our own names
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {_column(name, record)}")
 
 
 def damaged(error: Exception) -> bool:

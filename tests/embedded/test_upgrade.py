@@ -8,7 +8,18 @@ import pytest
 
 from hpc_kit.embedded import orders, wake
 from hpc_kit.embedded.orders import Cancel, Complete, EndComponent, Notify, Resume, Signal, Suspend, TellStep, Told
+from hpc_kit.embedded.records import Job
 from tests.embedded.conftest import Slurm, wait_for
+
+
+def test_a_row_of_a_release_that_lacks_columns_has_their_defaults(slurm: Slurm) -> None:
+    state = slurm.state()
+    state.execute("INSERT INTO jobs (job_id, state) VALUES (7, 'COMPLETED')")
+    job = state.jobs("het_offset = 0")[0]
+    state.close()
+    defaults = {name: value for name, value in Job._field_defaults.items() if name != "state"}
+    assert {name: getattr(job, name) for name in defaults} == defaults
+
 
 # Orders
 
