@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.srun_options import Asked
 
 _MEMORY = ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE")
+_MOST = 4096
 _OF_THE_JOB = frozenset({"SLURM_JOB_ID"})
 
 
@@ -116,11 +117,13 @@ def _numbers(text: str) -> list[int]:
     groups: set[int] = set()
     for part in text.removeprefix("[").removesuffix("]").split(","):
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
-        if not match:
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
             raise Refused(
                 f"error: _parse_single_range: Invalid range: `{part}'", f"error: Invalid --het-group value: {text}"
             )
-        groups |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+        # No job has so many components: of what is beyond them, the highest is enough to be told.
+        groups |= {*range(first, min(last, _MOST) + 1), last}
     return sorted(groups)
 
 

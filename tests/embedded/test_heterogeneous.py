@@ -199,8 +199,8 @@ def test_a_job_that_is_to_be_alone_does_not_wait_for_its_own_components(slurm: S
 
 
 def test_the_end_of_salloc_ends_all_components(slurm: Slurm) -> None:
-    # Its command lives on, as with Slurm, and must not hold the pipes that are read to their end.
-    quiet = "exec sleep 1000 < /dev/null > /dev/null 2>&1"
+    # Its command lives on, as with Slurm: it must not hold the pipes that are read to their end, and goes by itself.
+    quiet = "exec < /dev/null > /dev/null 2>&1; while kill -0 $PPID; do sleep 0.05; done"
     holder = slurm.start("salloc", "-n1", ":", "-n1", "sh", "-c", quiet)
     wait_for(lambda: slurm.said("squeue", "-h", "-t", "R").count("+") == 2 or None)
     holder.kill()
@@ -455,3 +455,10 @@ def test_steps_of_an_allocation_that_counts_no_tasks(slurm: Slurm, components: t
     body = "echo ${SLURM_NTASKS-none} ${SLURM_NPROCS-none}; srun hostname; srun --het-group=0,1 hostname | sort"
     done = slurm.run("salloc", *components, "bash", "-c", body)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["none none", *out]), done.stderr
+
+
+def test_a_range_beyond_all_components_is_refused_at_once() -> None:
+    with pytest.raises(Refused, match="group value of 9999999999, but the job allocation has maximum value of 2"):
+        srun_components._groups("0-9999999999", 0, 3)
+    with pytest.raises(Refused, match="Invalid range: `2-1'"):
+        srun_components._groups("2-1", 0, 3)
