@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.embedded.pmi_wire import Garbage
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,7 +39,7 @@ class Board:
         self._node = {task: node for node, tasks in enumerate(step.tasks) for task in tasks}
         self.size = len(self._node)
         self._put: dict[str, str] = {}
-        self._fenced: list[int] = []
+        self._fenced: set[int] = set()
         self._links: dict[int, Link] = {}
         self._attributes: dict[tuple[int, str], str] = {}
         self._asking: list[tuple[int, str]] = []
@@ -47,13 +49,19 @@ class Board:
         self._put[key] = value
 
     def fence(self, task: int) -> list[int]:
-        """A task waits for all others; those that go on, when it was the last."""
-        self._fenced.append(task)
+        """A task waits for all others; those that go on, when it was the last.
+
+        Raises:
+            Garbage: It waits already.
+        """
+        if task in self._fenced:
+            raise Garbage("a task that waits at a barrier asks for another one")
+        self._fenced.add(task)
         if len(self._fenced) < self.size:
             return []
         self.values |= self._put
-        self._put, gone, self._fenced = {}, self._fenced, []
-        return gone
+        self._put, gone, self._fenced = {}, self._fenced, set()
+        return sorted(gone)
 
     def link(self, task: int, link: Link) -> dict[int, Link]:
         """A task enters a ring; what each gets of it, when it was the last: the sum of the numbers before its own."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded.pmi_board import Link
-from hpc_kit.embedded.pmi_wire import PMI1, PMI2, Reply, versions
+from hpc_kit.embedded.pmi_wire import PMI1, PMI2, Garbage, Reply, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -177,7 +178,10 @@ def _kvs_fence(board: Board, task: int, _: Mapping[str, str]) -> Answers:
 
 
 def _ring(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
-    link = Link(int(asked.get("ring-count") or 0), asked.get("ring-left", ""), asked.get("ring-right", ""))
+    number = asked.get("ring-count") or "0"
+    if not re.fullmatch("-?[0-9]{1,9}", number):
+        raise Garbage(f"invalid ring-count: {number!r}")
+    link = Link(int(number), asked.get("ring-left", ""), asked.get("ring-right", ""))
     for each, (count, left, right) in board.link(task, link).items():
         yield each, Reply("ring-response", {"rc": 0, "ring-count": count, "ring-left": left, "ring-right": right})
 

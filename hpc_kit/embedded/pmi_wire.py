@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PMI1, PMI2 = (1, 1), (2, 0)
 
-_INIT = re.compile(r"cmd=init pmi_version=(\d+) pmi_subversion=(\d+)")
+_INIT = re.compile(r"cmd=init pmi_version=([0-9]{1,9}) pmi_subversion=([0-9]{1,9})")
 _HEADER = 6
 _MOST = 1 << 20
 """Bytes of one request: far more than any that makes sense."""

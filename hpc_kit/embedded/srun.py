@@ -207,6 +207,7 @@ class _Srun:
         self.state.close()
         environ = {**self.environ, **(terminal.environ if terminal else {})}
         umask = int(self.environ.get("SLURM_UMASK") or oct(starts[0].launch.umask), 8)
+        launched = True
         for task in srun_launch.tasks(self.state, starts, environ):
             part = run.part(task)
             pipes, place = plumbing[part.index], part.place(task)
@@ -215,13 +216,14 @@ class _Srun:
             except OSError as error:
                 write(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
                 run.failed(task)
+                launched = False
                 continue
             run.started(start(pmi.connect(task) if pmi else task, streams, self.folder, umask), task)
             pipes.started()
             if pmi is not None:
                 pmi.started()
         with terminal.raw() if terminal else contextlib.nullcontext():
-            run.wait(plumbing[0], pmi)
+            run.wait(plumbing[0], pmi, launched=launched)
         self._book(run)
         if failed := self._script("epilog", program):
             self.talk.error(f"srun epilog failed status= {failed}.")

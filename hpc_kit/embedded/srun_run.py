@@ -106,14 +106,16 @@ class Run:
             return [process.pid for process in processes.below(part.running, inclusive=True)]
         return [process.pid for process in processes.below([os.getpid()])]
 
-    def wait(self, plumbing: Plumbing, pmi: PmiServer | None = None) -> None:
-        """See the step through to its end, and serve its MPI programs."""
+    def wait(self, plumbing: Plumbing, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
+        """See the step through to its end, and serve its MPI programs; they end where not all could be launched."""
         self._pump = Pump(self._selector, plumbing, self._on_broken)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_wakeup)
         for part in self.parts:
             self._selector.register(part.inbox.fd, selectors.EVENT_READ, lambda part=part: self._on_orders(part))
         if pmi is not None:
             pmi.serve(self._selector, self.abort)
+            if not launched:  # the others would wait for it for ever
+                self.abort()
         if self._manner.time_limit is not None:
             self._clocks.set("limit", self._manner.time_limit, self._time_out)
         self._reap()

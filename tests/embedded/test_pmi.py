@@ -134,6 +134,37 @@ def test_garbage_harms_its_writer_alone(inside: Inside) -> None:
     assert any("job-getid-response;rc=0" in line for line in said.out)
 
 
+@pytest.mark.parametrize(
+    ("version", "request_", "complaint"),
+    [
+        (TWO, "cmd=ring;ring-count=abc;", "invalid ring-count: 'abc'"),
+        (TWO, "cmd=ring;ring-count=" + "9" * 5000 + ";", "invalid ring-count: '999"),
+        (ONE, "cmd=barrier_in\ncmd=barrier_in", "a task that waits at a barrier asks for another one"),
+    ],
+)
+def test_what_cannot_be_meant_ends_the_conversation(
+    inside: Inside, version: str, request_: str, complaint: str
+) -> None:
+    header = "" if version == ONE else f"{len(request_):<6d}"
+    program = f"[ $PMI_RANK = 0 ] || exit 0; echo '{version}' >&$PMI_FD; head -c 10 <&$PMI_FD; "
+    text = f"printf %s '{header}{request_}' >&$PMI_FD; echo >&$PMI_FD; cat <&$PMI_FD"
+    said = inside.srun("--mpi=pmi2", "-N2", "-n2", "bash", "-c", program + text)
+    assert said.status == 0
+    assert any(f"mpi/pmi2: {complaint}" in line for line in said.err)
+
+
+def test_a_version_of_any_length_is_refused(inside: Inside) -> None:
+    said = asked(inside, "-N1 -n1", "cmd=init pmi_version=" + "9" * 5000 + " pmi_subversion=0")
+    assert (said.status, said.out) == (0, ["0 cmd=response_to_init rc=1 pmi_version=2 pmi_subversion=0"])
+
+
+def test_a_task_that_could_not_be_launched_ends_those_that_would_wait_for_it(inside: Inside) -> None:
+    (inside.folder / "out" / "1").mkdir(parents=True)
+    said = inside.srun("--mpi=pmi2", "-N2", "-n2", "-o", "out/%t", sys.executable, str(CLIENT), ONE, "cmd=barrier_in")
+    assert said.status == 137
+    assert "srun: error: task 1 launch failed: Slurmd could not connect IO" in said.err
+
+
 def test_requests_come_in_any_pieces() -> None:
     wire = Wire()
     lines = b"cmd=a b=c\nmcmd=spawn\nx=y\nendcmd\ncmd=d\n"
