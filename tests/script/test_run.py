@@ -116,6 +116,24 @@ def test_a_failing_setup_line_ends_the_job_before_srun(run: Run, project: Path) 
     assert not (project / "srun-options").exists()
 
 
+def test_a_setup_that_ends_the_script_is_no_success(run: Run, project: Path) -> None:
+    (project / "site.sh").write_text("exit 0\n")
+    done = run("true", set={"setup": [". ./site.sh"]})
+    assert (done.returncode, done.stderr) == (1, "hpc-kit: no rank was started: setup has ended the script\n")
+    assert not (project / "srun-options").exists()
+
+
+def test_a_trap_of_setup_is_left_in_place(run: Run, project: Path) -> None:
+    assert run("true", set={"setup": ["trap 'touch cleaned' EXIT"]}).returncode == 0
+    assert (project / "cleaned").exists()
+
+
+def test_setup_may_write_into_the_runs_folder(run: Run, project: Path) -> None:
+    done = run("true", set={"setup": ['echo x >"$HPC_KIT_RUN/mine"']})
+    assert done.returncode == 0
+    assert (folder(project) / "mine").read_text() == "x\n"
+
+
 def test_values_reach_the_program_as_they_were_written(run: Run, project: Path) -> None:
     value = 'it\'s $HOME "and" `more`\nlines #1'
     done = run("bash", "-c", 'printf %s "$A" >a; printf %s "$1" >b', "-", value, set={"env.A": value})
