@@ -60,7 +60,7 @@ def plan(name: str | None, given: Options, program: tuple[str, ...]) -> int:
 
         draw(found.shown, given.plot, task.machine.gpu.memory)
     if given.write is not None:
-        plan_write.write(answer, job, program, given.write, tokens)
+        plan_write.write(answer, found.limit, job, program, given.write, tokens)
     return 0
 
 

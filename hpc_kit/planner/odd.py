@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner.frameworks import interleaves, lacks, zero_stages
+from hpc_kit.planner.frameworks import FRAMEWORKS, interleaves, lacks, zero_stages
 from hpc_kit.planner.run import Run
 
 TABLES = 2
@@ -34,6 +34,8 @@ def odd(run: Run) -> list[str]:
     if run.framework != "torch" and run.dp * run.cp > 1 and run.zero_stage not in zero_stages(run):
         beside = " in a pipeline" if run.pp > 1 else f" with tp {run.tp}" if run.tp > 1 else ""
         found.append(f"{run.framework} has no ZeRO-{run.zero_stage}{beside}, as far as is known")
+    if run.pp > 1 and run.virtual_stages > 1 and not FRAMEWORKS[run.framework].interleaved:
+        found.append(f"{run.framework} has no interleaved schedule, as far as is known")
     chunks = run.pp * run.virtual_stages
     if not interleaves(run.model.layers, run.pp, run.virtual_stages):
         found.append(f"{run.model.layers} layers do not come out even in {chunks} chunks (pp x virtual_stages)")

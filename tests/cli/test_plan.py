@@ -67,7 +67,7 @@ def test_where_no_program_can_do_the_first_another_is_written_and_that_is_said(k
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["plans"][0]["cp"] == 2  # with tp and pp, which none of them does
     assert "no program of jobs/train can do the first layout, dp 4, tp 4, pp 4, cp 2" in done.stderr
-    assert "written is number" in done.stderr and "s a step" in done.stderr
+    assert "the first that one of them can do is number" in done.stderr and "s a step" in done.stderr
     job = tomllib.loads((project / "jobs" / "mine.toml").read_text())
     assert "cp" not in job["layout"] and "--sequence-parallel" in job["command"]
     script = kit("render", "mine", "--cluster", "slurm")

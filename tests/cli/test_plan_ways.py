@@ -64,6 +64,31 @@ def test_a_written_job_of_a_shipped_program_has_time_for_its_steps(kit: Kit, pro
     assert "256 words" in job["description"] and job["model"]["parameters"] < 6.5e9
 
 
+@pytest.mark.parametrize("program", [(), ("--", "python", "train.py")])
+def test_a_layout_that_surely_fits_is_written_where_it_costs_little(
+    kit: Kit, project: Path, program: tuple[str, ...]
+) -> None:
+    slow = ("plan", "--model", "llama3-8b", "--cluster", "jz", "--nodes", "4", "--global-batch", "1024")
+    done = kit(*slow, "--json", "--write", "jobs/safe.toml", *program)
+    found = json.loads(done.stdout)
+    first, safe = found["plans"][0], found["with_room"]
+    assert first["step_time_s"] < safe["step_time_s"] < 1.03 * first["step_time_s"]
+    job = tomllib.loads((project / "jobs" / "safe.toml").read_text())
+    assert (job["layout"]["dp"], job["layout"]["tp"]) == (safe["dp"], safe["tp"]) != (first["dp"], first["tp"])
+    assert "and may not fit;\nwritten is dp 16, tp 2" in done.stderr and "which surely does" in done.stderr
+
+
+def test_the_first_is_written_with_a_warning_where_what_surely_fits_costs_more(kit: Kit, project: Path) -> None:
+    large = ("plan", "--model", "llama3-70b", "--cluster", "jz-h100", "--nodes", "32", "--framework", "torchtitan")
+    done = kit(*large, "--json", "--write", "jobs/first.toml", "--", "python", "train.py")
+    found = json.loads(done.stdout)
+    first, safe = found["plans"][0], found["with_room"]
+    assert safe["step_time_s"] > 1.03 * first["step_time_s"]
+    job = tomllib.loads((project / "jobs" / "first.toml").read_text())
+    assert (job["layout"]["dp"], job["layout"]["pp"]) == (first["dp"], first["pp"])
+    assert "warning: dp 4, tp 4, pp 4" in done.stderr and "it is written, for" in done.stderr
+
+
 def test_of_shipped_programs_the_one_that_is_named_is_written(kit: Kit, project: Path) -> None:
     program = ("--", "python", "jobs/train/fsdp.py", "--steps", "5")
     done = kit(*SMALL, "--write", "jobs/mine.toml", *program)

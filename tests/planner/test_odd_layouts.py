@@ -48,6 +48,8 @@ def test_chunks_that_cannot_be(change: dict[str, str], part: str) -> None:
         ({"framework": "megatron-deepspeed", "zero_stage": "3"}, "megatron-deepspeed has no ZeRO-3 in a pipeline"),
         ({"virtual_stages": "3"}, "32 layers do not come out even in 24 chunks"),
         ({"virtual_stages": "2", "global_batch": "24"}, "3 micro-batches are no multiple of pp 8"),
+        ({"framework": "nanotron", "virtual_stages": "4"}, "nanotron has no interleaved schedule"),
+        ({"framework": "torchtitan", "zero_stage": "0", "pp": "1", "tp": "2", "dp": "32"}, "no ZeRO-0 with tp 2"),
         ({"gpus_per_node": "3"}, "64 GPUs are no multiple of gpus_per_node 3"),
     ],
 )
