@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hpc_kit.script.rules import (
     agents,
     counts,
+    disks,
     ending,
     form,
     hosts,
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = tuple(
             *rendezvous.RULES,
             *hosts.RULES,
             *preparation.RULES,
+            *disks.RULES,
             *ending.RULES,
             *signals.RULES,
             *secrets.RULES,

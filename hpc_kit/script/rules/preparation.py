@@ -1,13 +1,11 @@
-"""Rules of what goes before the launch: the environment, and files on a node's own disk."""
+"""Rules of what goes before the launch: the environment, and words as they were typed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 
 from hpc_kit.script.directive_lines import LONG_DASHES
-from hpc_kit.script.launched import Launch
 from hpc_kit.script.reader import Script
 from hpc_kit.script.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.script.shell.trace import Step
@@ -18,7 +16,6 @@ _DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use
 _LOGIN = re.compile(r"#!\s*\S+.*\s(-\w*[li]\w*|--login)\b")
 _QUOTES = "\u2018\u2019\u201c\u201d"
 _TYPOGRAPHIC = re.compile(rf"[{LONG_DASHES}][{LONG_DASHES}-]?\w|-[{LONG_DASHES}]\w|(?:\w+=)?[{_QUOTES}]")
-_OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
 _TALKS = frozenset({"echo", "printf"})
 _KNOWN = (HELPERS | BUILTINS | WRAPPERS.keys() | CONTAINERS) - {"[", "awk", "find", "git", "grep", "sed", "test", "tr"}
 """Programs that take a long dash or a curly quote for no text that they search for, or keep for people."""
@@ -113,91 +110,4 @@ def _typed(line: int, column: int, letter: str) -> Fault:
     return Fault(line, column, f"{letter} is no {plain}, and nothing to the shell", f"type {plain} instead")
 
 
-@rule("KIT212", "warning")
-def one_nodes_disk(subject: Subject) -> Iterator[Fault]:
-    """A node's own disk is filled on the first node only.
-
-    The batch script runs on the first node, and $SLURM_TMPDIR, /tmp and the like are each node's own: what it
-    unpacks or installs there is not there for the tasks on the other nodes.
-
-    Mend: once a node, `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 tar -xf ...`, or sbcast; or a folder that all
-    nodes share.
-    Documented: sbcast(1); docs.alliancecan.ca/wiki/PyTorch, "Multi-node".
-    """
-    script = subject.script
-    wide = [launch for launch in script.launches if launch.trains and script.geometry_of(launch).several_nodes]
-    if not wide or not script.geometry.several_nodes:
-        return
-    filled: dict[str, Step] = {}
-    inside: str | None = None
-    for step in script.steps:
-        if step.task or not step.words:
-            continue
-        if step.name == "cd":
-            inside = _entered(step, inside)
-        folder = _filled(step)
-        if folder is not None:
-            filled.setdefault(folder, step)
-        elif inside is not None and _fills_here(step):
-            launch = next((each for each in wide if each.step.line > step.line), None)
-            if launch is not None and not _leaves(script, step, launch.step):
-                yield _first_only(inside, step, launch)
-                return
-    for folder, step in filled.items():
-        mentions = [text for each in script.steps if each is not step for text in (word.text for word in each.words)]
-        mentions += [each.value.text for each in script.assigned if each.line > step.line]
-        if any(_plain(text).find(folder) >= 0 for text in mentions):
-            yield _first_only(folder, step, wide[0])
-
-
-def _first_only(folder: str, step: Step, launch: Launch) -> Fault:
-    what = f"{folder} is the first node's own: the tasks on the other nodes find nothing there"
-    remedy = f"srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
-    return Fault(step.line, step.command.column, what, remedy, (launch.step.line,))
-
-
-def _entered(step: Step, before: str | None) -> str | None:
-    """The node's own folder in which the shell is after a `cd`."""
-    target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
-    if _OWN_DISK.match(target):
-        return target
-    return None if target.startswith(("/", "$", "~", "-")) else before
-
-
-def _fills_here(step: Step) -> bool:
-    """A command that writes files into the folder in which it is run."""
-    rest = [word.text for word in step.words[1:]]
-    if step.name in {"cp", "rsync"}:
-        return bool(rest) and not rest[-1].startswith(("/", "$", "~"))
-    if step.name == "git":
-        return rest[:1] == ["clone"]
-    there = {"-C", "--directory", "-d"} & set(rest)
-    return not there and (step.name == "unzip" or (step.name == "tar" and "x" in "".join(rest[:1])))
-
-
-def _leaves(script: Script, first: Step, last: Step) -> bool:
-    """Between the two the shell goes elsewhere."""
-    between = [step for step in script.steps if first.line < step.line < last.line and step.name == "cd"]
-    return any(_entered(step, "here") is None for step in between)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\$\{(\w+)\}", r"$\1", text)
-
-
-def _filled(step: Step) -> str | None:
-    """The folder on a node's own disk that a command fills."""
-    texts = [word.text for word in step.words]
-    name, rest = step.name.rpartition("/")[2], texts[1:]
-    places: list[str] = []
-    if name in {"cp", "rsync"}:
-        places = rest[-1:]
-    elif name in {"tar", "unzip"}:
-        places = [value for option, value in pairwise(rest) if option in {"-C", "--directory", "-d"}]
-    elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
-        places = rest[-1:]
-    match = _OWN_DISK.match(places[-1]) if places else None
-    return None if match is None else _plain(places[-1]).rstrip("/.")
-
-
-RULES: tuple[Rule, ...] = (lost_conda, typographic_characters, one_nodes_disk)
+RULES: tuple[Rule, ...] = (lost_conda, typographic_characters)
