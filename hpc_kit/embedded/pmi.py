@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hpc_kit.embedded import pmi_dialects
@@ -35,6 +34,7 @@ class PmiServer:
         self._board = Board(step, distribution)
         self._wires: dict[int, Wire] = {}
         self._sockets: dict[int, socket.socket] = {}
+        self._unsent: dict[int, bytes] = {}
         self._theirs: socket.socket | None = None
 
     def connect(self, task: Task) -> Task:
@@ -63,6 +63,9 @@ class PmiServer:
             selector.register(ours, selectors.EVENT_READ, lambda task=task: self._on_task(task))
 
     def _on_task(self, task: int) -> None:
+        if self._unsent.get(task):
+            self._flush(task)
+            return
         try:
             data = self._sockets[task].recv(_CHUNK)
         except BlockingIOError:
@@ -98,9 +101,24 @@ class PmiServer:
             self._end_step()
 
     def _send(self, task: int, reply: Reply) -> None:
-        """A task that reads nothing of what it asks for, or is gone, is left alone."""
-        with suppress(KeyError, OSError):
-            self._sockets[task].send(self._wires[task].write(reply), socket.MSG_NOSIGNAL)
+        """What a task does not take at once, it has when it reads on; one that is gone is left alone."""
+        if task in self._sockets:
+            self._unsent[task] = self._unsent.get(task, b"") + self._wires[task].write(reply)
+            self._flush(task)
+
+    def _flush(self, task: int) -> None:
+        ours = self._sockets[task]
+        try:
+            sent = ours.send(self._unsent[task], socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._leave(task)
+            return
+        self._unsent[task] = self._unsent[task][sent:]
+        # One that reads nothing is not read from either: what it is owed stays finite.
+        events = selectors.EVENT_WRITE if self._unsent[task] else selectors.EVENT_READ
+        self._selector.modify(ours, events, lambda: self._on_task(task))
 
     def _leave(self, task: int) -> None:
         if ours := self._sockets.pop(task, None):

@@ -146,11 +146,37 @@ def test_what_cannot_be_meant_ends_the_conversation(
     inside: Inside, version: str, request_: str, complaint: str
 ) -> None:
     header = "" if version == ONE else f"{len(request_):<6d}"
-    program = f"[ $PMI_RANK = 0 ] || exit 0; echo '{version}' >&$PMI_FD; head -c 10 <&$PMI_FD; "
-    text = f"printf %s '{header}{request_}' >&$PMI_FD; echo >&$PMI_FD; cat <&$PMI_FD"
+    program = f"trap '' PIPE; [ $PMI_RANK = 0 ] || exit 0; echo '{version}' >&$PMI_FD; head -c 10 <&$PMI_FD; "
+    text = f"printf %s '{header}{request_}' >&$PMI_FD; echo >&$PMI_FD; cat <&$PMI_FD; true"
     said = inside.srun("--mpi=pmi2", "-N2", "-n2", "bash", "-c", program + text)
     assert said.status == 0
     assert any(f"mpi/pmi2: {complaint}" in line for line in said.err)
+
+
+LONG = """
+import os
+fd = int(os.environ["PMI_FD"])
+def ask(text, size=0):
+    rest = b"%-6d" % len(text) + text
+    while rest:
+        rest = rest[os.write(fd, rest):]
+    found = os.read(fd, 999)
+    while size and len(found) < 6 + size:
+        found += os.read(fd, 1 << 20)
+    return found
+os.write(fd, b"cmd=init pmi_version=2 pmi_subversion=0\\n")
+os.read(fd, 999)
+ask(b"cmd=kvs-put;key=a;value=" + b"v" * 900000 + b";")
+ask(b"cmd=kvs-fence;")
+head = b"cmd=kvs-get-response;rc=0;found=TRUE;value="
+print(len(ask(b"cmd=kvs-get;key=a;", len(head) + 900001)), ask(b"cmd=job-getid;")[6:28])
+"""
+
+
+def test_a_long_answer_comes_whole(inside: Inside) -> None:
+    (inside.folder / "long.py").write_text(LONG)
+    said = inside.srun("--mpi=pmi2", "-N1", "-n1", sys.executable, "long.py")
+    assert (said.status, said.out) == (0, ["900050 b'cmd=job-getid-response'"])
 
 
 def test_a_version_of_any_length_is_refused(inside: Inside) -> None:
