@@ -38,7 +38,9 @@ def one_nodes_disk(subject: Subject) -> Iterator[Fault]:
         if step.task or not step.words:
             continue
         if step.name in _MOVES:
-            entered = step if _entered(step, "" if entered else None) is not None else None
+            target = _entered(step, "" if entered else None)
+            # A relative folder lies in the one that was entered before.
+            entered = entered if target == "" else step if target else None
         folder = _filled(step)
         launches = [each for each in wide if _follows(script, step, each)]
         launch: Launch | None = None
@@ -54,16 +56,19 @@ def one_nodes_disk(subject: Subject) -> Iterator[Fault]:
 
 def _follows(script: Script, step: Step, launch: Launch) -> bool:
     """The launch comes after the step, and is not what runs the step's branch of this very script on each node."""
-    order = [each is launch.step for each in script.steps if each is step or each is launch.step]
+    calls = {name for name, body in script.functions.items() if any(each is launch.step for each in body)}
+    starts = [each is not step for each in script.steps if each is step or each is launch.step or each.name in calls]
     itself = any(re.search(r"\$(\{?0|\{?BASH_SOURCE)", word.raw) for word in launch.step.command.words)
     conditional = any(place.compound is not None and place.role in {"then", "else"} for place in step.place.outward())
-    return order == [False, True] and not (itself and conditional)
+    return starts[-1] and not (itself and conditional)
 
 
 def _reaches(script: Script, folder: str, launch: Launch) -> bool:
     """The tasks are told of the folder: on their line, by a variable, or by what the batch shell entered before."""
     texts = [word.text for word in (*launch.step.words, *launch.inner.words)]
-    texts += [each.value.text for each in script.assigned if each.exported and each.line < launch.step.line]
+    exported = {word.text for step in script.steps if step.name in {"declare", "export"} for word in step.words[1:]}
+    known = [each for each in script.assigned if each.exported or each.name in exported]
+    texts += [each.value.text for each in known if each.line < launch.step.line]
     before = [step for step in script.steps if step.name in {".", "source", *_MOVES} and step.line < launch.step.line]
     texts += [word.text for step in before for word in step.words]
     return any(_names(text, folder) for text in texts)
@@ -75,8 +80,8 @@ def _spread(script: Script, folder: str, launch: Launch) -> bool:
         elsewhere = each.multiplier or each.stage("ssh") or each.program.name in _SPREADERS
         if each.step.line > launch.step.line or not elsewhere or each.program.name in _LOOKS:
             continue
-        words = each.step.words if each.program.name in _SPREADERS or each.stage("ssh") else each.program.words
-        if not (each.trains and each.multiplier) and any(_names(word.text, folder) for word in words):
+        words = each.program.words if each.multiplier else each.step.words
+        if not each.trains and any(_names(word.text, folder) for word in words):
             return True
     return False
 
