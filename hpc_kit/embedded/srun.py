@@ -165,7 +165,7 @@ class _Srun:
             )
         ]
         try:
-            pmi = srun_mpi.server(self.parts, requests, [step for step, _ in created], self.talk)
+            pmi = srun_mpi.server(self.parts, requests, [step for step, _ in created])
             return self._run_step(created, starts, pmi)
         except BaseException:
             for step, _ in created:

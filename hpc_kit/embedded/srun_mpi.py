@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     from hpc_kit.embedded.records import Step
     from hpc_kit.embedded.srun_options import Asked
     from hpc_kit.embedded.srun_request import StepRequest
-    from hpc_kit.embedded.srun_talk import Talk
 
 LISTED = "MPI plugin types are...\n\tnone\n\tpmi2"
-
-ELSEWHERE = (
-    "mpi/{} is not here, tasks have mpi/pmi2: ranks of MPICH and its kin find one another, of Open MPI none does"
-)
 
 _NONE = {"none", "openmpi"}
 _VARIABLE = "SLURM_MPI_TYPE"
@@ -54,15 +49,11 @@ def _elsewhere(plugin: str) -> bool:
     return plugin == "cray_shasta" or plugin.startswith("pmix")
 
 
-def server(
-    parts: Sequence[Asked], requests: Sequence[StepRequest], steps: Sequence[Step], talk: Talk
-) -> PmiServer | None:
-    """The PMI server of a step's parts, None where tasks get no PMI; that it is not what they may look for is told."""
+def server(parts: Sequence[Asked], requests: Sequence[StepRequest], steps: Sequence[Step]) -> PmiServer | None:
+    """The PMI server of a step's parts, whichever plug-in was named; None where tasks get no PMI."""
     plugin = parts[0].get("mpi")
     if plugin in _NONE:
         return None
-    if _elsewhere(plugin):
-        talk.info(ELSEWHERE.format(plugin))
     from hpc_kit.embedded.pmi import PmiServer
 
     distribution = requests[0].distribution.nodes or "block"
