@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from hpc_kit.embedded import commands_folder, exports, limits
 from hpc_kit.embedded.environ import batch_environ
 from hpc_kit.embedded.filenames import ARRAY_OUTPUT, BATCH_OUTPUT, Names, batch_path
+from hpc_kit.embedded.records import BATCH_STEP, Step
 from hpc_kit.embedded.settings import CONF_VARIABLE, STATE_VARIABLE
+from hpc_kit.embedded.state import now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +65,14 @@ def script_path(state: State, job: Job) -> Path:
     return state.directory / "jobs" / f"job{job.job_id:05d}" / "slurm_script"
 
 
+def announce(state: State, job: Job) -> None:
+    """Enter the script's step and its logs: whoever finds the job lost has to write there."""
+    files = logs(job)
+    state.update_job(job.job_id, std_in=files.stdin, std_out=files.stdout, std_err=files.stderr)
+    step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], start_time=now())
+    state.add_step(step._replace(cpus=job.cpus[:1], mem=job.mem[:1], gpus=job.gpus[:1]))
+
+
 def launch(state: State, job: Job) -> Launched:
     """Start the script in a session of its own.
 
@@ -91,6 +101,14 @@ def launch(state: State, job: Job) -> Launched:
     if stderr != stdout:
         os.close(stdout)
     return Launched(pid, stderr)
+
+
+def open_error_log(job: Job) -> int:
+    """The standard error of a script that is not started, for what Slurm itself has to say there; -1: there is none."""
+    try:
+        return _open_log(logs(job).stderr, job)
+    except OSError:
+        return -1
 
 
 def say(stderr: int, text: str) -> None:

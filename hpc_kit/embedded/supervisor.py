@@ -13,12 +13,11 @@ from hpc_kit.embedded import batch, deadlines, memory, orders, processes, recove
 from hpc_kit.embedded.booking import book_steps
 from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
-from hpc_kit.embedded.records import BATCH_STEP, Step
 from hpc_kit.embedded.srun_orders import send
 from hpc_kit.embedded.state import now
 
 if TYPE_CHECKING:
-    from hpc_kit.embedded.records import Job
+    from hpc_kit.embedded.records import Job, Step
     from hpc_kit.embedded.state import Order, State
 
 _LOOK_SECONDS = 2.0
@@ -49,7 +48,9 @@ class Supervisor:
         processes.adopt_orphans(f"hpc-job-{self.job.job_id}")
         if not self._register():
             return
-        if self.job.batch and not self._ending:
+        if self.job.state != "RUNNING":
+            self._never_begin()
+        elif self.job.batch:
             self._launch()
         while not self._is_done():
             self.state.close()
@@ -77,19 +78,18 @@ class Supervisor:
             if job is None or not wanted or job.attempt != self.job.attempt or job.supervisor:
                 return False
             self.state.update_whole(job.job_id, supervisor=self._name)
-            if job.batch and job.state == "RUNNING":
-                self._announce(job)
+            if job.batch:
+                batch.announce(self.state, job)
         self.job = job
-        if job.state != "RUNNING":  # cancelled before it could begin
-            self._status, self._ending = 0, True
         return True
 
-    def _announce(self, job: Job) -> None:
-        """Enter the script's step and its logs: whoever finds the job lost has to write there."""
-        files = batch.logs(job)
-        self.state.update_job(job.job_id, std_in=files.stdin, std_out=files.stdout, std_err=files.stderr)
-        step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], start_time=now())
-        self.state.add_step(step._replace(cpus=job.cpus[:1], mem=job.mem[:1], gpus=job.gpus[:1]))
+    def _never_begin(self) -> None:
+        """Cancelled before its script could begin: told and booked as if that had been killed at once."""
+        if self.job.batch:
+            self._stderr = batch.open_error_log(self.job)
+        told = [orders.read(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
+        self._end(next((order.why for order in told if isinstance(order, orders.Cancel)), ""))
+        self._status = signal.SIGTERM if self.job.batch else 0
 
     def _launch(self) -> None:
         try:

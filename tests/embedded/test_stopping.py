@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hpc_kit.embedded.supervisor import Supervisor
 from tests.embedded.conftest import Slurm, wait_for
 
 LISTENS = """
@@ -101,6 +102,25 @@ def test_what_a_cancelled_script_has_started_is_not_asked(slurm: Slurm) -> None:
     slurm.said("scancel", str(job_id))
     slurm.until(job_id, "CANCELLED")
     assert slurm.log("heard") == "shell\n"
+
+
+def test_a_job_that_is_cancelled_before_its_script_could_begin_has_had_one(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = Supervisor._register
+
+    def late(self: Supervisor) -> bool:
+        wait_for((slurm.folder / "go").exists)
+        return register(self)
+
+    monkeypatch.setattr(Supervisor, "_register", late)  # the daemons are forks of this process
+    job_id = slurm.submit("echo ran; sleep 600")
+    slurm.until(job_id, "RUNNING")
+    slurm.said("scancel", str(job_id))
+    (slurm.folder / "go").touch()
+    job = slurm.until(job_id, "CANCELLED")
+    assert booked(slurm, job_id) == [f"{job_id}|CANCELLED by {job.uid}|0:0", f"{job_id}.batch|CANCELLED|0:15"]
+    assert re.fullmatch(notice(job_id, ""), slurm.log(f"slurm-{job_id}.out"))
 
 
 def test_a_waiting_job_is_cancelled_and_never_starts(slurm: Slurm) -> None:
