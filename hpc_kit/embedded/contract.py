@@ -144,7 +144,8 @@ def _extras(command: str) -> Iterator[str]:
     elif command == "sacct":
         filled = ", ".join(f"`{name}`" for name in sacct_fields.FIELDS)
         yield f"Columns: {filled}. All others of Slurm's are known and empty.\n"
-        yield "CPU times and `MaxRSS`, that of the largest process, are told of what has ended.\n"
+        yield "CPU times and `MaxRSS`, that of the largest process, are told of what has ended; "
+        yield "a peak below some 30 MiB is not known, and empty.\n"
     elif command == "sstat":
         yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All others of Slurm's are known and empty.\n"
     elif command == "sacctmgr":

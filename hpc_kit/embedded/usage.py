@@ -25,10 +25,13 @@ def of_children(others: Iterable[Step] = ()) -> Usage:
     Args:
         others: Steps below this process, which account for themselves. Where one of them may have had the largest
             process, that of the rest is not known, and is 0.
+
+    A child begins as a copy of this process, and the kernel counts that copy: below its size no peak is known.
     """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     apart = list(others)
-    peak = used.ru_maxrss if used.ru_maxrss > max((step.peak_memory for step in apart), default=0) else 0
+    known = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, *(step.peak_memory for step in apart), 0)
+    peak = used.ru_maxrss if used.ru_maxrss > known else 0
     return Usage(
         max(0.0, used.ru_utime - sum(step.user_cpu for step in apart)),
         max(0.0, used.ru_stime - sum(step.system_cpu for step in apart)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -27,7 +28,9 @@ def seconds(text: str) -> float:
 
 def test_a_step_accounts_for_its_tasks_and_the_script_for_itself(slurm: Slurm) -> None:
     (slurm.folder / "work.py").write_text(WORK)
+    large = bytearray(400 << 20)  # the controller and the supervisor are copies of this process
     job = slurm.ended(slurm.submit(f"srun {sys.executable} work.py", "-N2", "-o", "/dev/null")).job_id
+    del large
     told = cells(slurm, job, "UserCPU,SystemCPU,TotalCPU,MaxRSS")
     step, batch, whole = told[f"{job}.0"], told[f"{job}.batch"], told[f"{job}"]
     assert seconds(step[2]) >= 1
@@ -43,7 +46,10 @@ def test_a_step_accounts_for_its_tasks_and_the_script_for_itself(slurm: Slurm) -
 
 def test_a_script_without_steps_accounts_for_what_it_runs(slurm: Slurm) -> None:
     (slurm.folder / "work.py").write_text(WORK)
-    job = slurm.ended(slurm.submit(f"{sys.executable} work.py", "-o", "/dev/null")).job_id
+    # By the real command: this process, whose copies the daemons would be, may be as large as the work.
+    command = ["sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"{sys.executable} work.py"]
+    said = subprocess.run(command, cwd=slurm.folder, env=slurm.environ, capture_output=True, text=True, check=True)
+    job = slurm.ended(int(said.stdout)).job_id
     total, memory = cells(slurm, job, "TotalCPU,MaxRSS")[f"{job}.batch"]
     assert seconds(total) >= 0.5
     assert 300 << 10 <= int(memory.removesuffix("K")) < 600 << 10
