@@ -33,7 +33,7 @@ def command(job: str | None, **given: Any) -> int:
     hpc-kit plan --cases cases.csv --output predictions.csv
     hpc-kit plan calibrate --cluster mine      a job that measures the cluster's own numbers
 
-    --write jobs/x.toml keeps the first as a job file; the program behind -- is its command.
+    --write jobs/x.toml keeps the first, or one that surely fits, as a job file; the program behind -- is its command.
     """  # noqa: D301 - a backspace is click's mark for lines that stay as they are
     options = Options(**given)
     if options.cases is not None or options.output is not None:

@@ -63,7 +63,9 @@ class Options:
     )
     top: int = option("--top", type=click.IntRange(1), default=8, show_default=True, help="Layouts to show.")
     explain: bool = option("--explain", is_flag=True, help="Every term of the first layout, with its formula.")
-    write: Path | None = option("--write", type=FILE, metavar="FILE", help="The first layout as a job file.")
+    write: Path | None = option(
+        "--write", type=FILE, metavar="FILE", help="The first layout, or one that surely fits, as a job."
+    )
     plot: Path | None = option("--plot", type=FILE, metavar="FILE", help="Time and memory of the layouts as a picture.")
     as_json: bool = option("--json", is_flag=True, help="Everything as a JSON object.")
     cases: Path | None = option("--cases", type=FILE, metavar="CSV", help="Predict the runs of this file ...")
