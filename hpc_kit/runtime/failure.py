@@ -5,16 +5,16 @@ Ranks that fall because another has gone wait a moment before they claim to be f
 
 from __future__ import annotations
 
-import _io
 import atexit
 import gc
+import io
 import os
 import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
 from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure, read_first_failure
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _VICTIM_WAITS = 1.0
 _LAST_WORDS = 5.0
 """Seconds that exit handlers may take in a rank that has failed."""
-
-_LAST = "_hpc_kit_last"
 
 _INTERRUPTED = 130
 
@@ -172,12 +170,7 @@ def _exit_at_once(code: int) -> None:
 
 def exit_now(code: int) -> NoReturn:
     """End this process without waiting for threads or for a process group; exit handlers get a few seconds."""
-
-    def give_up() -> None:
-        time.sleep(_LAST_WORDS)
-        os._exit(code)
-
-    threading.Thread(target=give_up, daemon=True).start()
+    threading.Thread(target=_give_up, args=[threading.Event(), code], daemon=True).start()
     with suppress(BaseException):
         # Not sys.exit: the interpreter would first wait for all threads, then take the group down.
         atexit._run_exitfuncs()  # noqa: SLF001
@@ -185,52 +178,70 @@ def exit_now(code: int) -> NoReturn:
         with suppress(Exception):
             stream.flush()
     _write_out()
-    last = vars(sys).get(_LAST)
-    for call in [last.call] if last is not None else _ENDS:
-        with suppress(Exception):
-            call(code)
-    os._exit(code)
+    _end(code)
 
 
-_ENDS: list[Callable[[int], object]] = []
+def _give_up(done: threading.Event, code: int) -> None:
+    if not done.wait(_LAST_WORDS):
+        # What ends the process may itself wait: for a lock that the main thread holds.
+        threading.Thread(target=_end, args=[code], daemon=True).start()
+        time.sleep(_LAST_WORDS)
+        os._exit(code)
 
 
-def ends_by(call: Callable[[int], object]) -> None:
-    """Have `call(exit code)` end this process where it fails."""
-    _ENDS[:] = [call]
+class _Ends:
+    """What ends this process where it fails, or at its end as well. `sys` holds it: that goes late."""
 
-
-def _write_out(objects: Callable[[], list[Any]] = gc.get_objects, kind: type = _io._IOBase) -> None:  # noqa: SLF001
-    """Write out the files that nobody has closed: the interpreter does not come to it.
-
-    At the interpreter's end no global name is left, and io.IOBase, an abstract class, cannot be asked any more.
-    """
-    for each in objects():
-        if issubclass(type(each), kind):
-            try:  # noqa: SIM105 (`suppress` is a global name)
-                each.flush()
-            except BaseException:  # noqa: BLE001, S110
-                pass
-
-
-class _Last:
-    """What goes with the interpreter itself; a file that a cycle or a running thread holds outlives even that."""
-
-    def __init__(self, call: Callable[[int], object]) -> None:
-        self.call, self._write_out = call, _write_out
+    call: Callable[[int], object] | None = None
+    at_exit = False
 
     def __del__(self) -> None:
-        try:
-            self._write_out()
-        finally:
+        if self.at_exit and self.call is not None:
             self.call(1)
 
 
-def last_of_all(call: Callable[[int], object]) -> None:
-    """Have `call(exit code)` end this process after all exit handlers have run.
+_ends = vars(sys).setdefault("_hpc_kit_ends", _Ends())
+_at_exit, _written_out = threading.Event(), threading.Event()
 
-    An exit handler would come before those that were registered earlier, logging's among them; what `sys` holds goes
-    late.
+
+def ends_by(call: Callable[[int], object], *, at_exit: bool = False) -> None:
+    """Have `call(exit code)` end this process where it fails.
+
+    Args:
+        call: Ends it.
+        at_exit: Also where it ends well: after all exit handlers have run.
     """
-    if _LAST not in vars(sys):  # another one in its place would let the first go, and end the process here
-        vars(sys)[_LAST] = _Last(call)
+    _ends.call = call
+    if at_exit and not _ends.at_exit:
+        _ends.at_exit = True
+        # Begun here: no thread can be started any more at the interpreter's end.
+        threading.Thread(target=_watch_the_end, name="hpc_kit_end", daemon=True).start()
+
+
+def _end(code: int) -> NoReturn:
+    if _ends.call is not None:
+        with suppress(Exception):
+            _ends.call(code)
+    os._exit(code)
+
+
+def _watch_the_end() -> None:
+    _at_exit.wait()
+    _give_up(_written_out, 1)
+
+
+@atexit.register
+def _write_out_at_exit() -> None:
+    """Registered before the program's own exit handlers, so it comes after them, and threads still run."""
+    if _ends.at_exit:
+        _at_exit.set()
+        _write_out()
+        _written_out.set()
+
+
+def _write_out() -> None:
+    """Write out the files that nobody has closed: the interpreter does not come to it."""
+    for each in gc.get_objects():
+        if issubclass(type(each), io.IOBase):
+            with suppress(BaseException):
+                each.flush()

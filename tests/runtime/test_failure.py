@@ -277,9 +277,32 @@ def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str
         "file.write('a line');"
         "threading.Thread(target=lambda file: threading.Event().wait(), args=[file], daemon=True).start();"
         "last = lambda code, say=os.write, end=os._exit: (say(1, b'last %d' % code), end(code));"
-        f"failure.last_of_all(last); {ends}"
+        f"failure.ends_by(last, at_exit=True); {ends}"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "metrics")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (code, f"last {code}"), done.stderr
     assert (tmp_path / "metrics").read_text() == "a line"
+
+
+@pytest.mark.parametrize("ends", ["raise ValueError", "failure.exit_now(1)"], ids=["its end", "the quick end"])
+@pytest.mark.parametrize("writer", ["thread", "file"])
+def test_a_pipe_that_nobody_reads_does_not_keep_a_process_from_its_last_call(writer: str, ends: str) -> None:
+    """Neither where a thread is in the middle of a write, nor where a file has something left to be written."""
+    program = (
+        "import os, sys, threading; from hpc_kit.runtime import failure; failure._LAST_WORDS = 0.5;"
+        "r, w = os.pipe(); os.set_blocking(w, False);\n"
+        "try:\n    while True: os.write(w, bytes(1 << 16))\n"
+        "except BlockingIOError: os.set_blocking(w, True)\n"
+        "class Pipe(io.RawIOBase):\n"
+        "    def writable(self): return True\n"
+        "    def write(self, data): begun.set(); return os.write(w, data)\n"
+        "begun = threading.Event(); file = io.BufferedWriter(Pipe(), 1 << 20)\n"
+        "last = lambda code, say=os.write, end=os._exit: (say(1, b'last %d' % code), end(code))\n"
+        "failure.ends_by(last, at_exit=True); file.write(b'a line')\n"
+        "if sys.argv[1] == 'thread':\n"
+        "    threading.Thread(target=file.flush, daemon=True).start(); begun.wait()\n" + ends
+    )
+    command = [sys.executable, "-c", "import io; " + program, writer]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "last 1"), done.stderr

@@ -34,7 +34,7 @@ def group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -> MpiGr
     """
     comm, shared = in_time(lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group")
     types, faults = _types(module), Faults(module)
-    line = Line(lambda: failure.last_of_all(module.COMM_WORLD.Abort))
+    line = Line(lambda: failure.ends_by(module.COMM_WORLD.Abort, at_exit=True))
     collectives = Collectives(comm, types, module.IN_PLACE, shared)
     return MpiGroup(collectives, Messages(comm, module, types, line, faults), line, faults, timeout=timeout)
 
