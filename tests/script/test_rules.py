@@ -910,7 +910,7 @@ GOOD = [
     ("KIT306", FOUR + 'P=$RANDOM\nsrun bash -c "torchrun --rdzv-id=$RANDOM --rdzv-endpoint=$(hostname):$P t.py"\n'),
     ("KIT306", FOUR + "srun bash <<X\nexport MASTER_PORT=$(shuf -i 1-9 -n1)\npython t.py\nX\n"),
     ("KIT306", FOUR + "export P=$RANDOM\nsrun bash -c 'MASTER_PORT=$P python t.py'\n"),
-    ("KIT306", FOUR + "srun bash -c 'RANDOM=$SLURM_JOB_ID; MASTER_PORT=$RANDOM python t.py'\n"),
+    ("KIT306", FOUR + "srun bash -c 'RANDOM=$SLURM_JOB_ID; MASTER_PORT=$((RANDOM+9999)) python t.py'\n"),
     ("KIT306", FOUR + "srun bash -c 'MASTER_PORT=$(shuf -n1 -i 1-9 --random-source=seed) python t.py'\n"),
     ("KIT306", FOUR + "srun bash -c 'if [ $SLURM_PROCID = 0 ]; then MASTER_PORT=$RANDOM; fi; . ./port; python t.py'\n"),
     ("KIT306", FOUR + "srun bash -c '((SLURM_PROCID)) || MASTER_PORT=$RANDOM; . ./port; python t.py'\n"),
