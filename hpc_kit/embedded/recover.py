@@ -63,9 +63,8 @@ def book_lost(state: State, job: Job) -> str:
             # A job that brings its supervisor down every time must not do so for ever.
             requeue(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if dies_young else job)
             return f"JobId={job.label} lost its supervisor, requeued{' and held' * dies_young}"
-        state.update_whole(
-            job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0, completing=False
-        )
+        state.update_whole(job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0)
+        state.update_whole(job.job_id, completing=False)
         return f"JobId={job.label} lost its supervisor: NODE_FAIL"
 
 
@@ -73,6 +72,7 @@ def _book_never_started(state: State, job: Job) -> str:
     """Nodes were given, but nobody came to run it: as if it had not been tried, a few times."""
     held = job.attempt - job.restart_count > _PATIENCE
     hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}
+    state.update_whole(job.job_id, completing=False)
     state.update_whole(job.job_id, state="PENDING", start_time=0.0, **NOTHING_HELD, **hold)
     return f"JobId={job.label} was not started, requeued{' and held' * held}"
 

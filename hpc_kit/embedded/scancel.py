@@ -195,7 +195,7 @@ def cancel(state: State, job: Job) -> None:
         if current.leader != current.job_id:
             if not held:
                 raise HpcKitError(PART_OF_WHOLE)
-            state.update_job(current.job_id, **over)
+            state.update_job(current.job_id, completing=True, **over)
             state.order(current.leader, *write(EndComponent(current.job_id)))
         else:
             state.update_whole(current.job_id, completing=held, **over)

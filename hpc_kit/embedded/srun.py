@@ -16,16 +16,16 @@ from hpc_kit.embedded import (
     srun_mpi,
     srun_multi,
     srun_step,
-    usage,
 )
 from hpc_kit.embedded.filenames import Names
 from hpc_kit.embedded.records import Step
 from hpc_kit.embedded.refused import Refused
 from hpc_kit.embedded.settings import VERSION, load
+from hpc_kit.embedded.srun_book import Books
 from hpc_kit.embedded.srun_end import Manner
 from hpc_kit.embedded.srun_files import Plumbing
 from hpc_kit.embedded.srun_gpus import check_types
-from hpc_kit.embedded.srun_report import accounted_state, exit_code
+from hpc_kit.embedded.srun_report import exit_code
 from hpc_kit.embedded.srun_request import part_requests
 from hpc_kit.embedded.srun_run import Run
 from hpc_kit.embedded.srun_talk import Talk, write
@@ -203,7 +203,8 @@ class _Srun:
         program = starts[0].commands[0]
         if failed := self._script("prolog", program):
             return self._abort(created, failed)
-        run = Run(created, self._manner(), self.talk)
+        books = Books(self.state, self.home.job)
+        run = Run(created, self._manner(), self.talk, books.part)
         self.state.close()
         environ = {**self.environ, **(terminal.environ if terminal else {})}
         umask = int(self.environ.get("SLURM_UMASK") or oct(starts[0].launch.umask), 8)
@@ -224,7 +225,9 @@ class _Srun:
                 pmi.started()
         with terminal.raw() if terminal else contextlib.nullcontext():
             run.wait(plumbing[0], pmi, launched=launched)
-        self._book(run)
+        books.whole(run.parts)
+        if self.home.own:
+            srun_job.give_back(self.state, self.home.job.leader, run.status)
         if failed := self._script("epilog", program):
             self.talk.error(f"srun epilog failed status= {failed}.")
         return exit_code(run.status)
@@ -266,16 +269,6 @@ class _Srun:
             quit_on_interrupt=self.asked.has("quit-on-interrupt"),
             reduce=self.environ.get("SLURM_SRUN_REDUCE_TASK_EXIT_MSG", "0") not in {"", "0"},
         )
-
-    def _book(self, run: Run) -> None:
-        used = usage.of_children()._asdict()
-        for part in run.parts:
-            status = part.report.status or 0
-            ending = "TIMEOUT" if part.ending.timed_out else accounted_state(status)
-            self.state.update_step(part.step, state=ending, exit_code=status, end_time=now(), **used)
-            used = {}  # what all have used stands with the first part
-        if self.home.own:
-            srun_job.give_back(self.state, self.home.job.leader, run.status)
 
     def _script(self, name: str, command: Sequence[str]) -> int:
         """--prolog and --epilog run here, beside srun; the exit code."""

@@ -17,7 +17,7 @@ from hpc_kit.embedded.srun_report import worst
 from hpc_kit.embedded.srun_step import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpc_kit.embedded.pmi import PmiServer
     from hpc_kit.embedded.records import Step
@@ -46,15 +46,19 @@ class Run:
         created: The step, part by part, each with the place where it takes orders.
         manner: How it is run.
         talk: srun's voice.
+        book: Called with each part that is over before the others.
 
     Attributes:
         parts: Its parts, one for each component.
     """
 
-    def __init__(self, created: Sequence[tuple[Step, Inbox]], manner: Manner, talk: Talk) -> None:
+    def __init__(
+        self, created: Sequence[tuple[Step, Inbox]], manner: Manner, talk: Talk, book: Callable[[Part], None]
+    ) -> None:
         self.step = joined([step for step, _ in created])
         self._manner = manner
         self._talk = talk
+        self._book_part = book
         self._clocks = Clocks()
         self.parts: list[Part] = []
         for each in created:
@@ -162,9 +166,15 @@ class Run:
             self.part(ended[0][0]).ended(self.step.nodes[node], tasks, status)
             if status and not was_bad and self._manner.kill_bad_exit:
                 self._terminate()
+        if ended and self._running and self._is_over(part := self.part(ended[0][0])):
+            self._book_part(part)
         if first and self._manner.max_wait:
             self._clocks.set("wait", self._manner.max_wait, self._on_max_wait)
         self._finish_if_over()
+
+    def _is_over(self, part: Part) -> bool:
+        """Whether all tasks of a part have ended and are told of."""
+        return not part.running and not any(part.has(task) for task, _ in self._ended)
 
     def _terminate(self) -> None:
         """--kill-on-bad-exit: what runs is asked to end."""

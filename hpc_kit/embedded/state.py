@@ -132,8 +132,12 @@ class State:
         self._update("jobs", changes, "job_id = ?", (job_id,))
 
     def update_whole(self, job_id: int, **changes: object) -> None:
-        """Change some columns of a job, and of all components that it leads and that are not over by themselves."""
-        led = "het_job_id = ? AND (state IN ('PENDING', 'RUNNING') OR completing)"
+        """Change some columns of a job, and of all components that it leads and that are not over by themselves.
+
+        One whose processes are still being ended keeps the state that it has.
+        """
+        led = "het_job_id = ? AND (state IN ('PENDING', 'RUNNING')"
+        led += ")" if "state" in changes else " OR completing)"
         self._update("jobs", changes, f"job_id = ? OR ({led})", (job_id, job_id))
 
     # Steps

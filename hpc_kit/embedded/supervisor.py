@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.embedded import batch, deadlines, memory, orders, processes, recover, start, suspension, tree, wake
 from hpc_kit.embedded.booking import book_steps
+from hpc_kit.embedded.component_ends import ComponentEnds
 from hpc_kit.embedded.database import damaged
 from hpc_kit.embedded.journal import log
 from hpc_kit.embedded.srun_orders import send
@@ -42,6 +43,7 @@ class Supervisor:
         self._status: int | None = None
         self._warned = False
         self._oom = memory.OomCounter()
+        self._components = ComponentEnds(state, self._tell)
 
     def run(self) -> None:
         """See the job through to its end."""
@@ -109,11 +111,12 @@ class Supervisor:
         tree.end_lost_steps(self.state, job)
         for order in self.state.take_orders(job.job_id):
             self._obey(order)
+        self._components.release(job)
         if job.holder and self._status is None and not processes.alive(job.holder):
             self._status = signal.SIGKILL
         if self._status is None and not self._ending:
             self._watch_clock()
-            self._watch_components()
+            self._components.watch_clock(job)
         if self._status is not None and not self._ending:
             self._wind_up()
         return self._ending and self._is_over()
@@ -133,30 +136,12 @@ class Supervisor:
             self._deliver(signal.SIGCONT, whom)
             self._deliver(warning.number, whom)
 
-    def _watch_components(self) -> None:
-        """The other components of a heterogeneous job have time limits of their own; the job goes on without them."""
-        for part in self._others():
-            end = deadlines.end_of_time(part, self.state.settings.minute)
-            if end and now() >= end:
-                with self.state.transaction():
-                    self.state.update_job(part.job_id, state="TIMEOUT", reason="TimeLimit", end_time=now())
-                self._end_component(part.job_id, "TIME LIMIT")
-
-    def _others(self) -> list[Job]:
-        """The components beside the leader that run."""
-        return [part for part in self.state.whole(self.job)[1:] if part.state == "RUNNING"]
-
-    def _end_component(self, job_id: int, why: str) -> None:
-        for step in tree.running_steps(self.state, self.job):
-            if step.job_id == job_id:
-                self._tell(step, f"cancel {why}".rstrip())
-
     def _how_long(self) -> float:
         """Seconds until there may be something to do, if nobody calls before."""
         if self._ending:
             return _ENDING_SECONDS
         minute = self.state.settings.minute
-        ends = [deadlines.end_of_time(job, minute) for job in (self.job, *self._others())]
+        ends = [deadlines.end_of_time(job, minute) for job in (self.job, *self._components.running(self.job))]
         warning = None if self._warned else deadlines.warning(self.job, minute)
         moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
@@ -166,7 +151,7 @@ class Supervisor:
             case orders.Cancel(why):
                 self._end(why)
             case orders.EndComponent(job_id):
-                self._end_component(job_id, "")
+                self._components.end(self.job, job_id, "")
             case orders.Signal(number, whom, job_id):
                 self._deliver(number, whom, job_id)
             case orders.TellStep(label, text, job_id):
@@ -283,6 +268,7 @@ class Supervisor:
         status = self._status or 0
         with self.state.transaction():
             job = self.state.job(self.job.job_id) or self.job
+            self._components.release_all()
             for part in self.state.whole(job):
                 self.state.update_job(part.job_id, derived_exit_code=book_steps(self.state, part, status))
             if job.state == "PENDING":

@@ -171,6 +171,54 @@ def test_a_component_out_of_time_ends_alone_and_the_first_ends_all(make_slurm: o
     assert slurm.job(job_id).state == "TIMEOUT"
 
 
+def test_a_component_keeps_its_nodes_until_its_steps_are_over(make_slurm: object) -> None:
+    slurm: Slurm = make_slurm(kill_wait=1000.0)  # type: ignore[operator]
+    stubborn = 'trap "" TERM; touch began; until [ -e go ]; do sleep 0.05; done'
+    body = f"srun --het-group=0 sleep 1000 & srun --het-group=1 bash -c '{stubborn}' & wait; exec sleep 1000"
+    job_id = slurm.submit(body, "-N1", ":", "-N1")
+    wait_for((slurm.folder / "began").exists)
+    slurm.said("scancel", f"{job_id}+1")
+    waiting = slurm.submit("true", "-w", slurm.job(job_id + 1).nodes[0], "--exclusive")
+    assert slurm.said("squeue", "-h", "-o", "%T", "-j", str(job_id + 1)) == "COMPLETING\n"
+    wait_for(lambda: slurm.job(waiting).reason == "Resources" or None)
+    (slurm.folder / "go").touch()
+    assert slurm.until(job_id + 1, "CANCELLED").exit_code == 0
+    assert slurm.ended(waiting).state == "COMPLETED"
+    assert slurm.job(job_id).state == "RUNNING"
+
+
+def test_a_component_that_still_ends_when_the_job_does_keeps_its_state(make_slurm: object) -> None:
+    slurm: Slurm = make_slurm(kill_wait=1000.0)  # type: ignore[operator]
+    stubborn = 'trap "" TERM; touch began; until [ -e go ]; do sleep 0.05; done'
+    body = f"srun --het-group=1 bash -c '{stubborn}' & until [ -e end ]; do sleep 0.05; done"
+    job_id = slurm.submit(body, "-N1", ":", "-N1")
+    wait_for((slurm.folder / "began").exists)
+    slurm.said("scancel", f"{job_id}+1")
+    (slurm.folder / "end").touch()
+    wait_for(lambda: slurm.job(job_id).completing or None)
+    (slurm.folder / "go").touch()
+    assert [slurm.ended(each).state for each in (job_id, job_id + 1)] == ["COMPLETED", "CANCELLED"]
+
+
+def test_a_part_of_a_step_that_is_over_is_booked_before_the_others(slurm: Slurm) -> None:
+    job_id = slurm.submit("srun --het-group=0,1 sleep 1000", "-n1", ":", "-n1")
+
+    def running(*steps: str) -> bool:
+        told = slurm.said("squeue", "-hs", "-o", "%i").split()
+        return sorted(step for step in told if "batch" not in step) == [*steps]
+
+    wait_for(lambda: running(f"{job_id}.0", f"{job_id + 1}.0"))
+    slurm.said("scancel", f"{job_id + 1}.0")
+    wait_for(lambda: running(f"{job_id}.0"))
+    slurm.said("scancel", f"{job_id}.0")
+    slurm.ended(job_id)
+    told = slurm.said("sacct", "-nPo", "jobidraw,state").splitlines()
+    assert [line for line in told if ".0" in line] == [
+        f"{job_id}.0|CANCELLED by {os.getuid()}",
+        f"{job_id + 1}.0|CANCELLED by {os.getuid()}",
+    ]
+
+
 def test_a_requeued_job_comes_back_whole(slurm: Slurm) -> None:
     body = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0; touch began; exec sleep 1000'
     job_id = slurm.submit(body, "--requeue", "-n1", ":", "-n1")
