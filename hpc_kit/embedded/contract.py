@@ -75,7 +75,8 @@ effect for the reason given, or is refused; nothing is passed over in silence.
   with the virtual nodes as its nodes. `MPI_Abort` ends the step with status 137, as there. There is no PMIx, which Open
   MPI wants: start that by mpirun. `--mpi=pmix` is taken as pmi2, without a word in the log; `strict` refuses it.
 - A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need, and
-  commands of another release give orders that they read. A command whose code cannot be loaded just then says so in a sentence, and submits nothing.
+  commands of another release give orders that they read. A command whose code cannot be loaded just then says so in a
+  sentence, and submits nothing.
 - Heterogeneous jobs start as soon as there is room, not with the next pass of backfill. A file that their script
   reads as standard input goes to all tasks of a step, and not to those of one component. When the first component's
   time is over, the others end as TIMEOUT with it.
@@ -145,8 +146,8 @@ def _extras(command: str) -> Iterator[str]:
         filled = ", ".join(f"`{name}`" for name in sacct_fields.FIELDS)
         yield f"Columns: {filled}. All others of Slurm's are known and empty.\n"
         yield (
-            "CPU times and `MaxRSS`, that of the largest process, are told of what has ended; a peak below some 30 MiB is "
-            "not known, and empty.\n"
+            "CPU times and `MaxRSS`, that of the largest process, are told of what has ended; a peak below some 30 MiB "
+            "is not known, and empty.\n"
         )
     elif command == "sstat":
         yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All others of Slurm's are known and empty.\n"
