@@ -58,11 +58,16 @@ _VERSION = zlib.crc32((_TABLES + _INDICES).encode()) & 0x7FFFFFFF
 """Kept in the file: a release with other columns adds those that it misses."""
 
 
-def connect(directory: Path) -> sqlite3.Connection:
-    """Open the file, made with its tables where there is none yet."""
+def connect(directory: Path, *, make: bool = True) -> sqlite3.Connection:
+    """Open the file; where there is none yet, it is made with its tables.
+
+    Not so without `make`, for whoever had it open before: then one that is gone has been taken away.
+    """
+    path = str(directory / NAME).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    uri = f"file://{path}?mode={'rwc' if make else 'rw'}"
     old = os.umask(0o077)
     try:
-        db = sqlite3.connect(directory / NAME, timeout=BUSY_SECONDS, isolation_level=None)
+        db = sqlite3.connect(uri, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
     finally:
         os.umask(old)
     db.row_factory = sqlite3.Row

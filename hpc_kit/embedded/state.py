@@ -61,14 +61,14 @@ class State:
             os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103
             if os.stat(directory).st_uid != os.getuid():  # noqa: PTH116
                 raise PermissionError("it belongs to somebody else")
-            state._connect()
+            state._db = connect(directory)
         except (OSError, sqlite3.Error) as error:
             raise unusable(directory, error) from error
         return state
 
     def _connect(self) -> sqlite3.Connection:
         if self._db is None:
-            self._db = connect(self.directory)
+            self._db = connect(self.directory, make=False)
         return self._db
 
     def exists(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_kit.embedded import memory
 from hpc_kit.embedded.records import Job
-from hpc_kit.embedded.settings import Settings
+from hpc_kit.embedded.settings import STATE_VARIABLE
 from hpc_kit.embedded.state import State
 from hpc_kit.embedded.supervisor import Supervisor
 
@@ -77,7 +77,7 @@ def test_the_job_is_booked_so(
     verdict: tuple[str, str],
 ) -> None:
     before: Callable[..., object] = signal.getsignal(signal.SIGCHLD)  # type: ignore[assignment]
-    state = State(tmp_path, Settings())
+    state = State.open({STATE_VARIABLE: str(tmp_path)})
     supervisor = Supervisor(state, Job(1, "x", "u", 0, "g", 0, "p"))
     try:
         monkeypatch.setattr(supervisor._oom, "rose", lambda: rose)

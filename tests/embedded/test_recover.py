@@ -174,6 +174,17 @@ def test_a_job_that_is_just_starting_does_not_make_its_directory_anew(tmp_path: 
     assert not state.directory.exists()
 
 
+def test_a_file_that_is_gone_is_not_made_anew_by_who_had_it_open(tmp_path: Path) -> None:
+    state = State.open({STATE_VARIABLE: str(tmp_path / os.fsdecode(b"100% ? # \xff"))})
+    state.close()
+    assert state.jobs() == []
+    state.close()
+    (state.directory / "slurm.db").unlink()
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        state.jobs()
+    assert not state.exists()
+
+
 def test_a_directory_that_is_made_anew_is_a_new_slurm(slurm: Slurm) -> None:
     supervisor(slurm, slurm.submit(WAITS))
     commands = slurm.directory.parent / "commands"
