@@ -80,9 +80,12 @@ class Access(NamedTuple):
         return found._replace(unreachable=None) if found.unreachable and self._is_gone() else found
 
     def _is_gone(self) -> bool:
-        """Whether the embedded Slurm's folder was taken away, and with it every job: nobody will answer any more."""
+        """Whether the embedded Slurm's commands were taken away, and with them every job: nobody will answer any more.
+
+        Its folder says nothing: a command that was just starting makes that anew, empty.
+        """
         folder = self.environ.get("HPC_KIT_SLURM_STATE")
-        return self.embedded and folder is not None and not os.path.exists(folder)  # noqa: PTH110
+        return self.embedded and folder is not None and not os.path.exists(f"{folder}/bin")  # noqa: PTH110
 
     def require(self, cluster_name: str) -> None:
         """Refuse to go on where there is no Slurm to take a job or to end one.

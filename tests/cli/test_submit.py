@@ -231,6 +231,7 @@ def test_following_ends_when_the_embedded_slurm_is_taken_away(kit: Kit, project:
             while "| up" not in (text := follower.stdout.readline()) and not text.endswith(" up\n"):
                 assert text
             shutil.rmtree(tmp_path / "slurm")
+            (tmp_path / "slurm").mkdir(exist_ok=True)  # as a squeue does that was asked just before
             rest, _ = follower.communicate(timeout=90)
         finally:
             follower.kill()
