@@ -63,7 +63,7 @@ def connect(directory: Path, *, make: bool = True) -> sqlite3.Connection:
 
     Not so without `make`, for whoever had it open before: then one that is gone has been taken away.
     """
-    path = str(directory / NAME).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    path = str(directory.absolute() / NAME).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     uri = f"file://{path}?mode={'rwc' if make else 'rw'}"
     old = os.umask(0o077)
     try:
