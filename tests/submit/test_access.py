@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpc_kit.embedded import Settings
 from hpc_kit.embedded.state import State
 from hpc_kit.errors import AnswerNo
 from hpc_kit.spec.cluster import Cluster, Node
@@ -47,7 +46,7 @@ def test_machines_that_share_a_home_have_a_queue_each(tmp_path: Path, monkeypatc
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="login2"))
     other = state(LOCAL, **home)
     assert (mine, other) == (f"{tmp_path}/hpc_kit/slurm", f"{tmp_path}/hpc_kit/login2/slurm")
-    first = [State(Path(each), Settings()) for each in (mine, other)]
+    first = [State.open({"HPC_KIT_SLURM_STATE": each}) for each in (mine, other)]
     assert [each.next_job_id() for each in first] == [1, 37_100_001]
     assert first[1].next_job_id() == 37_100_002
     for each in first:
