@@ -18,7 +18,7 @@ def refuse(task: Task, answer: Answer, rates: Rates) -> AnswerNo:
     """The error for a cluster on which nothing fits: what comes nearest, and the least that would do."""
     near = next((one for one in answer.rejected if one.gib), None)
     if near is None:
-        batch = -(-task.global_batch // task.gpus) * task.gpus
+        batch = _rounded(task.global_batch, task.gpus)
         return AnswerNo(
             f"no layout of {task.model.name} on {task.gpus} GPUs is legal",
             found="\n".join(sorted({one.reason for one in answer.rejected})[:6]),
@@ -35,7 +35,7 @@ def _remedy(task: Task, rates: Rates) -> str:
     nodes = least_nodes(task, rates)
     if nodes is None:
         return "GPUs with more memory, or a smaller model"
-    batch = _rounded(task, nodes)
+    batch = _rounded(task.global_batch, nodes * task.machine.gpus_per_node)
     if batch == task.global_batch or _fits(task, rates, nodes, task.global_batch):
         return f"the least that would do: --nodes {nodes}"
     said = f"the least that would do: --nodes {nodes} --global-batch {batch}"
@@ -50,7 +50,7 @@ def least_nodes(task: Task, rates: Rates) -> int | None:
     """
 
     def enough(nodes: int) -> bool:
-        return _fits(task, rates, nodes, _rounded(task, nodes))
+        return _fits(task, rates, nodes, _rounded(task.global_batch, nodes * task.machine.gpus_per_node))
 
     own = max(1, task.gpus // task.machine.gpus_per_node)
     if enough(own):
@@ -67,9 +67,9 @@ def least_nodes(task: Task, rates: Rates) -> int | None:
     return next((nodes for nodes in below if enough(nodes)), high)
 
 
-def _rounded(task: Task, nodes: int) -> int:
-    gpus = nodes * task.machine.gpus_per_node
-    return -(-task.global_batch // gpus) * gpus
+def _rounded(batch: int, gpus: int) -> int:
+    """The batch, or the next larger one that all GPUs divide."""
+    return -(-batch // gpus) * gpus
 
 
 def _fits(task: Task, rates: Rates, nodes: int, batch: int) -> bool:
