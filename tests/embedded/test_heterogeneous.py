@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -115,8 +115,8 @@ def test_a_component_leaves_the_nodes_that_another_must_have(slurm: Slurm, compo
     assert slurm.job(job_id + 1).nodes == ["n1"]
 
 
-def test_a_component_leaves_a_small_partition_to_another(make_slurm: object) -> None:
-    slurm: Slurm = make_slurm(partitions=(Partition("all"), Partition("gpu", nodes="n1")))  # type: ignore[operator]
+def test_a_component_leaves_a_small_partition_to_another(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(partitions=(Partition("all"), Partition("gpu", nodes="n1")))
     job_id = slurm.submit("true", "-p", "all", ":", "-p", "gpu")
     assert slurm.ended(job_id).state == "COMPLETED"
     assert slurm.job(job_id + 1).nodes == ["n1"]
@@ -164,15 +164,15 @@ def test_a_waiting_component_is_not_cancelled_alone(slurm: Slurm) -> None:
     assert {slurm.job(job_id + number).state for number in (0, 1)} == {"CANCELLED"}
 
 
-def test_a_component_out_of_time_ends_alone_and_the_first_ends_all(make_slurm: object) -> None:
-    slurm: Slurm = make_slurm(minute=0.5)  # type: ignore[operator]
+def test_a_component_out_of_time_ends_alone_and_the_first_ends_all(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(minute=0.5)
     job_id = slurm.submit("srun --het-group=1 sleep 1000; exec sleep 1000", "-t3", "-n1", ":", "-t1", "-n1")
     assert slurm.until(job_id + 1, "TIMEOUT").end_time < slurm.ended(job_id).end_time
     assert slurm.job(job_id).state == "TIMEOUT"
 
 
-def test_a_component_keeps_its_nodes_until_its_steps_are_over(make_slurm: object) -> None:
-    slurm: Slurm = make_slurm(kill_wait=1000.0)  # type: ignore[operator]
+def test_a_component_keeps_its_nodes_until_its_steps_are_over(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(kill_wait=1000.0)
     stubborn = 'trap "" TERM; touch began; until [ -e go ]; do sleep 0.05; done'
     body = f"srun --het-group=0 sleep 1000 & srun --het-group=1 bash -c '{stubborn}' & wait; exec sleep 1000"
     job_id = slurm.submit(body, "-N1", ":", "-N1")
@@ -187,8 +187,8 @@ def test_a_component_keeps_its_nodes_until_its_steps_are_over(make_slurm: object
     assert slurm.job(job_id).state == "RUNNING"
 
 
-def test_a_component_that_still_ends_when_the_job_does_keeps_its_state(make_slurm: object) -> None:
-    slurm: Slurm = make_slurm(kill_wait=1000.0)  # type: ignore[operator]
+def test_a_component_that_still_ends_when_the_job_does_keeps_its_state(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(kill_wait=1000.0)
     stubborn = 'trap "" TERM; touch began; until [ -e go ]; do sleep 0.05; done'
     body = f"srun --het-group=1 bash -c '{stubborn}' & until [ -e end ]; do sleep 0.05; done"
     job_id = slurm.submit(body, "-N1", ":", "-N1")
