@@ -14,7 +14,7 @@ KIT := .venv/bin/hpc-kit
 RUN := .venv/bin/python -m
 OPTIONS = $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 
-.PHONY: help venv dev submit render check status logs cancel list test coverage test-slow lint types golden bench \
+.PHONY: help venv dev submit render check status logs cancel list test coverage test-slow lint types golden docs bench \
 	slurm-up slurm-down test-slurm clean
 
 help: ## this list
@@ -66,8 +66,12 @@ lint: dev ## format and lint: ruff, shellcheck
 types: dev ## mypy --strict on package, programs, tests and benchmarks
 	@$(RUN) mypy
 
-golden: dev ## write anew the golden scripts, the schemas, docs/{rules,embedded-slurm,strategies}.md; look at the diff
+golden: dev ## regenerate the golden scripts, the schemas and the generated pages of docs/; read the diff
 	@$(RUN) tests.golden
+
+docs: dev ## build the documentation as a site with a search, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+	@echo "read it: .venv/bin/python -m http.server --directory build/site, then http://localhost:8000"
 
 slurm-up: dev ## a real Slurm of four hosts on this machine, for its own tests (root; Debian's packages)
 	@$(RUN) tests.cluster up
@@ -81,5 +85,5 @@ test-slurm: dev ## the tests on the real Slurm (root; a visible skip without)
 bench: dev ## start-up times as ratios, side by side
 	@.venv/bin/python bench/startup.py $(ARGS)
 
-clean: ## remove .venv and caches (runs/ stays)
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+clean: ## remove .venv, build and caches (runs/ stays)
+	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

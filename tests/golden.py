@@ -15,7 +15,7 @@ from hpc_kit.launch.hosts import read_hosts
 from hpc_kit.script.explain import page as rules_page
 from hpc_kit.script.render import render
 from hpc_kit.spec.schema import schema_text
-from tests import pictures
+from tests import pictures, reference_pages
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "script" / "golden"
@@ -111,6 +111,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield ROOT / "docs" / "rules.md", rules_page()
     yield ROOT / "docs" / "embedded-slurm.md", embedded_page()
     yield pictures.PAGE, pictures.page()
+    yield from reference_pages.documents()
 
 
 def main() -> None:

@@ -68,6 +68,11 @@ def test_every_page_is_reached(page: Path) -> None:
     assert page.name in others
 
 
+def test_the_site_lists_every_page() -> None:
+    listed = re.findall(r"^ +- .*: ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == [page.name for page in PAGES if page.parent != ROOT]
+
+
 def test_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 150
 

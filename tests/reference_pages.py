@@ -1,0 +1,173 @@
+"""The reference pages of docs/ that are generated from the code: keys of both kinds of files, commands, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpc_kit import errors
+from hpc_kit.cli import root
+from hpc_kit.spec.schema import schema_text
+
+FOLDER = Path(__file__).parents[1] / "docs"
+WIDTH = 100
+"""Columns of the terminal for which the help texts are written."""
+
+GENERATED = "This page is generated from the code (`make golden`)."
+
+JOB_TABLES = {
+    "Job": "Top level",
+    "Resources": "[resources]",
+    "Component": "[[component]]",
+    "Layout": "[layout]",
+    "Model": "[model]",
+    "Program": "[program]",
+    "Launch": "[launch]",
+}
+CLUSTER_TABLES = {
+    "Cluster": "Top level",
+    "Environment": "[environment]",
+    "Node": "[node]",
+    "Embedded": "[embedded]",
+    "Resources": "[defaults]",
+}
+
+JOB_INTRODUCTION = f"""# Keys of a job file
+
+A job file is TOML: `jobs/NAME.toml`. [Job and cluster files](jobs-and-clusters.md) explains how to write one.
+{GENERATED} `hpc-kit schema job` prints the same as a JSON Schema, for editors.
+"""
+
+CLUSTER_INTRODUCTION = f"""# Keys of a cluster file
+
+A cluster file is TOML: `env/NAME.toml`. [Job and cluster files](jobs-and-clusters.md) explains how to write one.
+{GENERATED} `hpc-kit schema cluster` prints the same as a JSON Schema, for editors.
+"""
+
+COMMANDS_INTRODUCTION = f"""# Commands
+
+Each section is the output of `hpc-kit COMMAND --help`. [Exit codes](exit-codes.md) lists the statuses.
+{GENERATED}
+"""
+
+EXIT_CODES = f"""# Exit codes
+
+## Of hpc-kit
+
+| status | meaning |
+|---|---|
+| 0 | success |
+| 1 | the command ran, and the answer is no: faults found, a failed job, no Slurm, a refusal by sbatch |
+| 2 | wrong use: an unknown key, option or file |
+| 130 | interrupted with Ctrl-C; a job that was being followed continues |
+
+`hpc-kit submit --wait` and `hpc-kit logs -f` return the exit code of the job. [When a job fails](when-it-fails.md)
+lists these codes. `make` itself always ends with 2 when its command fails.
+
+## Of each error
+
+The table lists the exceptions of `hpc_kit.errors`, which the Python functions raise, with the exit status of the
+command line. {GENERATED}
+
+| exception | status | meaning |
+|---|---|---|
+"""
+
+
+def documents() -> Iterator[tuple[Path, str]]:
+    """Yield each generated reference page with its text."""
+    yield FOLDER / "job-keys.md", keys_page("job", JOB_TABLES, JOB_INTRODUCTION)
+    yield FOLDER / "cluster-keys.md", keys_page("cluster", CLUSTER_TABLES, CLUSTER_INTRODUCTION)
+    yield FOLDER / "commands.md", commands_page()
+    yield FOLDER / "exit-codes.md", exit_codes_page()
+
+
+def keys_page(kind: str, titles: dict[str, str], introduction: str) -> str:
+    """Return the page of all keys of one kind of file, one section for each TOML table."""
+    tables: dict[str, Any] = json.loads(schema_text(kind))["$defs"]
+    lines = [introduction]
+    known = [name for name in titles if name in tables]
+    for name in [*known, *sorted(set(tables) - set(known))]:
+        lines += [f"## {titles.get(name, name)}", ""]
+        properties = tables[name]["properties"]
+        if name == "Component":
+            # A component takes the options of [resources]; only its own keys need a row.
+            lines += ["Every key of `[resources]`, for one component of a heterogeneous job, and:", ""]
+            properties = {
+                key: value for key, value in properties.items() if key not in tables["Resources"]["properties"]
+            }
+        elif name == "Resources" and kind == "cluster":
+            lines += ["Every key of [`[resources]` of a job file](job-keys.md#resources).", ""]
+            continue
+        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+        lines += [key_row(key, schema, required=key in tables[name]["required"]) for key, schema in properties.items()]
+        lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def key_row(key: str, schema: dict[str, Any], *, required: bool) -> str:
+    """Return the table row of one key."""
+    default = "required" if required else ""
+    if schema.get("default") not in (None, "", [], {}):
+        default = f"`{json.dumps(schema['default'])}`"
+    return f"| `{key}` | {value_of(schema)} | {default} | {cell(schema.get('description', ''))} |"
+
+
+def cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def value_of(schema: dict[str, Any]) -> str:
+    """Return what a key's value may be, in the words of TOML."""
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(value_of(each) for each in schema["anyOf"])
+    if "$ref" in schema:
+        return "table"
+    if schema["type"] == "array":
+        return f"array of {value_of(schema['items'])}s"
+    bounds = [f"from {schema['minimum']}" if "minimum" in schema else "", f"to {schema.get('maximum')}"]
+    bounds = bounds if "maximum" in schema else bounds[:1]
+    kind = {"number": "float", "object": "table"}.get(schema["type"], schema["type"])
+    return " ".join([kind, *bounds]).strip()
+
+
+def commands_page() -> str:
+    """Return the help texts of all commands."""
+    lines = [COMMANDS_INTRODUCTION]
+    context = click.Context(root, info_name="hpc-kit", **{**root.context_settings, "terminal_width": WIDTH})
+    for path, text in help_texts(context):
+        lines += [f"## {path}", "", "```text", text.rstrip(), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def help_texts(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the path and the help of a command and of its subcommands."""
+    yield context.command_path, context.get_help()
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            child = click.Context(command, info_name=name, parent=context, **command.context_settings)
+            yield from help_texts(child)
+
+
+def exit_codes_page() -> str:
+    """Return the page of exit statuses, with a row for each exception."""
+    rows = []
+
+    def add(kind: type[errors.HpcKitError], depth: int) -> None:
+        meaning = (kind.__doc__ or "").partition("\n")[0]
+        rows.append(f"| {'&nbsp;' * 4 * depth}`{kind.__name__}` | {kind.exit_status} | {cell(meaning)} |")
+        for child in kind.__subclasses__():
+            if child.__module__ == errors.__name__:
+                add(child, depth + 1)
+
+    add(errors.HpcKitError, 0)
+    return EXIT_CODES + "\n".join(rows) + "\n"
