@@ -50,7 +50,7 @@ list: venv ## jobs, clusters and templates that can be named
 test: dev ## the fast tests (under 5 minutes on 2 cores; no root, no network); test-slow and test-slurm are the others
 	@$(RUN) pytest -q -m 'not slow and not real' --ignore=tests/cluster --numprocesses=2 $(ARGS)
 
-coverage: export COVERED = $(CURDIR)/hpc_kit/*
+coverage: export COVERED = $(CURDIR)
 coverage: override ARGS += --cov --cov-report=term:skip-covered
 coverage: test ## make test with the lines counted that it reaches; below 90 % of them it fails
 

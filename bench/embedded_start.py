@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpc_kit.embedded import Settings, environment
+from pocketslurm import Settings, environment
 
 SCRIPT = "#!/bin/sh\n: > started\n"
 

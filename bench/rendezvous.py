@@ -30,7 +30,8 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as plain_rendezvous
 
-from hpc_kit.runtime import rendezvous, resolve
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.rendezvous import meeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ def environ(rank: int, ranks: int, job: int, port: int) -> dict[str, str]:
 
 def ours(told: dict[str, str]) -> Met:
     """hpc_kit's meeting; its store serves the group."""
-    met = rendezvous.meet(resolve(told), timeout=120, environ=told, occasion=0)
+    met = meeting.meet(resolve(told), timeout=120, environ=told, occasion=0)
     return met, met.part("group")
 
 

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import distributed as distributed
     from hpc_kit.runtime import resolve as resolve
     from hpc_kit.script.render import render as render
-    from hpc_kit.submit.executor import Executor as Executor
-    from hpc_kit.submit.job import ScriptJob as ScriptJob
-    from hpc_kit.submit.submission import submit as submit
+    from hpc_kit.submission.executor import Executor as Executor
+    from hpc_kit.submission.job_handles import ScriptJob as ScriptJob
+    from hpc_kit.submission.submit import submit as submit
 
 _HOME = {
-    "Executor": "hpc_kit.submit.executor",
+    "Executor": "hpc_kit.submission.executor",
     "Group": "hpc_kit.runtime",
     "HpcKitError": "hpc_kit.errors",
-    "ScriptJob": "hpc_kit.submit.job",
+    "ScriptJob": "hpc_kit.submission.job_handles",
     "World": "hpc_kit.runtime",
     "distributed": "hpc_kit.runtime",
     "render": "hpc_kit.script.render",
     "resolve": "hpc_kit.runtime",
-    "submit": "hpc_kit.submit.submission",
+    "submit": "hpc_kit.submission.submit",
 }
 
 

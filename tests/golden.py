@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpc_kit.check.explain import page as rules_page
+from hpc_kit.cli.job_arguments import Request
 from hpc_kit.cli.over_ssh import shell_script
-from hpc_kit.cli.request import Request
-from hpc_kit.embedded.contract import text as embedded_page
-from hpc_kit.launch.hosts import read_hosts
-from hpc_kit.script.explain import page as rules_page
 from hpc_kit.script.render import render
 from hpc_kit.spec.schema import schema_text
+from hpc_kit.ssh.hosts import read_hosts
+from pocketslurm.commands.reference import text as embedded_page
 from tests import pictures, reference_pages
 
 ROOT = Path(__file__).parents[1]

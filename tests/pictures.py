@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.layout import Axis, Layout
 from hpc_kit.spec.resolve import Resolved, resolve
 
@@ -24,7 +24,7 @@ def page() -> str:
 def picture(job: str) -> str:
     """A row a rank; parts that are whole are left out."""
     root = PAGE.parents[1]
-    rows = list(_rows(resolve(files.load(job, "local", root=root), root=root)))
+    rows = list(_rows(resolve(load.load(job, "local", root=root), root=root)))
     columns = [name for name in rows[0] if any(row[name] != "all" for row in rows) or name in {"parameters", "batch"}]
     table = [columns, *([row[name] for name in columns] for row in rows)]
     widths = [max(len(line[place]) for line in table) for place in range(len(columns))]

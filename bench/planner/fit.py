@@ -27,11 +27,11 @@ from bench.planner.parameters import FIXED, FREE, Parameter, left_out, render, r
 from hpc_kit.planner import constants
 from hpc_kit.planner.cases import filled_share, read, reported_memory
 from hpc_kit.planner.constants import FILE, Rates, rates
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.machine import GIB
 from hpc_kit.planner.memory import peak_memory
 from hpc_kit.planner.rows import Case, case
-from hpc_kit.planner.run import Run
-from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.step_time import step_time
 from hpc_kit.planner.unsaid import fits
 
 Array = NDArray[np.float64]

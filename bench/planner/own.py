@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.planner import hardware, measured
+from hpc_kit.planner import calibration, hardware
 from hpc_kit.planner.constants import Rates, builtin
 from hpc_kit.planner.jobmodel import BYTES, DEFAULTS
+from hpc_kit.planner.layout import Run, stages
 from hpc_kit.planner.machine import Machine
 from hpc_kit.planner.memory import model_states
 from hpc_kit.planner.model import Model
-from hpc_kit.planner.run import Run, stages
-from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.step_time import step_time
 
 
 class Way(NamedTuple):
@@ -111,11 +111,11 @@ def machine_of(ranks: int, nodes: int, cores: int | None, comm: Path | None) -> 
     rates = builtin("torch", card.generation, machine.fabric)
     if comm is None:
         return machine, rates
-    links = measured.read_comm(comm, per_node)
+    links = calibration.read_comm(comm, per_node)
     if links.link is None and links.network:
         # All hosts are this machine: what was measured between nodes holds inside one.
         links = structs.replace(links, link=links.network * per_node, latency=links.latency_network)
-    return measured.apply(links, machine, rates)
+    return calibration.apply(links, machine, rates)
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:

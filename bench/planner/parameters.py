@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hpc_kit.planner.run import Run
+from hpc_kit.planner.layout import Run
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from hpc_kit.bench import ranks, room
+from hpc_kit.bench import local_ranks as ranks
+from hpc_kit.bench import room
 from hpc_kit.bench.quantity import quantity
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime import addresses
 from hpc_kit.runtime.mpi import evidence
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
     import torch
 
-    from hpc_kit.bench.comm import Question
+    from hpc_kit.bench.collectives import Question
 
 TENSORS = 3
 """Of the largest size, in each rank: two that are filled, and as much again for copies of the backend's own."""
@@ -46,7 +47,7 @@ def refuse(asked: Question, step: int, *, elsewhere: bool = False) -> None:
         return
     _refuse_gpus(asked, step)
     if step == 1 and set(asked.backends) != {"nccl"}:
-        refuse_on_host(asked, asked.ranks, addresses.of_this_node(os.environ), room.available(), PROCESS)
+        refuse_on_host(asked, asked.ranks, network.of_this_node(os.environ), room.available(), PROCESS)
 
 
 def _refuse_gpus(asked: Question, step: int) -> None:

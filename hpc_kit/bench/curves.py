@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from hpc_kit.bench.document import Column, Plot, Row, Value
 from hpc_kit.bench.quantity import shown
+from hpc_kit.bench.results import Column, Plot, Row, Value
 
 
 class Measured(Protocol):

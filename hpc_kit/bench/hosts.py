@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.bench.machine import LOOK_SECONDS, Host, this_host
-from hpc_kit.runtime import addresses
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
     from hpc_kit.runtime.process_group import Group
@@ -27,5 +27,5 @@ def hosts_of(world: Group, look: float = LOOK_SECONDS) -> tuple[list[Host], list
     else:
         time.sleep(look)
     found: list[tuple[str, Host | None]] = [("", None)] * world.world_size
-    dist.all_gather_object(found, (addresses.of_this_node(os.environ), mine))
+    dist.all_gather_object(found, (network.of_this_node(os.environ), mine))
     return [host for _, host in found if host is not None], [name for name, _ in found]

@@ -7,14 +7,14 @@ from collections import defaultdict
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench.document import Row, Value
 from hpc_kit.bench.quantity import plain, quantity
-from hpc_kit.planner.straight import fit
+from hpc_kit.bench.results import Row, Value
+from hpc_kit.planner.line_fit import fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.bench.recorder import Sheet
 
 INSIDE, ACROSS = "inside", "across"
 """Between two ranks of a node, and between nodes."""

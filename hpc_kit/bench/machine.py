@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpc_kit.runtime import addresses
+from hpc_kit.runtime.rendezvous import network as addresses
 
 _NETWORK, _INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")
 _NVIDIA = Path("/proc/driver/nvidia/version")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench import ranks, room
-from hpc_kit.bench.document import Column
+from hpc_kit.bench import local_ranks as ranks
+from hpc_kit.bench import room
+from hpc_kit.bench.results import Column
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.bench.recorder import Sheet
 
 TITLE = "Layers on two devices, and the schedules of a pipeline"
 COLUMNS = {

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpc_kit.bench import halves, room, schedules, turns
-from hpc_kit.bench.document import Plot
 from hpc_kit.bench.hosts import hosts_of
 from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, Question, batch_bytes
+from hpc_kit.bench.results import Plot
 from hpc_kit.runtime.process_group import distributed
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.bench.recorder import Sheet
     from hpc_kit.runtime import Group
 
 ONE, HALVES, PIPELINED = "one device", "model parallel", "pipelined"

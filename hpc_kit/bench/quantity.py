@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpc_kit.bench.document import Value
+from hpc_kit.bench.results import Value
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _POWERS = ("B", "KiB", "MiB", "GiB", "TiB")

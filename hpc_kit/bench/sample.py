@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from hpc_kit.bench.document import Spread
+from hpc_kit.bench.results import Spread
 
 SURE = 2.0
 """Standard errors by which two must differ to be called different."""

@@ -10,13 +10,13 @@ import runpy
 import sys
 from pathlib import Path
 
-from hpc_kit.bench import programs
-from hpc_kit.runtime import addresses
+from hpc_kit.bench import training_runs
+from hpc_kit.runtime.rendezvous import network
 
 
 def rank(number: int, ranks: int, port: int, argv: list[str]) -> None:
     """One of them: the program, with torch's variables set."""
-    variables = programs.of_rank(number, ranks, (number, ranks), ("127.0.0.1", port))
+    variables = training_runs.of_rank(number, ranks, (number, ranks), ("127.0.0.1", port))
     os.environ.update({name: str(value) for name, value in variables.items()})
     sys.argv = argv
     sys.path.insert(0, str(Path(argv[0]).parent))
@@ -27,7 +27,7 @@ def main(ranks: int, argv: list[str]) -> None:
     """Spawn them, and wait for all; the first that fails ends the others."""
     from torch.multiprocessing.spawn import spawn
 
-    spawn(rank, args=(ranks, addresses.free_port(), argv), nprocs=ranks)
+    spawn(rank, args=(ranks, network.free_port(), argv), nprocs=ranks)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hpc_kit.bench import by_hand, one_job
+from hpc_kit.bench import by_hand, slurm_job
 from hpc_kit.errors import JobFailed
 
 JOB = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
@@ -68,7 +68,7 @@ def lacks_gpus(each: int, slurm: Slurm) -> bool:
 
 def gpus_of_a_node(environ: Mapping[str, str]) -> int | None:
     """The most GPUs that a node has, as sinfo tells; None: it does not tell."""
-    done = one_job.ask(["sinfo", "--noheader", "--format=%G"], environ)
+    done = slurm_job.ask(["sinfo", "--noheader", "--format=%G"], environ)
     if done.returncode or not done.stdout.strip():
         return None
     return max(sum(map(int, _GPUS.findall(line))) for line in done.stdout.splitlines())
@@ -82,7 +82,7 @@ def site(way: str, nodes: int, each: int, slurm: Slurm) -> by_hand.Site:
     """
     like = _LIKE[way]
     argv = [sys.executable, "-m", "hpc_kit", "render", JOB[like], *_options(like, nodes, each, slurm, [])]
-    done = one_job.ask(argv, slurm.environ)
+    done = slurm_job.ask(argv, slurm.environ)
     if done.returncode:
         raise JobFailed("there is no script of ours to ask for the same", found=done.stderr.strip(), remedy="--cluster")
     return by_hand.site_of(done.stdout)

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench import ranks, room
-from hpc_kit.bench.document import Column, Spread
+from hpc_kit.bench import local_ranks as ranks
+from hpc_kit.bench import room
+from hpc_kit.bench.results import Column, Spread
 from hpc_kit.bench.sample import SURE, summary, uncertainty
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.bench.recorder import Sheet
 
 TITLE = "Ways of splitting the training, side by side"
 COLUMNS = {

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 
-from hpc_kit.bench import programs, turns
-from hpc_kit.bench.document import Plot
+from hpc_kit.bench import training_runs, turns
 from hpc_kit.bench.hosts import hosts_of
+from hpc_kit.bench.results import Plot
 from hpc_kit.bench.strategies import STRATEGIES, TITLE, Question, verdicts, words
 from hpc_kit.run_files import RUN_VARIABLE
-from hpc_kit.runtime import addresses
 from hpc_kit.runtime.process_group import distributed
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.programs import Summary
-    from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.bench.recorder import Sheet
+    from hpc_kit.bench.training_runs import Summary
     from hpc_kit.runtime import Group
 
 _STATES = ("parameters_mib", "gradients_mib", "optimizer_mib")
@@ -68,7 +68,7 @@ def _hear(sheet: Sheet, name: str, world: Group, ended: str | Path, found: dict[
     if isinstance(ended, str):
         sheet.miss(name, ended)
         return
-    found.setdefault(name, []).append(programs.summary(ended))
+    found.setdefault(name, []).append(training_runs.summary(ended))
     _add(sheet, name, world, found[name])
 
 
@@ -104,14 +104,14 @@ def _folder(world: Group) -> Iterator[Path]:
 def run(name: str, line: list[str], world: Group, folder: Path, timeout: float) -> str:
     """Start this rank of the program and wait for its end; the first fault of any rank, on every rank."""
     number = STRATEGIES[name].ranks or world.world_size
-    meeting = (os.environ["MASTER_ADDR"], addresses.free_port(everywhere=True)) if world.is_main else ("", 0)
+    meeting = (os.environ["MASTER_ADDR"], network.free_port(everywhere=True)) if world.is_main else ("", 0)
     master = turns.told(meeting, world)
     fault = None
     if world.rank < number:
         local = (world.local_rank, min(world.local_world_size, number))
-        variables: dict[str, Any] = programs.of_rank(world.rank, number, local, master)
-        argv = programs.python(programs.training(STRATEGIES[name].program), *line)
-        fault = programs.run(argv, programs.environment(folder, **variables), timeout)
+        variables: dict[str, Any] = training_runs.of_rank(world.rank, number, local, master)
+        argv = training_runs.python(training_runs.training(STRATEGIES[name].program), *line)
+        fault = training_runs.run(argv, training_runs.environment(folder, **variables), timeout)
     faults: list[str | None] = [None] * world.world_size
     dist.all_gather_object(faults, fault)
     return next((f"rank {rank}: {words_}" for rank, words_ in enumerate(faults) if words_), "")

@@ -60,8 +60,9 @@ def command(
     Exit status 1 where a rank failed, 2 where a name, a size or mpirun is none, a backend is not built in, or the
     sizes are too large for the memory; 130 after Ctrl-C, with the results until then.
     """
-    from hpc_kit.bench import comm, comm_checks
-    from hpc_kit.bench.ranks import chosen, world_size
+    from hpc_kit.bench import collectives as comm
+    from hpc_kit.bench import comm_checks
+    from hpc_kit.bench.local_ranks import chosen, world_size
 
     step, wanted = world_size(), chosen(ranks, 2)
     if backends == "auto":

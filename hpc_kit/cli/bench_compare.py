@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.compare import Comparison, Ratio
-    from hpc_kit.bench.document import Document
+    from hpc_kit.bench.comparison import Comparison, Ratio
+    from hpc_kit.bench.results import Document
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -25,10 +25,10 @@ def command(first: Path, second: Path, despite: str, as_json: bool) -> None:
 
     Exit status 1 where they were taken under different load or on different machines, 2 where a file is no result.
     """
-    from hpc_kit.bench import document
-    from hpc_kit.bench.compare import compare
+    from hpc_kit.bench import results
+    from hpc_kit.bench.comparison import compare
 
-    one, other = document.read(first), document.read(second)
+    one, other = results.read(first), results.read(second)
     found = compare(one, other, tuple(filter(None, despite.split(","))))
     if as_json:
         ratios = [{**each._asdict(), "labels": each.labels} for each in found.ratios]
@@ -38,12 +38,12 @@ def command(first: Path, second: Path, despite: str, as_json: bool) -> None:
 
 
 def _text(found: Comparison, one: Document) -> list[str]:
-    from hpc_kit.bench import markdown
+    from hpc_kit.bench import markdown_report
     from hpc_kit.bench.quantity import shown
 
     labels = list(dict.fromkeys(name for each in found.ratios for name in each.labels))
     rows = [[*(shown(each.labels.get(name), name) for name in labels), *_cells(each, one)] for each in found.ratios]
-    lines = markdown.table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
+    lines = markdown_report.table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
     sides = (("A", found.only_first, found.named_first), ("B", found.only_second, found.named_second))
     alone = [
         f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({named})" if named else "")

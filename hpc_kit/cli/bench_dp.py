@@ -33,18 +33,18 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
 
     Exit status 2 where the batch does not divide or the processes do not fit; a way that fails is noted.
     """
-    from hpc_kit.bench import dp
+    from hpc_kit.bench import data_parallel
 
-    question = dp.Question(**asked)  # type: ignore[arg-type]
+    question = data_parallel.Question(**asked)  # type: ignore[arg-type]
     slurm = here(cluster)
     slurm.access.require(slurm.cluster.name)
-    dp.refuse(question)
+    data_parallel.refuse(question)
     return carry_out(
         "dp",
-        dp.TITLE,
-        dp.COLUMNS,
+        data_parallel.TITLE,
+        data_parallel.COLUMNS,
         question._asdict(),
-        lambda sheet: dp.measure(question, sheet, slurm.access.environ),
+        lambda sheet: data_parallel.measure(question, sheet, slurm.access.environ),
         out=out,
         as_json=as_json,
     )

@@ -28,17 +28,17 @@ def command(offload: str, ranks: int | None, out: Path | None, as_json: bool, **
 
     Exit status 1 where a rank failed, 2 where a way is none or the model does not fit into memory.
     """
-    from hpc_kit.bench import memory
-    from hpc_kit.bench.ranks import chosen
+    from hpc_kit.bench import model_memory
+    from hpc_kit.bench.local_ranks import chosen
 
-    question = memory.Question(**asked, offload=_OFFLOAD[offload], ranks=chosen(ranks, 4))  # type: ignore[arg-type]
-    memory.refuse(question)
+    question = model_memory.Question(**asked, offload=_OFFLOAD[offload], ranks=chosen(ranks, 4))  # type: ignore[arg-type]
+    model_memory.refuse(question)
     return carry_out(
         "memory",
-        memory.TITLE,
-        memory.COLUMNS,
+        model_memory.TITLE,
+        model_memory.COLUMNS,
         question._asdict(),
-        lambda sheet: memory.measure(question, sheet),
+        lambda sheet: model_memory.measure(question, sheet),
         out=out,
         as_json=as_json,
     )

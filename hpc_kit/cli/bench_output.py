@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpc_kit.cli.account import INTERRUPTED, shown
+from hpc_kit.cli.output import INTERRUPTED, shown
 from hpc_kit.errors import JobFailed, RecordError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hpc_kit.bench.document import Column, Document
-    from hpc_kit.bench.sheet import Sheet
+    from hpc_kit.bench.recorder import Sheet
+    from hpc_kit.bench.results import Column, Document
 
 _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 
@@ -89,7 +89,7 @@ def carry_out(
         RecordError: The folder cannot be written.
         JobFailed: A rank failed, or nothing could be measured.
     """
-    from hpc_kit.bench.sheet import Kept
+    from hpc_kit.bench.recorder import Kept
     from hpc_kit.runtime.launchers import resolve
 
     speaks = resolve(os.environ).is_main
@@ -131,8 +131,8 @@ def _folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
     if out is None and as_json:
         return None
     if out is None:
-        from hpc_kit.spec.choose import default_name
-        from hpc_kit.spec.files import load_cluster
+        from hpc_kit.spec.default_cluster import default_name
+        from hpc_kit.spec.load import load_cluster
 
         runs = load_cluster(default_name(Path.cwd(), os.environ), root=Path.cwd()).runs
         out = Path(runs, f"bench_{bench}", f"{dt.datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - the reader's own clock
@@ -150,7 +150,7 @@ def _file(folder: Path, bench: str, kind: str = "json") -> Path:
 
 
 def _keep(document: Document, folder: Path | None) -> None:
-    from hpc_kit.bench.document import encode
+    from hpc_kit.bench.results import encode
 
     if folder is not None:
         _write(_file(folder, document.bench), encode(document))
@@ -164,24 +164,24 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _show(document: Document, folder: Path | None, *, as_json: bool) -> None:
-    from hpc_kit.bench import markdown
-    from hpc_kit.bench.document import encode
+    from hpc_kit.bench import markdown_report
+    from hpc_kit.bench.results import encode
 
     if folder is not None:
         # Drawing takes seconds, which a job at its time limit may not have.
-        _write(_file(folder, document.bench, "md"), markdown.page(document).encode())
+        _write(_file(folder, document.bench, "md"), markdown_report.page(document).encode())
     pictures = draw(document, folder) if folder is not None else []
     if folder is not None:
-        text = markdown.page(document, [path.name for path in pictures if path.suffix == ".png"])
+        text = markdown_report.page(document, [path.name for path in pictures if path.suffix == ".png"])
         _write(_file(folder, document.bench, "md"), text.encode())
         files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
         click.echo(f"bench   {shown(folder)}/{files}", err=True)
-    click.echo(encode(document).decode() if as_json else markdown.page(document), nl=False)
+    click.echo(encode(document).decode() if as_json else markdown_report.page(document), nl=False)
 
 
 def draw(document: Document, folder: Path) -> list[Path]:
     """The plots as files; without matplotlib a line on stderr says how to get it."""
-    from hpc_kit.bench import draw as drawing
+    from hpc_kit.bench import plots as drawing
 
     try:
         return drawing.files(document, folder)

@@ -40,7 +40,7 @@ def command(full: bool, ranks: int | None, out: Path | None, as_json: bool, **as
     Exit status 1 where a rank failed, 2 where a number is out of range or does not fit into memory.
     """
     from hpc_kit.bench import pipeline
-    from hpc_kit.bench.ranks import chosen
+    from hpc_kit.bench.local_ranks import chosen
 
     question = pipeline.Question(**asked, ranks=chosen(ranks, 2))  # type: ignore[arg-type]
     if full:

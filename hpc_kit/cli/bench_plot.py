@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpc_kit.cli.account import shown
+from hpc_kit.cli.output import shown
 from hpc_kit.errors import RecordError
 
 
@@ -18,12 +18,12 @@ def command(result: Path, out: Path | None) -> None:
 
     Exit status 1 where it was interrupted before its first row, 2 where the file is no result or matplotlib is missing.
     """
-    from hpc_kit.bench import document, draw
+    from hpc_kit.bench import plots, results
 
-    found = document.read(result)
+    found = results.read(result)
     if not found.plots:
         raise RecordError(
             f"{shown(result)} names no picture", found="it was interrupted before its rows", remedy="measure it again"
         )
-    for path in draw.files(found, out or result.parent):
+    for path in plots.files(found, out or result.parent):
         click.echo(shown(path))

@@ -35,25 +35,25 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
 
     Exit status 2 where ranks do not divide over the nodes; what Slurm refuses is noted below the table.
     """
-    from hpc_kit.bench import start, start_jobs
-    from hpc_kit.spec import places
+    from hpc_kit.bench import start_jobs, startup
+    from hpc_kit.spec import search_path
 
-    question = start.Question(**asked)  # type: ignore[arg-type]
+    question = startup.Question(**asked)  # type: ignore[arg-type]
     slurm = here(cluster)
     slurm.access.require(slurm.cluster.name)
-    root = places.current_folder()
-    jobs = next(folder for folder in places.folders("jobs", root) if (folder / start.PROGRAM).is_file())
+    root = search_path.current_folder()
+    jobs = next(folder for folder in search_path.folders("jobs", root) if (folder / startup.PROGRAM).is_file())
     slurm.runs.mkdir(parents=True, exist_ok=True)
     environ, gpus = slurm.access.environ, slurm.cluster.node.gpus
     gpus = start_jobs.gpus_of_a_node(environ) if gpus is None else gpus
-    reached = start_jobs.Slurm(cluster, environ, (jobs / start.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
-    start.refuse(question)
+    reached = start_jobs.Slurm(cluster, environ, (jobs / startup.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
+    startup.refuse(question)
     return carry_out(
         "start",
-        start.TITLE,
-        start.COLUMNS,
+        startup.TITLE,
+        startup.COLUMNS,
         question._asdict(),
-        lambda sheet: start.measure(question, sheet, reached),
+        lambda sheet: startup.measure(question, sheet, reached),
         out=out,
         as_json=as_json,
     )

@@ -31,7 +31,7 @@ def command(only: tuple[str, ...], ranks: int | None, out: Path | None, as_json:
     Exit status 1 where a rank failed, 2 where the ranks do not divide the model or do not fit into memory.
     """
     from hpc_kit.bench import strategies
-    from hpc_kit.bench.ranks import chosen
+    from hpc_kit.bench.local_ranks import chosen
 
     wanted = {} if only == ("all",) else {"strategies": only}
     question = strategies.Question(**wanted, **asked, ranks=chosen(ranks, 4))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
 
     Exit status: 0 they are ended, or had ended already; 1 a job is not known (then none is ended), or scancel refuses.
     """
-    from hpc_kit.submit.cancelling import are_launches, cancel
+    from hpc_kit.runs.cancelling import are_launches, cancel
 
     place = here(cluster, sure=True)
     if not are_launches(words, place.runs):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from hpc_kit.cli.request import JobCommand, Request, job_arguments, job_of, request_of
+from hpc_kit.cli.job_arguments import JobCommand, Request, job_arguments, job_of, request_of
 from hpc_kit.errors import SpecError
-from hpc_kit.spec import places
+from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
-    from hpc_kit.script.rules import Finding
+    from hpc_kit.check.rules import Finding
     from hpc_kit.spec.cluster import Cluster
 
 SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
@@ -45,7 +45,7 @@ def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_
     Exit status: 0 nothing found, or warnings alone; 1 an error (with --strict, also a warning); 2 wrong use.
     """
     if code is not None:
-        from hpc_kit.script.explain import explain
+        from hpc_kit.check.explain import explain
 
         click.echo(explain(code), nl=False)
         return 0
@@ -85,32 +85,32 @@ def _check_file(request: Request, name: str) -> Report:
         raise SpecError(f"cannot read {name}", found=error.strerror, remedy="the path of a batch script") from error
     cluster = None
     if request.cluster is not None:
-        from hpc_kit.spec.files import load_cluster
+        from hpc_kit.spec.load import load_cluster
 
-        cluster = load_cluster(request.cluster, root=places.current_folder())
+        cluster = load_cluster(request.cluster, root=search_path.current_folder())
     return _report(data.decode("utf-8", errors="replace"), shown, job=False, cluster=cluster)
 
 
 def _check_job(request: Request, *, standalone: bool) -> Report:
-    from hpc_kit.script import checkers, preflight
+    from hpc_kit.check import external_checkers, preflight
     from hpc_kit.script.render import render_resolved
 
-    root = places.current_folder()
+    root = search_path.current_folder()
     resolved = job_of(request, root)
     text = render_resolved(resolved, standalone=standalone, root=root)
     report = _report(text, resolved.job.name, job=True, cluster=resolved.cluster)
-    missing = preflight.findings(resolved, root, elsewhere=checkers.NO_SLURM in report.not_checked.values())
+    missing = preflight.findings(resolved, root, elsewhere=external_checkers.NO_SLURM in report.not_checked.values())
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
 
 
 def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Report:
-    from hpc_kit.script import checkers
-    from hpc_kit.script.reader import read_script
-    from hpc_kit.script.rules import RULES, Subject, check
-    from hpc_kit.slurm.inherited import clean_environ
+    from hpc_kit.check import external_checkers
+    from hpc_kit.check.batch_script import read_script
+    from hpc_kit.check.rules import RULES, Subject, check
+    from hpc_kit.runs.access import version_of
+    from hpc_kit.slurm.client import run
+    from hpc_kit.slurm.command_environment import clean_environ
     from hpc_kit.slurm.input_variables import without_overrides
-    from hpc_kit.slurm.runner import run
-    from hpc_kit.submit.access import version_of
 
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
     version = version_of(cluster, os.environ)
@@ -122,7 +122,7 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
         not_checked[subject] = reason
     # As submit asks: the variables that a job's script overrules do not reach sbatch.
     environ = without_overrides(clean_environ(os.environ), text)[0] if job else os.environ
-    for outcome in checkers.ask_all(script, run, environ, real_slurm=not embedded):
+    for outcome in external_checkers.ask_all(script, run, environ, real_slurm=not embedded):
         found += outcome.findings
         if outcome.skipped:
             not_checked[outcome.name] = outcome.skipped

@@ -19,9 +19,10 @@ def command(in_job: bool, timeout: float | None) -> None:
     """
     if not in_job:
         raise HpcKitError("doctor looks at the ranks of a step", remedy="srun hpc-kit doctor --in-job")
-    from hpc_kit.runtime import devices, notice, report, resolve, sameness, session
+    from hpc_kit.runtime import devices, notice, report, resolve, session
+    from hpc_kit.runtime.rendezvous import node_comparison
 
     notice.quiet_torch()
-    os.environ[sameness.SAME] = "0"  # what differs is what the table is to show
+    os.environ[node_comparison.SAME] = "0"  # what differs is what the table is to show
     with session.met(resolve(os.environ), timeout) as meeting:
         report.at_start(meeting, devices.choose("auto", meeting.world), wanted=True)

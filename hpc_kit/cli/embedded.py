@@ -7,8 +7,8 @@ import os
 import click
 
 from hpc_kit.errors import SpecError, page
-from hpc_kit.spec import places
-from hpc_kit.spec.files import load_cluster
+from hpc_kit.spec import search_path
+from hpc_kit.spec.load import load_cluster
 
 CLUSTER = click.option("--cluster", default="local", show_default=True, help="Cluster file with slurm = 'embedded'.")
 
@@ -44,11 +44,11 @@ def path(cluster: str) -> None:
 
 
 def _environ(name: str) -> dict[str, str]:
-    cluster = load_cluster(name, root=places.current_folder())
+    cluster = load_cluster(name, root=search_path.current_folder())
     if cluster.slurm != "embedded":
         raise SpecError(
             f"cluster {name} is not the embedded one", found=f"slurm = '{cluster.slurm}'", remedy="--cluster local"
         )
-    from hpc_kit.submit.access import embedded_environ
+    from hpc_kit.runs.access import embedded_environ
 
     return embedded_environ(cluster, os.environ)

@@ -11,7 +11,7 @@ import click
 from hpc_kit.cli.session import line
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import write_whole
-from hpc_kit.spec import documents, places
+from hpc_kit.spec import search_path, toml_documents
 
 MAKEFILE = """\
 # Submit, look at and follow the jobs of this project. `make help` lists the targets.
@@ -48,7 +48,7 @@ def command(folder: Path, jobs: tuple[str, ...]) -> None:
 
     From then on the project's own files come before the shipped ones. A file that is there is left as it is.
     """
-    shipped = places.shipped("jobs").parent
+    shipped = search_path.shipped("jobs").parent
     wanted = [path.relative_to(shipped) for path in (_some(jobs) if jobs else _all())]
     texts = {path: (shipped / path).read_bytes() for path in [*wanted, *_clusters()]} | {
         Path("Makefile"): MAKEFILE.encode()
@@ -56,19 +56,19 @@ def command(folder: Path, jobs: tuple[str, ...]) -> None:
     for path, content in texts.items():
         _write(folder / path, content)
     name = jobs[0] if jobs else "ddp_4node"
-    inside = "" if folder.resolve() == places.current_folder() else f"cd {folder} && "
+    inside = "" if folder.resolve() == search_path.current_folder() else f"cd {folder} && "
     line("next", f"{inside}make submit JOB={name}")
 
 
 def _all() -> Iterator[Path]:
-    jobs, templates = places.shipped("jobs"), places.shipped("templates")
+    jobs, templates = search_path.shipped("jobs"), search_path.shipped("templates")
     for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "*.j2")):
         yield from sorted(folder.glob(pattern))
 
 
 def _clusters() -> list[Path]:
     """Cluster files, and the schemas by which an editor knows both kinds of files."""
-    jobs, env = places.shipped("jobs"), places.shipped("env")
+    jobs, env = search_path.shipped("jobs"), search_path.shipped("env")
     found = [*jobs.glob("*.schema.json"), *sorted(env.glob("*.schema.json")), *sorted(env.glob("*.toml"))]
     return [path.relative_to(path.parents[1]) for path in found]
 
@@ -84,7 +84,7 @@ def _some(jobs: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _files_of(job: str) -> Iterator[Path]:
-    shipped = places.shipped("jobs")
+    shipped = search_path.shipped("jobs")
     name, data = job, dict[str, object]()
     while name:
         path = shipped / f"{name}.toml"
@@ -95,10 +95,10 @@ def _files_of(job: str) -> Iterator[Path]:
                 remedy="one of these names",
             )
         yield path
-        own = documents.read(path, path.name).data
+        own = toml_documents.read(path, path.name).data
         name, data = str(own.get("extends", "")), {**own, **data}
-    templates = places.shipped("templates")
-    names = (f"base{places.TEMPLATE}", "_macros.j2", f"{data.get('template', 'ddp')}{places.TEMPLATE}")
+    templates = search_path.shipped("templates")
+    names = (f"base{search_path.TEMPLATE}", "_macros.j2", f"{data.get('template', 'ddp')}{search_path.TEMPLATE}")
     yield from (templates / name for name in names)
     words = data.get("command", [])
     for word in words if isinstance(words, list) else []:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpc_kit.cli import account
+from hpc_kit.cli import output as account
+from hpc_kit.cli.job_arguments import JobCommand, job_arguments, request_of
 from hpc_kit.cli.over_ssh import HOSTFILE, HOSTS, job_on
-from hpc_kit.cli.request import JobCommand, job_arguments, request_of
 from hpc_kit.cli.screen import Screen, unread
 from hpc_kit.cli.session import line
-from hpc_kit.spec import places
+from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpc_kit.launch.hosts import Host
-    from hpc_kit.launch.session import Ending, Session
     from hpc_kit.spec.resolve import Resolved
+    from hpc_kit.ssh.hosts import Host
+    from hpc_kit.ssh.launch import Ending, Session
 
 
 class Patience(click.FloatRange):
@@ -57,13 +57,13 @@ def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **
 
     The exit status is that of the rank which failed first; Ctrl-C asks all ranks to end, a second one kills them (130).
     """
-    from hpc_kit.launch.connect import need_fabric
-    from hpc_kit.launch.hosts import read_hosts
-    from hpc_kit.launch.session import Session
-    from hpc_kit.launch.shape import exported, interpreter
-    from hpc_kit.script.preflight import check_program
+    from hpc_kit.check.preflight import check_program
+    from hpc_kit.ssh.hosts import read_hosts
+    from hpc_kit.ssh.launch import Session
+    from hpc_kit.ssh.rank_placement import exported, interpreter
+    from hpc_kit.ssh.ssh_command import need_fabric
 
-    root = places.current_folder().absolute()
+    root = search_path.current_folder().absolute()
     named = read_hosts(hosts, hostfile)
     resolved = job_on(named, request_of(), root)
     check_program(resolved, root)
@@ -78,12 +78,12 @@ def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **
 
 
 def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host], values: Mapping[str, str]) -> int:
-    from hpc_kit.launch import record
-    from hpc_kit.launch.output import Output
-    from hpc_kit.launch.session import Work
-    from hpc_kit.launch.shape import ranks_on
-    from hpc_kit.script.over_ssh import agent_scripts
-    from hpc_kit.submit.staging import unwritable
+    from hpc_kit.ssh import record
+    from hpc_kit.ssh.launch import Work
+    from hpc_kit.ssh.output import Output
+    from hpc_kit.ssh.over_ssh import agent_scripts
+    from hpc_kit.ssh.rank_placement import ranks_on
+    from hpc_kit.submission.staging import unwritable
 
     names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
     notes = (*resolved.notes, *session.laid(ranks, resolved.job.launch.backend))
@@ -119,8 +119,8 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
 def _conclude(run: Path, ending: Ending) -> None:
     """How it ended, and where its files are."""
     from hpc_kit.run_files import RECORD
-    from hpc_kit.submit.failure import find_failure
-    from hpc_kit.submit.runs import of_folder
+    from hpc_kit.runs.first_failure import find_failure
+    from hpc_kit.runs.run_folders import of_folder
 
     known = of_folder(run)
     failure = find_failure(known, None) if ending.failure else None

@@ -8,12 +8,12 @@ import click
 
 from hpc_kit.cli.table import widths
 from hpc_kit.errors import HpcKitError
-from hpc_kit.spec import documents, places
+from hpc_kit.spec import search_path, toml_documents
 
-KINDS: tuple[tuple[places.Kind, str, str], ...] = (
+KINDS: tuple[tuple[search_path.Kind, str, str], ...] = (
     ("jobs", "jobs", ".toml"),
     ("env", "clusters", ".toml"),
-    ("templates", "templates", places.TEMPLATE),
+    ("templates", "templates", search_path.TEMPLATE),
 )
 
 
@@ -21,7 +21,7 @@ KINDS: tuple[tuple[places.Kind, str, str], ...] = (
 @click.option("--json", "as_json", is_flag=True, help="A JSON object.")
 def command(as_json: bool) -> None:
     """Jobs, clusters and templates that can be named: the project's own first, then those that are shipped."""
-    root = places.current_folder()
+    root = search_path.current_folder()
     found = {title: _entries(kind, suffix, root) for kind, title, suffix in KINDS}
     if as_json:
         import json
@@ -37,11 +37,11 @@ def command(as_json: bool) -> None:
             click.echo(text.rstrip())
 
 
-def _entries(kind: places.Kind, suffix: str, root: Path) -> list[dict[str, str]]:
+def _entries(kind: search_path.Kind, suffix: str, root: Path) -> list[dict[str, str]]:
     entries = []
-    for name in places.names(kind, root, suffix):
-        path = places.find(kind, name, root, suffix=suffix)
-        shown = places.shown(path, root)
+    for name in search_path.names(kind, root, suffix):
+        path = search_path.find(kind, name, root, suffix=suffix)
+        shown = search_path.shown(path, root)
         if name != "base":
             entries.append({"name": name, "description": _description(path, shown, suffix), "file": shown})
     return entries
@@ -52,6 +52,6 @@ def _description(path: Path, shown: str, suffix: str) -> str:
     if suffix != ".toml":
         return path.read_text(encoding="utf-8").partition("#}")[0].removeprefix("{#").strip()
     try:
-        return str(documents.read(path, shown).data.get("description", ""))
+        return str(toml_documents.read(path, shown).data.get("description", ""))
     except HpcKitError as error:
         return error.what

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli import account
+from hpc_kit.cli import output
 from hpc_kit.cli.session import CLUSTER, RUNS, Here, here, line
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 
 if TYPE_CHECKING:
-    from hpc_kit.slurm.status import JobStatus
-    from hpc_kit.submit.access import Access
-    from hpc_kit.submit.runs import Run
+    from hpc_kit.runs.access import Access
+    from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.job_status import JobStatus
 
 JSON_BYTES = 16 << 20
 """So much of each log stands in the document of --json."""
@@ -48,7 +48,7 @@ def command(
     _check(run, rank, every=every, batch=batch)
     access = _access(run, place, follow=follow)
     if follow and access is not None:
-        return account.follow(run, access, ranks=None if every else (rank or 0,), as_json=as_json)
+        return output.follow(run, access, ranks=None if every else (rank or 0,), as_json=as_json)
     elements = run.elements()
     ranks = [] if batch else run.ranks() if every else [rank or 0]
     if as_json:
@@ -61,7 +61,7 @@ def command(
         if rank is None and not log.exists() and each.end() is not None and not each.is_launch:
             log = each.batch_log  # it has ended before any rank: what its script said is all there is
         if elements:
-            line(each.job_id, account.shown(each.folder))
+            line(each.job_id, output.shown(each.folder))
         if every:
             _print_all(each)
         elif log.exists() or not elements:
@@ -78,9 +78,9 @@ def run_of(place: Here, word: str | None) -> Run:
     Raises:
         UnknownJob: There is none.
     """
-    from hpc_kit.submit.listing import Wanted
-    from hpc_kit.submit.runs import Runs
-    from hpc_kit.submit.whose import is_of
+    from hpc_kit.runs.cluster_match import is_of
+    from hpc_kit.runs.run_folders import Runs
+    from hpc_kit.runs.status import Wanted
 
     known = Runs(place.runs)
     if word is not None:
@@ -88,7 +88,7 @@ def run_of(place: Here, word: str | None) -> Run:
         return named[0] if named else known.need(word, lambda run: is_of(run, place.cluster.name, place.access))
     recent = known.recent(1)
     if not recent:
-        where = account.shown(place.runs)
+        where = output.shown(place.runs)
         if known.unreadable:
             raise UnknownJob(f"cannot read {where}", found=known.unreadable, remedy="the right to read it, or --runs")
         raise UnknownJob(f"no runs in {where}", remedy="hpc-kit submit ddp_4node")
@@ -107,7 +107,7 @@ def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
 
 def _access(run: Run, place: Here, *, follow: bool) -> Access | None:
     """The Slurm to ask of a run; None: it is of another one, where this one has somebody else's job of that id."""
-    from hpc_kit.submit.whose import access_for, elsewhere, is_of, typed_name
+    from hpc_kit.runs.cluster_match import access_for, elsewhere, is_of, typed_name
 
     known = run.known
     if known is None or is_of(run, place.cluster.name, place.access):
@@ -123,11 +123,11 @@ def _statuses(jobs: list[Run], access: Access | None) -> list[JobStatus | None]:
     """What Slurm says of them; without a controller, their own files have to do."""
     if access is None:
         return [None] * len(jobs)
-    from hpc_kit.submit import launched
+    from hpc_kit.runs import launched
 
     if jobs[0].is_launch:
         return [launched.status_of(job) for job in jobs]
-    from hpc_kit.slurm.status import whole
+    from hpc_kit.slurm.job_status import whole
 
     try:
         told = access.query(job.job_id for job in jobs)
@@ -147,7 +147,7 @@ def _print(log: Path) -> None:
                 last = text
     except OSError as error:
         raise UnknownJob(
-            f"there is no {account.shown(log)}",
+            f"there is no {output.shown(log)}",
             found=error.strerror,
             remedy="the job may not have started yet: hpc-kit status; --batch shows what its script said",
         ) from error
@@ -157,7 +157,7 @@ def _print(log: Path) -> None:
 
 def _print_all(run: Run) -> None:
     """Rank by rank: the ranks' own logs keep no common clock to sort by."""
-    from hpc_kit.submit.tail import Tail
+    from hpc_kit.runs.tail import Tail
 
     for rank in run.ranks():
         for text in Tail(run.rank_log(rank)).read(end=True):
@@ -166,33 +166,33 @@ def _print_all(run: Run) -> None:
 
 def _print_end(run: Run, elements: list[Run], access: Access | None, place: Here) -> None:
     """How the job ended, or how to go on with one that has not."""
-    from hpc_kit.submit.outcome import ends_of
-    from hpc_kit.submit.whose import own_name
+    from hpc_kit.runs.cluster_match import own_name
+    from hpc_kit.runs.outcome import ends_of
 
     jobs = elements or [run]
     statuses = _statuses(jobs, access)
     if any(status is not None and not status.state.finished for status in statuses):
-        account.next_steps(run.job_id, going=True)
+        output.next_steps(run.job_id, going=True)
         return
     outcomes = ends_of(zip(jobs, statuses, strict=True))
     if access is None and run.known is not None and not all(each.state.finished for each in outcomes):
         click.echo(f"\njob {run.job_id} was submitted to cluster {own_name(run.known, place.access)}, not asked here")
-        account.next_steps(run.job_id, going=True)
+        output.next_steps(run.job_id, going=True)
         return
     click.echo()
     if elements:
-        account.conclude_array(run, outcomes)
+        output.conclude_array(run, outcomes)
     else:
-        account.conclude(outcomes[0])
+        output.conclude(outcomes[0])
 
 
 def _entry(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:
     """How it stands or ended, and where each log is with what is in it."""
-    from hpc_kit.submit.outcome import end_of
+    from hpc_kit.runs.outcome import end_of
 
     told: dict[str, object] = {"job_id": run.job_id, "name": run.name, "state": str(status.state) if status else None}
     if status is None or status.state.finished:
-        told |= account.outcome_entry(end_of(run, status))
+        told |= output.outcome_entry(end_of(run, status))
     logs = {str(rank): _log_entry(run.rank_log(rank)) for rank in ranks}
     return {**told, "batch": None if run.is_launch else _log_entry(run.batch_log), "ranks": logs}
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from hpc_kit.cli.request import Request
-from hpc_kit.cli.request import again as again_words
-from hpc_kit.cli.request import loaded as loaded_job
+from hpc_kit.cli.job_arguments import Request
+from hpc_kit.cli.job_arguments import again as again_words
+from hpc_kit.cli.job_arguments import loaded as loaded_job
 from hpc_kit.errors import SpecError
-from hpc_kit.spec.choose import Choice, cluster_of_hosts
+from hpc_kit.spec.default_cluster import Choice, cluster_of_hosts
 from hpc_kit.spec.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
-    from hpc_kit.launch.hosts import Host
+    from hpc_kit.ssh.hosts import Host
 
 HOSTS = click.option(
     "--hosts",
@@ -42,8 +42,8 @@ def shell_script(request: Request, hosts: Sequence[Host], root: Path, *, standal
         root: The user's project.
         standalone: Need no hpc_kit on the hosts.
     """
-    from hpc_kit.launch.shape import ranks_on
-    from hpc_kit.script.over_ssh import launch_script
+    from hpc_kit.ssh.over_ssh import launch_script
+    from hpc_kit.ssh.rank_placement import ranks_on
 
     written = ",".join(host.written for host in hosts)
     resolved = job_on(hosts, request, root, "--shell", *(("--hosts", written) if hosts else ()))
@@ -63,7 +63,7 @@ def job_on(hosts: Sequence[Host], request: Request, root: Path, *again: str) -> 
     Raises:
         SpecError: The request, or a file that it names, says something that cannot be.
     """
-    from hpc_kit.launch.shape import check_cluster, on_hosts
+    from hpc_kit.ssh.rank_placement import check_cluster, on_hosts
 
     choice = Choice(request.cluster, {}) if request.cluster else cluster_of_hosts(root, os.environ)
     if hosts and request.shape is not None and not request.shape.startswith(f"{len(hosts)}x"):

@@ -21,9 +21,9 @@ def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) 
     Raises:
         SpecError: No such cluster, or results that cannot be read.
     """
-    from hpc_kit.planner import measured
+    from hpc_kit.planner import calibration
     from hpc_kit.planner.target import measured_file
-    from hpc_kit.spec.choose import default_name
+    from hpc_kit.spec.default_cluster import default_name
 
     root = Path.cwd()
     name = cluster or default_name(root, os.environ)
@@ -31,12 +31,12 @@ def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) 
     path = measurement or measured_file(name, root)
     if comm is not None:
         gpus = profile.node.gpus or profile.node.cpus or 8
-        found = measured.read_comm(comm, gpus)
-        if found == measured.Measured():
+        found = calibration.read_comm(comm, gpus)
+        if found == calibration.Measured():
             raise SpecError(
                 f"{comm} says nothing of links", found="no all-reduce of two sizes", remedy="hpc-kit bench comm --json"
             )
-        measured.write(path, measured.merge(measured.read(path), found) if path.exists() else found)
+        calibration.write(path, calibration.merge(calibration.read(path), found) if path.exists() else found)
         click.echo(f"links of {name}: {path}")
         return 0
     return _submit(name, path, root)
@@ -49,10 +49,10 @@ def _profile(name: str, root: Path) -> Cluster:
         SpecError: There is none; of a machine that is known by name, how to make one.
     """
     from hpc_kit.planner import hardware
-    from hpc_kit.spec import files
+    from hpc_kit.spec import load
 
     try:
-        return files.load_cluster(name, root=root)
+        return load.load_cluster(name, root=root)
     except SpecError as error:
         if name not in hardware.machines():
             raise
@@ -67,12 +67,12 @@ def _profile(name: str, root: Path) -> Cluster:
 
 
 def _submit(cluster: str, path: Path, root: Path) -> int:
-    from hpc_kit.cli import account
-    from hpc_kit.spec import files
+    from hpc_kit.cli import output
+    from hpc_kit.spec import load
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import resolve
     from hpc_kit.spec.resources import Resources
-    from hpc_kit.submit import submission
+    from hpc_kit.submission import submit
 
     job = Job(
         name="plan_calibrate",
@@ -80,10 +80,10 @@ def _submit(cluster: str, path: Path, root: Path) -> int:
         command=("python", "-m", "hpc_kit.planner.measure", str(path)),
         resources=Resources(nodes=1, ntasks_per_node=1, gpus_per_task="1", time="00:10:00"),
     )
-    resolved = resolve(files.load(job, cluster, root=root), root=root)
-    submitted = submission.submit_resolved(resolved, root=root, command_line=sys.argv)
+    resolved = resolve(load.load(job, cluster, root=root), root=root)
+    submitted = submit.submit_resolved(resolved, root=root, command_line=sys.argv)
     click.echo(f"job     {submitted.job_id} measures one GPU; its numbers go to {path}")
     if resolved.cluster.slurm != "embedded":
-        account.next_steps(submitted.job_id, going=True)
+        output.next_steps(submitted.job_id, going=True)
         return 0
-    return account.follow(submitted.run, submitted.access)
+    return output.follow(submitted.run, submitted.access)

@@ -65,9 +65,9 @@ def plan(name: str | None, given: Options, program: tuple[str, ...]) -> int:
 
 
 def _job(name: str | None, root: Path) -> Job | None:
-    from hpc_kit.spec import files
+    from hpc_kit.spec import load
 
-    return None if name is None else files.load_job(name, root=root)
+    return None if name is None else load.load_job(name, root=root)
 
 
 def _task(job: Job | None, given: Options, root: Path) -> tuple[Task, Target]:
@@ -106,11 +106,11 @@ def _model(job: Job | None, own: Asked | None, given: Options) -> tuple[Model, i
     Raises:
         SpecError: Nobody says what is trained, or a job contradicts itself.
     """
-    from hpc_kit.planner import catalogue, jobmodel
+    from hpc_kit.planner import jobmodel, model_catalogue
 
     if given.model is not None:
-        model = catalogue.model(given.model)
-        length, note = catalogue.usual_length(model, given.model)
+        model = model_catalogue.model(given.model)
+        length, note = model_catalogue.usual_length(model, given.model)
         return model, length, [note] if note and given.seq_len is None else []
     if job is None or own is None:
         raise SpecError(
@@ -126,7 +126,7 @@ def _model(job: Job | None, own: Asked | None, given: Options) -> tuple[Model, i
 def _target(job: Job | None, given: Options, framework: str, root: Path) -> Target:
     """The machine; a job that says its ranks has them on a node."""
     from hpc_kit.planner.target import target
-    from hpc_kit.spec.choose import default_name
+    from hpc_kit.spec.default_cluster import default_name
 
     ranks = None
     if job is not None and not given.gpu:
@@ -159,7 +159,7 @@ def _machines() -> str:
 def _refusal(task: Task, answer: Answer, target: Target, given: Options, root: Path) -> AnswerNo:
     """The error where nothing fits."""
     from hpc_kit.planner.refuse import refuse
-    from hpc_kit.spec.choose import default_name
+    from hpc_kit.spec.default_cluster import default_name
 
     if not _is_unnamed(target, given):
         return refuse(task, answer, target.rates)

@@ -50,7 +50,7 @@ def write(answer: Answer, limit: float, named: Job | None, program: tuple[str, .
     Raises:
         SpecError: None of these can do any.
     """
-    from hpc_kit.cli.request import adhoc
+    from hpc_kit.cli.job_arguments import adhoc
     from hpc_kit.planner.jobfile import job
     from hpc_kit.planner.jobmodel import shipped
     from hpc_kit.spec.write import save_job

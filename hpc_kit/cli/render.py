@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from hpc_kit.cli.job_arguments import JobCommand, job_arguments, job_of, request_of
 from hpc_kit.cli.over_ssh import HOSTFILE, HOSTS, shell_script
-from hpc_kit.cli.request import JobCommand, job_arguments, job_of, request_of
 from hpc_kit.errors import SpecError
-from hpc_kit.spec import places
+from hpc_kit.spec import search_path
 
 
 @click.command("render", cls=JobCommand)
@@ -33,12 +33,12 @@ def command(
     from hpc_kit.script.context import log_folders
     from hpc_kit.script.render import render_resolved
 
-    root = places.current_folder()
+    root = search_path.current_folder()
     named = hosts is not None or hostfile is not None
     if named and not shell:
         raise SpecError("--hosts without --shell", found="sbatch gets its nodes of Slurm", remedy="render --shell")
     if shell:
-        from hpc_kit.launch.hosts import read_hosts
+        from hpc_kit.ssh.hosts import read_hosts
 
         resolved, text = shell_script(
             request_of(), read_hosts(hosts, hostfile) if named else (), root, standalone=standalone

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.account import shown
 from hpc_kit.cli.logs import run_of
+from hpc_kit.cli.output import shown
 from hpc_kit.cli.session import CLUSTER, RUNS, here
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError
 
 if TYPE_CHECKING:
     from hpc_kit.report.section import Section
-    from hpc_kit.slurm.status import JobStatus
-    from hpc_kit.submit.runs import Run
+    from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.job_status import JobStatus
 
 
 @click.command("report")
@@ -54,13 +54,13 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
 
 def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
     """What one word means: the section of a run, before those of the benches in its folder."""
-    from hpc_kit.bench.document import read
-    from hpc_kit.report import benches, training
-    from hpc_kit.submit.runs import of_folder
+    from hpc_kit.bench.results import read
+    from hpc_kit.report import bench_section, run_section
+    from hpc_kit.runs.run_folders import of_folder
 
     path = Path(word)
     if path.is_file():
-        return [benches.section(read(path), word, prefix)]
+        return [bench_section.section(read(path), word, prefix)]
     run, status = (of_folder(path.resolve()), None) if path.is_dir() else _known(word, cluster)
     found = sorted(run.folder.glob("bench_*.json"))
     is_run = run.known is not None or run.end() is not None or run.rank_log(0).is_file()
@@ -70,16 +70,16 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
             found="no record, no log of a rank, and no result of a bench in it",
             remedy="hpc-kit status tells the runs; a run folder is runs/<job_name>/<job_id>",
         )
-    sections = [training.section(run, status, prefix)] if is_run else []
+    sections = [run_section.section(run, status, prefix)] if is_run else []
     return sections + [
-        benches.section(read(file), str(file), f"{prefix}b{number}") for number, file in enumerate(found)
+        bench_section.section(read(file), str(file), f"{prefix}b{number}") for number, file in enumerate(found)
     ]
 
 
 def _known(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """A run by its id or name, and what Slurm says of it, where it can be asked."""
-    from hpc_kit.slurm.status import whole
-    from hpc_kit.submit.whose import access_for, is_of
+    from hpc_kit.runs.cluster_match import access_for, is_of
+    from hpc_kit.slurm.job_status import whole
 
     place = here(cluster)
     run = run_of(place, word)

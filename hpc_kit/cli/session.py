@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from hpc_kit.spec import places
-from hpc_kit.spec.choose import default_name
-from hpc_kit.spec.files import load_cluster
+from hpc_kit.spec import search_path
+from hpc_kit.spec.default_cluster import default_name
+from hpc_kit.spec.load import load_cluster
 
 if TYPE_CHECKING:
+    from hpc_kit.runs.access import Access
     from hpc_kit.spec.cluster import Cluster
-    from hpc_kit.submit.access import Access
 
 CLUSTER = click.option("--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine].")
 RUNS_META = "hpc_kit.runs"
@@ -49,9 +49,9 @@ def here(name: str | None, *, sure: bool = False) -> Here:
         SpecError: There is no such cluster file.
         SlurmUnavailable: Which cluster fits cannot be known, and has to be.
     """
-    from hpc_kit.submit.access import access_of
+    from hpc_kit.runs.access import access_of
 
-    root = places.current_folder()
+    root = search_path.current_folder()
     cluster = load_cluster(name or default_name(root, os.environ, sure=sure), root=root)
     return Here(cluster, access_of(cluster), root / (other_runs() or cluster.runs))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpc_kit.cli import account, table
+from hpc_kit.cli import output, table
 from hpc_kit.cli.session import CLUSTER, JSON, RUNS, here
 
 
@@ -20,8 +20,8 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 
     Exit status: 0 told, whatever the states; 1 a job is not known, or Slurm does not answer; 2 wrong use.
     """
-    from hpc_kit.submit.listing import Wanted, look
-    from hpc_kit.submit.runs import Runs
+    from hpc_kit.runs.run_folders import Runs
+    from hpc_kit.runs.status import Wanted, look
 
     place = here(cluster)
     known = Runs(place.runs)
@@ -32,7 +32,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
         click.echo(json.dumps([table.entry(each) for each in listing.lines], indent=2))
     elif not listing.lines:
         unread = f", which cannot be read: {known.unreadable}" if known.unreadable else ""
-        click.echo(f"no jobs: none in the queue, and none in {account.shown(place.runs)}{unread}")
+        click.echo(f"no jobs: none in the queue, and none in {output.shown(place.runs)}{unread}")
     for text in table.text_of(listing.lines) if not as_json else ():
         click.echo(text)
     if listing.unreachable is not None:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from hpc_kit.cli import account
-from hpc_kit.cli.request import JobCommand, Request, job_of, job_options, requests_of
+from hpc_kit.cli import output
+from hpc_kit.cli.job_arguments import JobCommand, Request, job_of, job_options, requests_of
 from hpc_kit.cli.session import RUNS_META, line
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.spec import places
-from hpc_kit.submit.chain import KINDS
+from hpc_kit.spec import search_path
+from hpc_kit.submission.chain import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.submit.submission import Submission
+    from hpc_kit.submission.submit import Submission
 
 RUNS_KEY = "cluster.runs="
 
@@ -63,9 +63,9 @@ def command(
 
     Followed to its end, the exit status is the job's own; Ctrl-C stops the following, not the job.
     """
-    from hpc_kit.script.preflight import check_program
+    from hpc_kit.check.preflight import check_program
 
-    root = places.current_folder()
+    root = search_path.current_folder()
     requests = requests_of(jobs)
     _check_together(requests, chain, alone=test_only or save is not None)
     resolved = [job_of(request, root, sure=True) for request in requests]
@@ -87,29 +87,29 @@ def command(
             _send(requests, resolved, root, chain, sent, standalone=standalone)
         if not (embedded if wait is None else wait):
             for new in sent:
-                account.next_steps(new.job_id, going=True)
+                output.next_steps(new.job_id, going=True)
             return 0
         return _follow(sent)
     except KeyboardInterrupt as interrupt:
         if ids := _ids(sent, interrupt):
-            account.interrupted(ids)
+            output.interrupted(ids)
         raise
 
 
 def _follow(sent: list[Submission]) -> int:
     """Show the jobs to the end of the last; the status of the first that failed."""
-    from hpc_kit.submit.runs import of_folder
+    from hpc_kit.runs.run_folders import of_folder
 
     ids = [each.job_id for each in sent]
     statuses = [
-        account.follow(of_folder(each.run), each.access, others=ids[number:]) for number, each in enumerate(sent, 1)
+        output.follow(of_folder(each.run), each.access, others=ids[number:]) for number, each in enumerate(sent, 1)
     ]
     return next((status for status in statuses if status), 0)
 
 
 def _ids(sent: list[Submission], interrupt: KeyboardInterrupt) -> list[str]:
     """The jobs that are in the queue; of the last, Ctrl-C may have kept the news from being told."""
-    from hpc_kit.submit.handover import SubmitInterrupted
+    from hpc_kit.submission.sbatch import SubmitInterrupted
 
     last = [interrupt.job_id] if isinstance(interrupt, SubmitInterrupted) else []
     return list(dict.fromkeys([*(each.job_id for each in sent), *last]))
@@ -135,8 +135,8 @@ def _send(
 ) -> None:
     """Submit the jobs in order, each into `sent` as soon as it is taken; where one is refused, those are named."""
     from hpc_kit.script.render import render_resolved
-    from hpc_kit.submit import submission
-    from hpc_kit.submit.chain import dependency
+    from hpc_kit.submission import submit
+    from hpc_kit.submission.chain import dependency
 
     for number, (request, job) in enumerate(zip(requests, resolved, strict=True)):
         after = ""
@@ -147,7 +147,7 @@ def _send(
         text = render_resolved(job, standalone=standalone, root=root)
         tell = partial(_tell_job, sent=sent, job=job, after=after)
         try:
-            submission.send(job, text, root=root, command_line=sys.argv, taken=tell)
+            submit.send(job, text, root=root, command_line=sys.argv, taken=tell)
         except HpcKitError:
             for earlier in sent[:number]:
                 line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
@@ -161,7 +161,7 @@ def _tell_job(new: Submission, sent: list[Submission], job: Resolved, after: str
         line("note", note)
     if new.found_again:
         line("note", f"job {new.job_id} was taken when its answer was lost: it is not submitted a second time")
-    line("job", f"{new.job_id} {describe(job)}{after}", right=account.shown(new.run))
+    line("job", f"{new.job_id} {describe(job)}{after}", right=output.shown(new.run))
 
 
 @contextmanager
@@ -184,8 +184,8 @@ def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bo
     """When the job would start, as a sentence or as JSON."""
     import datetime as dt
 
-    from hpc_kit.slurm.outlook import clock
-    from hpc_kit.submit.trial import would_start
+    from hpc_kit.slurm.start_forecast import clock
+    from hpc_kit.submission.trial import would_start
 
     found = would_start(resolved, root=root, standalone=standalone)
     if as_json:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm.job_id import base_id, element
+from hpc_kit.slurm.job_ids import base_id, element
+from hpc_kit.slurm.option_values import fold_indices
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.values import fold_indices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpc_kit.submit.listing import Line
+    from hpc_kit.runs.status import Line
 
 
 class Row(NamedTuple):

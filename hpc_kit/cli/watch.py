@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli import table
-from hpc_kit.cli.account import INTERRUPTED
+from hpc_kit.cli.output import INTERRUPTED
 from hpc_kit.cli.session import CLUSTER, RUNS, here
-from hpc_kit.slurm.outlook import duration
+from hpc_kit.slurm.start_forecast import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.text import Text
 
-    from hpc_kit.submit.watching import Change, Look
+    from hpc_kit.runs.watching import Change, Look
 
 EMBEDDED_INTERVAL = 1.0
 
@@ -42,7 +42,7 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
 
     Exit status: 0 all ended well; 1 one did not, or is not known; 2 wrong use; 130 Ctrl-C.
     """
-    from hpc_kit.submit.watching import watch
+    from hpc_kit.runs.watching import watch
 
     place = here(cluster)
     if interval is None:

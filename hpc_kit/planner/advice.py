@@ -10,9 +10,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.machine import GIB, Machine
 from hpc_kit.planner.memory import peak_memory
-from hpc_kit.planner.run import Run
 from hpc_kit.planner.search import Plan, Task
 
 FAST = 12.5e9

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from hpc_kit.errors import SpecError, page
 from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.layout import Run, stages
 from hpc_kit.planner.memory import Memory, peak_memory, stage_memory
 from hpc_kit.planner.rows import Case
-from hpc_kit.planner.run import Run, stages
-from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.step_time import step_time
 from hpc_kit.planner.unsaid import fits, rates_of
 
 COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")

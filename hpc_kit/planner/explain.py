@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hpc_kit.planner import links
+from hpc_kit.planner import communication_time
 from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.machine import GIB, Group
 from hpc_kit.planner.memory import in_flight
 from hpc_kit.planner.report import link
-from hpc_kit.planner.run import Run
 from hpc_kit.planner.search import Plan
-from hpc_kit.planner.steps import EDGE
+from hpc_kit.planner.step_time import EDGE
 
 
 def explain(plan: Plan, rates: Rates) -> list[tuple[str, str, str]]:
@@ -65,7 +65,8 @@ def _compute(run: Run, rates: Rates) -> str:
 
 
 def _over(run: Run, rates: Rates, group: Group) -> str:
-    return f"W = {links.bus(run.machine, rates, group) / 1e9:.0f} GB/s over {group.ranks} ranks ({link(group)})"
+    bandwidth = communication_time.bus(run.machine, rates, group) / 1e9
+    return f"W = {bandwidth:.0f} GB/s over {group.ranks} ranks ({link(group)})"
 
 
 def memory_terms(plan: Plan, rates: Rates) -> dict[str, str]:

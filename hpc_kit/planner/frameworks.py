@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from hpc_kit.planner.run import Run
+from hpc_kit.planner.layout import Run
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Sequences of one forward pass that are tried."""

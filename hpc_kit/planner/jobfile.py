@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import structs
 
 from hpc_kit.errors import UnitError
-from hpc_kit.planner import catalogue
+from hpc_kit.planner import model_catalogue
 from hpc_kit.planner.jobmodel import PLAN_FLASH, PLAN_FRAMEWORK, PLAN_MODEL, PLAN_PRECISION, asked, shipped
-from hpc_kit.planner.run import Run
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.search import Plan, shown
 from hpc_kit.slurm.units import UNLIMITED, format_time, parse_time
 from hpc_kit.spec import shape
@@ -98,7 +98,7 @@ def _layout(run: Run) -> Layout:
 
 def _variables(run: Run) -> dict[str, Value]:
     return {
-        PLAN_MODEL: catalogue.text(run.model),
+        PLAN_MODEL: model_catalogue.text(run.model),
         "PLAN_MICRO_BATCH": run.micro_batch,
         "PLAN_GRAD_ACCUM": run.micro_batches,
         "PLAN_GLOBAL_BATCH": run.global_batch,

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import catalogue
+from hpc_kit.planner import model_catalogue
 from hpc_kit.planner.cells import FLAGS, PRECISION, plain
 from hpc_kit.planner.model import Model
 from hpc_kit.planner.target import SPELLINGS
@@ -126,7 +126,7 @@ def check(found: Asked, job: Job) -> None:
 def _planned(job: Job) -> Model:
     text = str(job.env[PLAN_MODEL])
     try:
-        return catalogue.model(text)
+        return model_catalogue.model(text)
     except SpecError as error:
         raise SpecError(
             f"{PLAN_MODEL} of job {job.name}: {error.what}",

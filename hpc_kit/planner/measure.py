@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.planner.measured import Measured, merge, read, write
+from hpc_kit.planner.calibration import Measured, merge, read, write
 
 if TYPE_CHECKING:
     import torch

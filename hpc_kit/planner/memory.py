@@ -11,9 +11,9 @@ import math
 from msgspec import Struct, structs
 
 from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.layout import Run, Stage, stages
 from hpc_kit.planner.machine import GIB
 from hpc_kit.planner.model import Model
-from hpc_kit.planner.run import Run, Stage, stages
 
 STALLED = 512
 """GPUs from which the pipelines of the measured sweep stand still a second a micro-batch: no host is ahead there."""

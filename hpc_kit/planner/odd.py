@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner.frameworks import FRAMEWORKS, interleaves, lacks, zero_stages
-from hpc_kit.planner.run import Run
+from hpc_kit.planner.layout import Run
 
 TABLES = 2
 """Input and output table, each of which may have a chunk's place of a layer."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from hpc_kit.planner.run import Run
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.search import Plan
-from hpc_kit.spec import files, places
+from hpc_kit.spec import load, search_path
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.stated import Option, stated
 from hpc_kit.spec.taken import splits
@@ -43,7 +43,7 @@ def first(plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bo
         own: A job that is asked first, where it starts one of their programs on nodes of one kind.
         only: The job that is asked, whatever it starts; no other is.
     """
-    shipped = {name: files.load_job(name, root=root) for name in BASES}
+    shipped = {name: load.load_job(name, root=root) for name in BASES}
     bases = {own.name: own} if own is not None else {}
     if not only:
         ours = {base.command[1] for base in shipped.values()}
@@ -70,7 +70,7 @@ def steps(base: Job, root: Path) -> int | None:
 def options(base: Job, root: Path) -> Mapping[str, Option]:
     """What the program of a job says of its options."""
     own = stated(base.command, root)
-    return own.options or stated(base.command, places.shipped("jobs").parent).options
+    return own.options or stated(base.command, search_path.shipped("jobs").parent).options
 
 
 def said(run: Run, known: Mapping[str, Option]) -> tuple[str, ...] | None:

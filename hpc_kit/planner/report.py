@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.machine import GIB, Group
-from hpc_kit.planner.run import Run
 from hpc_kit.planner.search import Plan
-from hpc_kit.planner.steps import StepTime
+from hpc_kit.planner.step_time import StepTime
 
 CHECKPOINT_BYTES = 14
 """Bytes a parameter in a checkpoint to go on from: 16-bit weights, fp32 weights, two moments."""

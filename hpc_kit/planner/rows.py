@@ -15,10 +15,10 @@ from hpc_kit.planner import hardware
 from hpc_kit.planner.arch import arch
 from hpc_kit.planner.cells import Cells
 from hpc_kit.planner.inside import joined
+from hpc_kit.planner.layout import Recompute, Run
 from hpc_kit.planner.machine import GIB, Machine
 from hpc_kit.planner.model import Model
 from hpc_kit.planner.odd import odd, refuse
-from hpc_kit.planner.run import Recompute, Run
 from hpc_kit.planner.unsaid import completed
 
 PADS_VOCABULARY = frozenset({"megatron", "megatron-deepspeed", "nemo"})

@@ -8,14 +8,14 @@ from itertools import product
 from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
+from hpc_kit.planner.compute_time import Work, layer
 from hpc_kit.planner.constants import Rates
 from hpc_kit.planner.frameworks import MICRO_BATCHES, chunks, lacks, zero_stages
-from hpc_kit.planner.layer import Work, layer
+from hpc_kit.planner.layout import Recompute, Run
 from hpc_kit.planner.machine import GIB, Machine
 from hpc_kit.planner.memory import Memory, peak_memory
 from hpc_kit.planner.model import Model
-from hpc_kit.planner.run import Recompute, Run
-from hpc_kit.planner.steps import StepTime, step_time
+from hpc_kit.planner.step_time import StepTime, step_time
 
 SHARD = 2048
 """Context parallelism is tried as long as a rank keeps this many tokens of a sequence."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_kit.planner.constants import table
-from hpc_kit.planner.run import Run
+from hpc_kit.planner.layout import Run
 
 CALIBRATED = frozenset({"a100", "h100"})
 SHARDED = 128

@@ -7,11 +7,11 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import hardware, measured
+from hpc_kit.planner import calibration, hardware
 from hpc_kit.planner.cells import FRAMEWORK, plain
 from hpc_kit.planner.constants import Rates, builtin
 from hpc_kit.planner.machine import Machine
-from hpc_kit.spec import files, places
+from hpc_kit.spec import load, search_path
 from hpc_kit.spec.cluster import Cluster
 
 SPELLINGS = {plain(word): name for name, others in FRAMEWORK.items() for word in (name, *others)}
@@ -82,16 +82,16 @@ def target(
     rates = builtin(framework, machine.gpu.generation, machine.fabric)
     path = measurement or measured_file(cluster, root)
     if measurement is not None or path.exists():
-        found = measured.read(path)
-        own = measured.of_card(found, machine.gpu)
-        machine, rates = measured.apply(own, machine, rates)
+        found = calibration.read(path)
+        own = calibration.of_card(found, machine.gpu)
+        machine, rates = calibration.apply(own, machine, rates)
         links = "" if own == found else f", the links alone: its GPU is {found.gpu}, not {machine.gpu.name}"
-        notes = (*notes, f"measured numbers from {places.shown(path, root)}{links}")
+        notes = (*notes, f"measured numbers from {search_path.shown(path, root)}{links}")
     return Target(machine, rates, notes)
 
 
 def _machine(cluster: str, root: Path, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
-    known = places.names("env", root, ".toml")
+    known = search_path.names("env", root, ".toml")
     if cluster in hardware.machines() and cluster not in known:
         machine = hardware.machine(cluster)
         if gpu:
@@ -99,7 +99,7 @@ def _machine(cluster: str, root: Path, gpu: str | None, per_node: int | None) ->
         notes = [f"{cluster}: built-in figures", *_likened(gpu)]
         return structs.replace(machine, gpus_per_node=per_node or machine.gpus_per_node), tuple(notes)
     try:
-        profile = files.load_cluster(cluster, root=root)
+        profile = load.load_cluster(cluster, root=root)
     except SpecError as error:
         raise SpecError(
             error.what, found=error.found, remedy=f"{error.remedy};\nor a machine: {', '.join(hardware.machines())}"

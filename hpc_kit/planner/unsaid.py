@@ -10,9 +10,9 @@ from hpc_kit.planner import hardware
 from hpc_kit.planner.cells import Cells
 from hpc_kit.planner.constants import Rates, builtin
 from hpc_kit.planner.frameworks import CHUNKS, MICRO_BATCHES, interleaves
+from hpc_kit.planner.layout import Recompute, Run
 from hpc_kit.planner.memory import peak_memory
-from hpc_kit.planner.run import Recompute, Run
-from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.step_time import step_time
 
 BUBBLE = 0.1
 """Share of the ideal time below which more virtual stages are not taken for granted."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpc_kit.bench import draw
+from hpc_kit.bench import plots as draw
 from hpc_kit.bench.curves import curves
 from hpc_kit.errors import SpecError
 from hpc_kit.report.section import Picture
 
 if TYPE_CHECKING:
     from hpc_kit.bench.curves import Measured
-    from hpc_kit.bench.document import Plot
+    from hpc_kit.bench.results import Plot
 
 
 def pictures(measured: Measured, plots: Sequence[Plot], prefix: str) -> tuple[list[Picture], list[str]]:

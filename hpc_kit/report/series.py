@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpc_kit.bench.document import Column, Plot, Row, Spread
+from hpc_kit.bench.results import Column, Plot, Row, Spread
 from hpc_kit.run_files import STEPS
 
 COLUMNS = {

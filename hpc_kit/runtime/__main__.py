@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
-from hpc_kit.runtime import failure, notice, on_demand, program, session, settle
-from hpc_kit.runtime.exports import for_command, of_world
-from hpc_kit.runtime.launchers import handed_on
+from hpc_kit.runtime import first_failure, notice, on_demand, program, session, shutdown
+from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
-from hpc_kit.runtime.rendezvous import LAUNCHERS_WITH_STORE
+from hpc_kit.runtime.rendezvous.meeting import LAUNCHERS_WITH_STORE
 from hpc_kit.runtime.report import REPORT
+from hpc_kit.runtime.torch_environment import for_command, of_world
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,17 +39,17 @@ def main(words: list[str]) -> None:
     rank = None
     try:
         what = program.Program.read(_options(words))
-        world = failure.resolved(os.environ)
+        world = first_failure.resolved(os.environ)
         rank = world.rank
         _write_own_log(world)
         notice.quiet_torch()
         _run(what, world)
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         if rank is not None:
-            failure.claim(error, rank)
-        if failure.exit_code(error):
-            _tell(error if rank is None else failure.as_told(error, rank))
-            failure.exit_now(failure.exit_code(error))
+            first_failure.claim(error, rank)
+        if first_failure.exit_code(error):
+            _tell(error if rank is None else first_failure.as_told(error, rank))
+            first_failure.exit_now(first_failure.exit_code(error))
 
 
 def _options(words: list[str]) -> list[str]:
@@ -81,7 +81,7 @@ def _run(what: program.Program, world: World) -> None:
         exports = of_world(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
         taken = on_demand.of(exports, world)
-        exports |= handed_on.mark(exports | met_at, os.environ)
+        exports |= inherited_variables.mark(exports | met_at, os.environ)
         os.environ.update({name: value for name, value in exports.items() if name not in taken})
         with on_demand.offered(taken):
             _run_to_its_end(what)
@@ -94,11 +94,11 @@ def _run_to_its_end(what: program.Program) -> None:
     try:
         what.run()
     except SystemExit as stop:
-        if failure.exit_code(stop):
+        if first_failure.exit_code(stop):
             raise
     if "torch.distributed" in sys.modules:
-        settle.destroy_process_group()
-        settle.settle()  # the program may have destroyed it itself
+        shutdown.destroy_process_group()
+        shutdown.settle()  # the program may have destroyed it itself
 
 
 def _write_own_log(world: World) -> None:

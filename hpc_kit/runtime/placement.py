@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime import addresses
+from hpc_kit.runtime.rendezvous import network
 from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def of_this_process(rank: int, local_rank: int, host: str, device: torch.device,
         python=platform.python_version(),
         torch=torch.__version__,
         driver=None if device.type == "cpu" else driver(),
-        nccl=None if device.type != "cuda" or _is_told_to_nccl(os.environ) else addresses.of_nccl(),
+        nccl=None if device.type != "cuda" or _is_told_to_nccl(os.environ) else network.of_nccl(),
     )
 
 

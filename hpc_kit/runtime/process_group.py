@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime import devices, failure, layout, on_demand, session, settle
+from hpc_kit.runtime import devices, first_failure, on_demand, session, shutdown
+from hpc_kit.runtime import mesh as layout
 from hpc_kit.runtime import report as reports
-from hpc_kit.runtime.mpi import registration
+from hpc_kit.runtime.mpi import backend as registration
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-    from hpc_kit.runtime.rendezvous import Meeting
+    from hpc_kit.runtime.rendezvous.meeting import Meeting
 
 BACKEND, TIMEOUT = "HPC_KIT_BACKEND", "HPC_KIT_TIMEOUT"
 """Environment variables: what `backend` and `timeout` are when a program does not say."""
@@ -89,10 +90,10 @@ def distributed(
     """
     seconds = seconds_of(timeout, os.environ)
     with ExitStack() as stack:
-        stack.enter_context(failure.fast_exit())
+        stack.enter_context(first_failure.fast_exit())
         outer = session.current()
-        world = outer.world if outer else failure.resolved(os.environ)
-        stack.enter_context(failure.claimed(world.rank))
+        world = outer.world if outer else first_failure.resolved(os.environ)
+        stack.enter_context(first_failure.claimed(world.rank))
         meeting = outer or stack.enter_context(session.met(world, seconds))
         wanted = reports.asked(report, os.environ)
         asked = backend or os.environ.get(BACKEND) or "auto"
@@ -142,9 +143,9 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted:
         yield group
     except BaseException:
         # Whoever catches this ends the process later, with the group's threads still there.
-        atexit.register(settle.settle)
+        atexit.register(shutdown.settle)
         raise
-    settle.destroy_process_group()
+    shutdown.destroy_process_group()
 
 
 def _group(meeting: Meeting, backend: str, seconds: float | None) -> Group:

@@ -9,9 +9,10 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime import addresses, placement, roster
-from hpc_kit.runtime.sameness import listed
-from hpc_kit.runtime.variables import cpus_per_task
+from hpc_kit.runtime import placement
+from hpc_kit.runtime.launchers.variables import cpus_per_task
+from hpc_kit.runtime.rendezvous import network, sign_in
+from hpc_kit.runtime.rendezvous.node_comparison import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from hpc_kit.runtime.placement import Placement
-    from hpc_kit.runtime.rendezvous import Meeting
+    from hpc_kit.runtime.rendezvous.meeting import Meeting
 
 REPORT = "HPC_KIT_REPORT"
 """Environment variable: what `report` is when a program does not say; anything but 0 is yes."""
@@ -42,13 +43,13 @@ def at_start(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
         _warn_of_one_cpu(meeting, os.environ)
         return
     mine = placement.of_this_process(
-        world.rank, world.local_rank or 0, addresses.of_this_node(os.environ), device, meeting.interface
+        world.rank, world.local_rank or 0, network.of_this_node(os.environ), device, meeting.interface
     )
     store = meeting.part("placement")
     store.set(f"rank/{world.rank}", mine.to_json())
     if world.is_main:
         keys = [f"rank/{rank}" for rank in range(world.world_size)]
-        roster.wait_until(lambda: store.check(keys), time.monotonic() + _PATIENCE, world.world_size)
+        sign_in.wait_until(lambda: store.check(keys), time.monotonic() + _PATIENCE, world.world_size)
         everybody = [placement.Placement.from_json(data) for data in store.multi_get(keys)]
         shared = sharing(everybody)
         store.set("verdict", "shared" if shared else "fine")
@@ -61,7 +62,7 @@ def at_start(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
         return
     until = time.monotonic() + _PATIENCE
     if (
-        roster.wait_until(lambda: store.check(["verdict"]), until, world.world_size)
+        sign_in.wait_until(lambda: store.check(["verdict"]), until, world.world_size)
         and store.get("verdict") == b"shared"
     ):
         raise ContradictoryEnvironment("two ranks use one GPU: rank 0 tells which")

@@ -6,15 +6,16 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime import notice, on_demand, rendezvous
-from hpc_kit.runtime.exports import exported, for_libraries
-from hpc_kit.runtime.mpi import facts, registration
+from hpc_kit.runtime import notice, on_demand
+from hpc_kit.runtime.mpi import backend, facts
+from hpc_kit.runtime.rendezvous import meeting as rendezvous
+from hpc_kit.runtime.torch_environment import exported, for_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from hpc_kit.runtime.rendezvous import Meeting
+    from hpc_kit.runtime.rendezvous.meeting import Meeting
     from hpc_kit.runtime.world import World
 
 _current: list[Meeting] = []
@@ -44,7 +45,7 @@ def met(world: World, timeout: float | None, program: Path | None = None, *, off
     notice.warn(world)
     world = facts.asked(world, rendezvous.DEFAULT_TIMEOUT if timeout is None else timeout)
     meeting = rendezvous.meet(world, timeout=timeout, program=program)
-    registration.install(current, shown=world.launcher == "mpi")
+    backend.install(current, shown=world.launcher == "mpi")
     _current.append(meeting)
     try:
         variables = for_libraries(meeting, os.environ)

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
-from hpc_kit.runtime import exports, failure, notice, rendezvous
+from hpc_kit.runtime import first_failure, notice, torch_environment
 from hpc_kit.runtime.launchers import resolve, ssh
+from hpc_kit.runtime.launchers.variables import cpus_per_task
 from hpc_kit.runtime.process_group import seconds_of
-from hpc_kit.runtime.variables import cpus_per_task
+from hpc_kit.runtime.rendezvous import meeting as rendezvous
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    from hpc_kit.runtime.rendezvous import Meeting
+    from hpc_kit.runtime.rendezvous.meeting import Meeting
     from hpc_kit.runtime.world import World
 
 _ONE_NODE = {"1", "1:1"}
@@ -105,7 +106,7 @@ def _prepare(meeting: Meeting, options: Namespace) -> None:
         own_words = ["-m"] if options.module else []
         options.training_script_args = [*own_words, options.training_script, *options.training_script_args]
         options.training_script, options.module, options.no_python = "hpc_kit.runtime", True, False
-    os.environ.update(exports.for_gloo(meeting, os.environ))
+    os.environ.update(torch_environment.for_gloo(meeting, os.environ))
     # What torchrun would set itself, with a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     if "LOGLEVEL" not in os.environ:
@@ -149,9 +150,9 @@ def _told(error: ChildFailedError) -> int:
     if run is None:
         sys.stderr.write(f"hpc-kit: rank {rank} ended {_how(code)}\n")
         return code
-    claim_first_failure(Path(run), rank, failure.host(), code)
+    claim_first_failure(Path(run), rank, first_failure.host(), code)
     first = read_first_failure(Path(run))
-    if first is None or first.host != failure.host():
+    if first is None or first.host != first_failure.host():
         after = f" after rank {first.rank} on {first.host}" if first else ""
         sys.stderr.write(f"hpc-kit: rank {rank} ended {_how(code)}{after}\n")
         return code
@@ -167,4 +168,4 @@ def _how(code: int) -> str:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     if code:
-        failure.exit_now(code)
+        first_failure.exit_now(code)

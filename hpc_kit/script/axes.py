@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_kit.spec.degrees import node_of
 from hpc_kit.spec.layout import Axis
+from hpc_kit.spec.layout_checks import node_of
 from hpc_kit.spec.resolve import Resolved
 
 SHOWN = 4

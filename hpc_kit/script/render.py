@@ -16,10 +16,10 @@ from hpc_kit import run_files
 from hpc_kit.errors import SpecError, TemplateError, page
 from hpc_kit.script import quoting
 from hpc_kit.script.context import context
-from hpc_kit.spec import files, places
-from hpc_kit.spec.choose import default_cluster
-from hpc_kit.spec.documents import toml_value
+from hpc_kit.spec import load, search_path
+from hpc_kit.spec.default_cluster import default_cluster
 from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.toml_documents import toml_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment, FileSystemBytecodeCache
@@ -50,7 +50,7 @@ def render(
         SpecError: A file is missing or says something that cannot be.
         TemplateError: The template is missing or asks for a value that does not exist.
     """
-    root = Path(root or places.current_folder())
+    root = Path(root or search_path.current_folder())
     return render_resolved(resolved_of(job, cluster, set or {}, root), standalone=standalone, root=root)
 
 
@@ -78,7 +78,7 @@ def resolved_of(
     if cluster is None:
         choice = default_cluster(root, os.environ, sure=sure)
         cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
-    loaded = files.load(job, cluster, set=set, root=root)
+    loaded = load.load(job, cluster, set=set, root=root)
     again = _command_line(str(job), cluster, set) if isinstance(job, str | Path) else ()
     return resolve(loaded, root=root, again=again)
 
@@ -100,8 +100,8 @@ def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path)
         TemplateError: The template is missing or asks for a value that does not exist.
     """
     name = resolved.job.template
-    path = places.find("templates", name, root, suffix=places.TEMPLATE)
-    return fill(path, context(resolved, template=places.shown(path, root), standalone=standalone), root)
+    path = search_path.find("templates", name, root, suffix=search_path.TEMPLATE)
+    return fill(path, context(resolved, template=search_path.shown(path, root), standalone=standalone), root)
 
 
 def fill(path: Path, values: Mapping[str, object], root: Path) -> str:
@@ -111,7 +111,7 @@ def fill(path: Path, values: Mapping[str, object], root: Path) -> str:
         TemplateError: It asks for a value that does not exist, or is no template.
         SpecError: A value holds bytes that are no UTF-8.
     """
-    with _template_errors(path.name.removesuffix(places.TEMPLATE)):
+    with _template_errors(path.name.removesuffix(search_path.TEMPLATE)):
         text = _environment(root, path.parent).get_template(path.name).render(values)
     _check_text(text)
     return text
@@ -136,7 +136,7 @@ def _environment(root: Path, own: Path) -> Environment:
     from hpc_kit.script.filtered import Filtered
 
     environment = Filtered(
-        loader=FileSystemLoader((own, *places.folders("templates", root))),
+        loader=FileSystemLoader((own, *search_path.folders("templates", root))),
         undefined=StrictUndefined,
         bytecode_cache=_bytecode_cache(),
         trim_blocks=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.status import QUEUE_FIELDS, SACCT_FIELDS, SQUEUE_FIELDS
+from hpc_kit.slurm.job_status import QUEUE_FIELDS, SACCT_FIELDS, SQUEUE_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

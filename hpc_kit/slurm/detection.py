@@ -16,7 +16,7 @@ from hpc_kit.slurm.versions import Version, parse_version
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpc_kit.slurm.runner import Runner
+    from hpc_kit.slurm.client import Runner
 
 CACHE = "slurm-version.json"
 
@@ -47,7 +47,7 @@ def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> 
 
 
 def _ask(environ: Mapping[str, str], runner: Runner | None) -> str | None:
-    from hpc_kit.slurm.runner import run
+    from hpc_kit.slurm.client import run
 
     try:
         answer = (runner or run)(["sinfo", "--version"], timeout=PROBE_SECONDS, environ=environ)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.options import Options, parse_options
+from hpc_kit.slurm.getopt import Options, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

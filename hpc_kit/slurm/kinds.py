@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import DirectiveError, HpcKitError
-from hpc_kit.slurm import units, values
+from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.option_table import Option, Value
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _check_hosts(_: Option, value: str) -> None:
 
 
 def _check_instant(_: Option, value: str) -> None:
-    from hpc_kit.slurm.instants import parse_instant
+    from hpc_kit.slurm.datetimes import parse_instant
 
     parse_instant(value)
 
@@ -137,16 +137,16 @@ def _plain(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
 
 
 _CHECKS: dict[str, Callable[[Option, str], None]] = {
-    "array": _plain(values.parse_array),
-    "dependency": _plain(values.parse_dependency),
-    "distribution": _plain(values.parse_distribution),
-    "gpus": _plain(values.parse_gpus),
+    "array": _plain(option_values.parse_array),
+    "dependency": _plain(option_values.parse_dependency),
+    "distribution": _plain(option_values.parse_distribution),
+    "gpus": _plain(option_values.parse_gpus),
     "hostlist": _check_hosts,
     "instant": _check_instant,
-    "mail-type": _plain(values.parse_mail_types),
+    "mail-type": _plain(option_values.parse_mail_types),
     "memory": _plain(units.parse_memory),
-    "nodes": _plain(values.parse_nodes),
-    "open-mode": _plain(values.parse_open_mode),
-    "signal": _plain(values.parse_signal),
+    "nodes": _plain(option_values.parse_nodes),
+    "open-mode": _plain(option_values.parse_open_mode),
+    "signal": _plain(option_values.parse_signal),
     "time": _plain(units.parse_time),
 }

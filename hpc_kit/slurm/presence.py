@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpc_kit.slurm.runner import Runner
+    from hpc_kit.slurm.client import Runner
 
 PROBE_SECONDS = 5.0
 """Without a configuration Slurm asks DNS for one, and a broken DNS takes long to say no."""
@@ -33,7 +33,7 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
     if _program("sinfo", environ) is None:
         return "system"
     from hpc_kit.errors import SlurmUnavailable
-    from hpc_kit.slurm.runner import run
+    from hpc_kit.slurm.client import run
 
     try:
         answer = (runner or run)(["sinfo", "--noheader"], timeout=PROBE_SECONDS, environ=environ)

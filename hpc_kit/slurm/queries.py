@@ -6,6 +6,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.client import QUERY_SECONDS
+from hpc_kit.slurm.command_environment import plain_environ
 from hpc_kit.slurm.commands import (
     queue_argv,
     remedy_of,
@@ -13,16 +15,14 @@ from hpc_kit.slurm.commands import (
     scontrol_job_argv,
     squeue_argv,
 )
-from hpc_kit.slurm.inherited import plain_environ
-from hpc_kit.slurm.job_id import base_id
-from hpc_kit.slurm.runner import QUERY_SECONDS
+from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.job_status import JobStatus, parse_queue, parse_sacct, parse_scontrol_job, parse_squeue
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import JobStatus, parse_queue, parse_sacct, parse_scontrol_job, parse_squeue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from hpc_kit.slurm.runner import Completed, Runner
+    from hpc_kit.slurm.client import Completed, Runner
 
 MAX_NAMED = 10_000
 """So many ids, with their commas, stay below the kernel's limit for one argument."""

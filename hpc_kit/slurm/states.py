@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from hpc_kit.slurm.reasons import Reason, explain_reason
+from hpc_kit.slurm.pending_reasons import Reason, explain_reason
 
 __all__ = ["Reason", "State", "explain_reason", "explain_state", "parse_state"]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from hpc_kit.slurm import values
-from hpc_kit.spec import checks, degrees, places, shape, taken
+from hpc_kit.slurm import option_values
+from hpc_kit.spec import job_checks, layout_checks, search_path, shape, taken
 from hpc_kit.spec.cluster import Cluster
-from hpc_kit.spec.files import Loaded
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.layout import told
+from hpc_kit.spec.load import Loaded
 from hpc_kit.spec.resources import Resources
 from hpc_kit.spec.stated import stated
 
@@ -100,15 +100,15 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     Raises:
         SpecError: Something cannot be: a time Slurm cannot read, a layout that does not fill the job, a node too small.
     """
-    job, cluster, root = loaded.job, loaded.cluster, root or places.current_folder()
-    where = checks.Where(loaded.job_origins, loaded.cluster_origins)
+    job, cluster, root = loaded.job, loaded.cluster, root or search_path.current_folder()
+    where = job_checks.Where(loaded.job_origins, loaded.cluster_origins)
     job = structs.replace(job, env={**cluster.env, **job.env})
     fits = [_fit(structs.replace(job, resources=each), cluster, root, where) for each in _asked(job)]
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
-    places.find("templates", job.template, root, suffix=places.TEMPLATE, place=where.of("template"))
+    search_path.find("templates", job.template, root, suffix=search_path.TEMPLATE, place=where.of("template"))
     uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
-    checks.check_components(job, where, uneven)
-    checks.check_container(job, cluster, where)
+    job_checks.check_components(job, where, uneven)
+    job_checks.check_container(job, cluster, where)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
     shape.check_rank_files(job, where)
@@ -126,7 +126,7 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     each_node = counts.pop() if len(counts) == 1 else None
     per_node = world_size // nodes if job.launch.starts_agents else each_node
     whole, places_of = taken.completed(job, where, program)
-    costs = degrees.check_degrees(whole, cluster, places_of, world_size, per_node, taken.servers(program))
+    costs = layout_checks.check_degrees(whole, cluster, places_of, world_size, per_node, taken.servers(program))
     return Resolved(
         job=job,
         asked=loaded.job,
@@ -160,11 +160,11 @@ class _Fit(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _fit(job: Job, cluster: Cluster, root: Path, where: checks.Where) -> _Fit:
+def _fit(job: Job, cluster: Cluster, root: Path, where: job_checks.Where) -> _Fit:
     asked = _with_defaults(job.resources, cluster.defaults)
     name = job.name if asked.job_name is None else asked.job_name
     job = structs.replace(job, name=name, resources=asked)
-    checks.check_words(job, cluster, root, where)
+    job_checks.check_words(job, cluster, root, where)
     # Counted before GPU options are left out: tasks may be told by them.
     nodes, ntasks = shape.counts(job, cluster.node, where)
     resources, notes = _without_gpus(asked, cluster)
@@ -229,7 +229,7 @@ def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
     others = {"gpus", "gpus_per_node", "gpus_per_socket", "gpu_bind", "tres_bind"} & resources.given().keys()
     if each is None or per_node is None or others or shape.gres_gpus(resources.gres) is not None:
         return resources, ()
-    counted = [(kind, number * per_node) for kind, number in values.parse_gpus(str(each))]
+    counted = [(kind, number * per_node) for kind, number in option_values.parse_gpus(str(each))]
     text = ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counted)
     note = f"--gpus-per-task={each} is asked for as --gpus-per-node={text}: every rank sees its node's GPUs"
     return structs.replace(resources, gpus_per_task=None, gpus_per_node=text), (note,)

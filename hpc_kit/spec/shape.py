@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from hpc_kit.errors import SpecError, UnitError
-from hpc_kit.slurm import units, values
-from hpc_kit.spec.checks import Where
+from hpc_kit.slurm import option_values, units
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Job
+from hpc_kit.spec.job_checks import Where
 from hpc_kit.spec.resources import ALTERNATIVES, GPU_COUNTS, Resources
 
 
@@ -116,7 +116,7 @@ def gpus_of(resources: Resources, nodes: int, ntasks: int | None) -> int | None:
 
 def count(text: str | int) -> int:
     """GPUs of all types together: 3 of 'a100:2,h100'."""
-    return sum(number for _, number in values.parse_gpus(str(text)))
+    return sum(number for _, number in option_values.parse_gpus(str(text)))
 
 
 def gres_gpus(text: str | None) -> int | None:

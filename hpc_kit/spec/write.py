@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from hpc_kit.errors import RecordError, SpecError
-from hpc_kit.spec.documents import toml_value
 from hpc_kit.spec.job import Job
+from hpc_kit.spec.toml_documents import toml_value
 
 
 def job_text(job: Job) -> str:

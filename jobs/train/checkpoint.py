@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from about import About, checksum, compare_checksums, compare_shapes, whole
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.failure import is_victim
+from hpc_kit.runtime.first_failure import is_victim
 from lock import locked
 from options import Options
 from ranks import gather, together

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from data import Text, window_count
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RUN_VARIABLE
-from hpc_kit.runtime import layout
+from hpc_kit.runtime import mesh
 from model import Config
 from restart import own_checkpoint
 
@@ -110,7 +110,7 @@ class Options:
         parser = argparse.ArgumentParser(
             description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
         )
-        told = layout.of_environment(os.environ)
+        told = mesh.of_environment(os.environ)
         for entry in fields(cls):
             add(parser, entry, told.pop(entry.name, None))
         if others := [name for name, degree in told.items() if splits(name, degree)]:
@@ -164,7 +164,7 @@ def add(parser: argparse.ArgumentParser, entry: Field[Any], told: object) -> Non
 
 def splits(name: str, degree: int) -> bool:
     """Whether a word of the job's layout asks for ranks that share something."""
-    return degree > 0 if name == "zero" else name in layout.DEGREES and degree > 1
+    return degree > 0 if name == "zero" else name in mesh.DEGREES and degree > 1
 
 
 def checkpoint_of_run() -> Path | None:

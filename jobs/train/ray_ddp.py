@@ -28,10 +28,10 @@ def rank(config: dict[str, list[str]]) -> None:
         for stream in (1, 2):
             os.dup2(log, stream)
     import ddp
-    from hpc_kit.runtime import failure, witness
+    from hpc_kit.runtime import crash_watcher, first_failure
 
     number = int(os.environ["RANK"])
-    with failure.claimed(number), witness.witnessed(number):
+    with first_failure.claimed(number), crash_watcher.witnessed(number):
         ddp.main(config["argv"])
 
 

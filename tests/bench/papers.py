@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc_kit.bench.document import Column, Document, Plot, Row
 from hpc_kit.bench.machine import Host, Load, Machine
+from hpc_kit.bench.results import Column, Document, Plot, Row
 from hpc_kit.bench.sample import summary
 
 COLUMNS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpc_kit.bench import comm
+from hpc_kit.bench import collectives as comm
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 

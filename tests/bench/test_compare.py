@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from hpc_kit.bench.compare import compare
-from hpc_kit.bench.document import Document, Row, encode
+from hpc_kit.bench.comparison import compare
+from hpc_kit.bench.results import Document, Row, encode
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import AnswerNo, SpecError
 from tests.bench.papers import document, host, row

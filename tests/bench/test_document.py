@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpc_kit.bench import curves, document, draw, markdown
-from hpc_kit.bench.document import Document, Plot
+from hpc_kit.bench import curves, markdown_report, plots, results
 from hpc_kit.bench.quantity import quantity
+from hpc_kit.bench.results import Document, Plot
 from hpc_kit.bench.sample import summary, uncertainty
 from hpc_kit.errors import SpecError
 from tests.bench import papers
@@ -23,7 +23,7 @@ def two_sizes() -> Document:
 
 
 def test_a_result_is_flat_and_comes_back(two_sizes: Document) -> None:
-    data = document.encode(two_sizes)
+    data = results.encode(two_sizes)
     first = json.loads(data)["results"][0]
     assert {name: first[name] for name in ("backend", "bytes", "seconds")} == {
         "backend": "gloo",
@@ -31,12 +31,12 @@ def test_a_result_is_flat_and_comes_back(two_sizes: Document) -> None:
         "seconds": 2e-6,
     }
     assert first["spread"]["seconds"]["repeats"] == 3
-    assert document.decode(data) == two_sizes
+    assert results.decode(data) == two_sizes
 
 
 def test_a_number_that_is_none_is_left_out(two_sizes: Document) -> None:
     two_sizes.results[0].values["algbw"] = float("nan")
-    assert list(document.decode(document.encode(two_sizes)).results[0].values) == ["seconds"]
+    assert list(results.decode(results.encode(two_sizes)).results[0].values) == ["seconds"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"results": []}', '{"columns": {}, "results": [1]}'])
@@ -44,32 +44,32 @@ def test_what_is_no_document_is_said_to_be_none(text: str, tmp_path: Path) -> No
     path = tmp_path / "A.json"
     path.write_text(text)
     with pytest.raises(SpecError, match="cannot read"):
-        document.read(path)
+        results.read(path)
 
 
 def test_the_table_has_units_quartiles_and_no_stray_bars(two_sizes: Document) -> None:
-    text = markdown.page(two_sizes)
+    text = markdown_report.page(two_sizes)
     lines = [re.sub(" +", " ", line) for line in text.splitlines()]
     assert "| gloo | 4 KiB | 2 us (1.5-2.5) | 2.048 |" in lines
     assert "| mpi\\|x | 1 MiB | 500 ms (500-500) | 0.002097 |" in lines
     assert "Medians of 3 repeats, quartiles in brackets." in lines
     assert "**" not in text
-    assert "**Interrupted: " in markdown.page(structs.replace(two_sizes, interrupted=True))
+    assert "**Interrupted: " in markdown_report.page(structs.replace(two_sizes, interrupted=True))
 
 
 def test_rows_of_other_labels_are_a_table_of_their_own(two_sizes: Document) -> None:
     two_sizes.results.append(structs.replace(two_sizes.results[0], labels={"link": "n1-n2"}, values={"algbw": 1.0}))
     two_sizes.results.append(structs.replace(two_sizes.results[1], labels={"link": "n1-n3"}))
-    assert [len(rows) for rows in markdown.kinds(two_sizes)] == [2, 2]
-    bare = [re.sub(" +", "", line) for line in markdown.results(two_sizes)]
+    assert [len(rows) for rows in markdown_report.kinds(two_sizes)] == [2, 2]
+    bare = [re.sub(" +", "", line) for line in markdown_report.results(two_sizes)]
     assert "|n1-n2||1|" in bare
-    assert sum(line.startswith("| ---") for line in markdown.results(two_sizes)) == 2
+    assert sum(line.startswith("| ---") for line in markdown_report.results(two_sizes)) == 2
 
 
 def test_a_quantity_that_a_row_lacks_is_blank(two_sizes: Document) -> None:
     two_sizes.results.append(structs.replace(two_sizes.results[0], values={}))
-    assert len(markdown.kinds(two_sizes)) == 1
-    assert re.search(r"^\| gloo +\| 4 KiB \|[ |]+$", markdown.page(two_sizes), re.MULTILINE)
+    assert len(markdown_report.kinds(two_sizes)) == 1
+    assert re.search(r"^\| gloo +\| 4 KiB \|[ |]+$", markdown_report.page(two_sizes), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_picture_takes_the_names_and_colours_of_its_page() -> None:
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="5pt"><metadata>a</metadata>
 <path id="m1" style="fill: #2f6fde; stroke: #1d1d20"/><use xlink:href="#m1" clip-path="url(#c1)"/></svg>
 """
-    assert draw.themed(text, "p1") == (
+    assert plots.themed(text, "p1") == (
         '<svg width="5pt">\n<path id="p1-m1" style="fill: var(--c1); stroke: var(--ink)"/>'
         '<use href="#p1-m1" clip-path="url(#p1-c1)"/></svg>'
     )
@@ -113,7 +113,7 @@ def test_a_picture_takes_the_names_and_colours_of_its_page() -> None:
 @pytest.mark.slow
 def test_pictures_stand_in_a_page_of_its_own_colours(two_sizes: Document) -> None:
     pytest.importorskip("matplotlib")
-    text = draw.svg(two_sizes, two_sizes.plots[0], "p1")
+    text = plots.svg(two_sizes, two_sizes.plots[0], "p1")
     assert text.startswith("<svg")
     assert "http" not in text
     assert "var(--c1)" in text
@@ -128,11 +128,11 @@ def test_without_matplotlib_the_tables_still_come(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(SpecError, match="needs matplotlib") as caught:
-        draw.files(two_sizes, tmp_path)
+        plots.files(two_sizes, tmp_path)
     assert "pip install" in str(caught.value)
 
 
 def test_a_result_of_a_later_version_is_refused(two_sizes: Document, tmp_path: Path) -> None:
-    (tmp_path / "A.json").write_bytes(document.encode(structs.replace(two_sizes, format=document.FORMAT + 1)))
+    (tmp_path / "A.json").write_bytes(results.encode(structs.replace(two_sizes, format=results.FORMAT + 1)))
     with pytest.raises(SpecError, match="of a later hpc_kit"):
-        document.read(tmp_path / "A.json")
+        results.read(tmp_path / "A.json")

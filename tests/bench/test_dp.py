@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.bench import dp, programs
-from hpc_kit.bench.sheet import Kept
+from hpc_kit.bench import data_parallel, training_runs
+from hpc_kit.bench.recorder import Kept
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE
 
-SUMMARY: programs.Summary = {
+SUMMARY: training_runs.Summary = {
     "tokens_per_second": 100.0,
     "step_time_median": 0.5,
     "peak_memory_mib": 2.0,
@@ -26,14 +26,14 @@ SUMMARY: programs.Summary = {
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        (dp.Question(ways=("DDP",)), "unknown way 'DDP'"),
-        (dp.Question(ranks=3), "does not divide over the ranks"),
-        (dp.Question(ranks=10**6, global_batch=10**6), "does not fit into memory"),
+        (data_parallel.Question(ways=("DDP",)), "unknown way 'DDP'"),
+        (data_parallel.Question(ranks=3), "does not divide over the ranks"),
+        (data_parallel.Question(ranks=10**6, global_batch=10**6), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: dp.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: data_parallel.Question, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        dp.refuse(asked)
+        data_parallel.refuse(asked)
 
 
 def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -48,22 +48,22 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
             seen.append((list(argv), environ["OMP_NUM_THREADS"], environ.get("HPC_KIT_LAUNCHER", "")))
         return "exit code 3" if "torch.distributed.run" in argv else None
 
-    monkeypatch.setattr(programs, "run", run)
+    monkeypatch.setattr(training_runs, "run", run)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    sheet = Kept("dp", title="", columns=dp.COLUMNS, parameters={}, look=0)
+    sheet = Kept("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
     environ = {**os.environ, "PATH": str(tmp_path)}
-    dp.measure(dp.Question(ranks=4, repeats=1), sheet, environ)
+    data_parallel.measure(data_parallel.Question(ranks=4, repeats=1), sheet, environ)
     ways = {row.labels["way"]: row for row in sheet.rows}
-    assert list(ways) == list(dp.WAYS[:-1])
+    assert list(ways) == list(data_parallel.WAYS[:-1])
     assert [ways[way].labels["processes"] for way in ways] == [1, 1, 4, 4]
-    assert ways[dp.SRUN].values == {
+    assert ways[data_parallel.SRUN].values == {
         "tokens_per_second": 100,
         "step": 0.5,
         "memory": 2 << 20,
         "communication": 25,
         "start": 2,
     }
-    assert "start" not in ways[dp.DATAPARALLEL].values
+    assert "start" not in ways[data_parallel.DATAPARALLEL].values
     threads = {tuple(argv[:3]): number for argv, number, _ in seen}
     assert threads[sys.executable, "-m", "hpc_kit.bench.spawned"] == threads["srun", "--nodes=1", "--ntasks=4"] == "1"
     assert [number for argv, number, launcher in seen if launcher == "single"] == ["4", "4"]
@@ -73,16 +73,22 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
 
-    def take(way: str, _asked: dp.Question, _environ: Mapping[str, str], taken: dp.Taken) -> None:
+    def take(way: str, _asked: data_parallel.Question, _environ: Mapping[str, str], taken: data_parallel.Taken) -> None:
         seen.append((way, len(sheet.rows)))
-        if seen.count((way, 2)) == 1 and way == dp.SPAWN:
+        if seen.count((way, 2)) == 1 and way == data_parallel.SPAWN:
             raise JobFailed("it failed")
         taken.summaries.append({**SUMMARY, "tokens_per_second": 100.0 * len(seen)})
 
-    monkeypatch.setattr(dp, "_take", take)
-    sheet = Kept("dp", title="", columns=dp.COLUMNS, parameters={}, look=0)
-    dp.measure(dp.Question(ways=(dp.ONE, dp.SPAWN), repeats=3), sheet, {})
-    assert seen == [(dp.ONE, 0), (dp.SPAWN, 1), (dp.ONE, 2), (dp.SPAWN, 2), (dp.ONE, 2)]
+    monkeypatch.setattr(data_parallel, "_take", take)
+    sheet = Kept("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    data_parallel.measure(data_parallel.Question(ways=(data_parallel.ONE, data_parallel.SPAWN), repeats=3), sheet, {})
+    assert seen == [
+        (data_parallel.ONE, 0),
+        (data_parallel.SPAWN, 1),
+        (data_parallel.ONE, 2),
+        (data_parallel.SPAWN, 2),
+        (data_parallel.ONE, 2),
+    ]
     one, spawn = sheet.rows
     assert (one.values["tokens_per_second"], one.spread["tokens_per_second"].repeats) == (300, 3)
     assert (spawn.values["tokens_per_second"], spawn.spread["tokens_per_second"].repeats) == (200, 1)
@@ -90,27 +96,27 @@ def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.Mo
 
 
 def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sheet = Kept("dp", title="", columns=dp.COLUMNS, parameters={}, look=0)
-    dp.measure(dp.Question(ways=(dp.SRUN,)), sheet, {"PATH": str(tmp_path)})
+    sheet = Kept("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    data_parallel.measure(data_parallel.Question(ways=(data_parallel.SRUN,)), sheet, {"PATH": str(tmp_path)})
     assert sheet.close().notes == ["DDP by srun: there is no srun here."]
 
 
 def test_a_command_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
-    environ = programs.environment(tmp_path, RANK=1)
+    environ = training_runs.environment(tmp_path, RANK=1)
     assert (environ["RANK"], environ[RUN_VARIABLE], environ["OMP_NUM_THREADS"]) == ("1", str(tmp_path), "1")
-    assert programs.run(["true"], environ, 10) is None
-    assert programs.run(["sh", "-c", "echo so; echo what >&2; exit 4"], environ, 10) == "exit code 4\nso\nwhat"
-    assert programs.run(["sleep", "60"], environ, 0.05) == "not ended within 0.05 s"
+    assert training_runs.run(["true"], environ, 10) is None
+    assert training_runs.run(["sh", "-c", "echo so; echo what >&2; exit 4"], environ, 10) == "exit code 4\nso\nwhat"
+    assert training_runs.run(["sleep", "60"], environ, 0.05) == "not ended within 0.05 s"
     with pytest.raises(JobFailed, match="left no summary"):
-        programs.summary(tmp_path)
+        training_runs.summary(tmp_path)
 
 
 def test_a_program_is_the_project_s_own_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert programs.training("ddp.py").is_file()
+    assert training_runs.training("ddp.py").is_file()
     own = tmp_path / "jobs" / "train" / "ddp.py"
     own.parent.mkdir(parents=True)
     own.touch()
-    assert programs.training("ddp.py") == own
+    assert training_runs.training("ddp.py") == own
     with pytest.raises(SpecError, match="there is no program none"):
-        programs.training("none.py")
+        training_runs.training("none.py")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.bench import comm, comm_checks, links, ranks
-from hpc_kit.bench.sheet import Kept
+from hpc_kit.bench import collectives, comm_checks, links, local_ranks
+from hpc_kit.bench.recorder import Kept
 from hpc_kit.errors import SpecError
-from hpc_kit.planner.measured import links as planned
-from hpc_kit.planner.straight import fit
+from hpc_kit.planner.calibration import links as planned
+from hpc_kit.planner.line_fit import fit
 
 
 def test_all_pairs_of_few_ranks_and_one_for_each_two_nodes_of_many() -> None:
@@ -54,7 +54,7 @@ def test_no_line(points: list[tuple[float, float]]) -> None:
 
 
 def test_alpha_and_beta_of_each_link_and_a_sentence_on_the_kinds() -> None:
-    sheet = Kept("comm", title="", columns=comm.COLUMNS, parameters={}, look=0)
+    sheet = Kept("comm", title="", columns=collectives.COLUMNS, parameters={}, look=0)
     rows = [
         sheet.add({**links.labels("gloo", pair), "bytes": size}, seconds=start + size * slope)
         for pair, start, slope in (
@@ -91,16 +91,16 @@ def test_the_planner_reads_what_the_library_did_alone() -> None:
 
 
 def test_sizes_beyond_the_memory_are_refused_with_the_numbers() -> None:
-    asked = comm.question("gloo", "all_reduce", 2, "64GiB")
+    asked = collectives.question("gloo", "all_reduce", 2, "64GiB")
     with pytest.raises(SpecError, match="64 GiB are too many for the memory of n1") as caught:
         comm_checks.refuse_on_host(asked, 2, "n1", 20 << 30)
     assert "384 GiB, 20 GiB are left" in str(caught.value)
     assert "--sizes up to 3413MiB" in str(caught.value)
     comm_checks.refuse_on_host(asked, 2, "n1", None)
     with pytest.raises(SpecError, match=r"bench comm on 500 ranks of n1 does not fit into memory"):
-        comm_checks.refuse_on_host(comm.question("gloo", "all_reduce", 500, "4"), 500, "n1", 20 << 30, 150 << 20)
+        comm_checks.refuse_on_host(collectives.question("gloo", "all_reduce", 500, "4"), 500, "n1", 20 << 30, 150 << 20)
     with pytest.raises(SpecError, match="too many for the memory"):
-        comm_checks.refuse(comm.question("gloo", "all_reduce", 2, "99999GiB"), 1)
+        comm_checks.refuse(collectives.question("gloo", "all_reduce", 2, "99999GiB"), 1)
 
 
 def test_nccl_needs_a_gpu_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_nccl_needs_a_gpu_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(comm_checks, "why_not", lambda _: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    asked = comm.question("nccl", "all_reduce", 2, "4KiB")
+    asked = collectives.question("nccl", "all_reduce", 2, "4KiB")
     with pytest.raises(SpecError, match=r"needs a GPU a rank\n.*2 ranks, 1 GPUs"):
         comm_checks.refuse(asked, 1)
     comm_checks.refuse(asked, 2)
@@ -119,21 +119,21 @@ def test_the_backends_that_work_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(comm_checks, "why_not", lambda _: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(ranks, "has_mpirun", lambda: True)
+    monkeypatch.setattr(local_ranks, "has_mpirun", lambda: True)
     assert comm_checks.automatic(2, 1) == ("gloo", "mpi", "nccl")
     assert comm_checks.automatic(4, 1) == ("gloo", "mpi")
     assert comm_checks.automatic(4, 4) == ("gloo", "nccl")
 
 
 def test_the_progress_knows_how_many_rows_will_come() -> None:
-    asked = comm.question("gloo,mpi", "all_reduce,broadcast", 3, "4KiB,8KiB", "ring,star", links=True)
+    asked = collectives.question("gloo,mpi", "all_reduce,broadcast", 3, "4KiB,8KiB", "ring,star", links=True)
     assert asked.rows(3) == 2 * (2 * 2 + 2 * 2 + 3 * 2 + 3) + 2 * 3
 
 
 def test_what_this_torch_has_not_is_refused() -> None:
     from torch import distributed as dist
 
-    asked = comm.question("horovod", "all_reduce", 2, "4KiB")
+    asked = collectives.question("horovod", "all_reduce", 2, "4KiB")
     with pytest.raises(SpecError, match="no backend horovod"):
         comm_checks.refuse(asked, 1)
     if not dist.is_nccl_available():

@@ -8,20 +8,20 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from hpc_kit.bench import document, memory
+from hpc_kit.bench import model_memory, results
 from hpc_kit.bench.census import Trained, held, storage_bytes
 from hpc_kit.bench.mixed import MixedAdamW
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 from hpc_kit.planner.memory import model_states
 
-ASKED = memory.Question()
+ASKED = model_memory.Question()
 STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
-@pytest.mark.parametrize("way", memory.FORMULAS)
+@pytest.mark.parametrize("way", model_memory.FORMULAS)
 def test_the_formulas_are_the_planner_s(way: str) -> None:
-    assert memory.formula(way, 1000, 8) == sum(model_states(1000, 8, STAGES[way]))
+    assert model_memory.formula(way, 1000, 8) == sum(model_states(1000, 8, STAGES[way]))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_the_formulas_are_the_planner_s(way: str) -> None:
         (ASKED._replace(width=10**6), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: memory.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: model_memory.Question, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        memory.refuse(asked)
+        model_memory.refuse(asked)
 
 
 def test_a_storage_counts_once() -> None:
@@ -62,11 +62,11 @@ def test_four_ranks_hold_what_the_formulas_say(tmp_path: Path) -> None:
     words = ["--layers", "4", "--width", "32", "--steps", "1", "--ranks", "4", "--out", str(tmp_path)]
     done = CliRunner().invoke(command, ["memory", *words])
     assert done.exit_code == 0, done.output
-    found = document.read(tmp_path / "bench_memory.json")
+    found = results.read(tmp_path / "bench_memory.json")
     assert [(row.labels["way"], row.labels["offload"]) for row in found.results] == [
-        (way, offload) for offload in (False, True) for way in memory.FORMULAS
+        (way, offload) for offload in (False, True) for way in model_memory.FORMULAS
     ]
-    assert [row.labels["formula"] for row in found.results[:4]] == [*map(memory.words, memory.FORMULAS)]
+    assert [row.labels["formula"] for row in found.results[:4]] == [*map(model_memory.words, model_memory.FORMULAS)]
     for row in found.results:
         assert row.values["total"] == pytest.approx(row.values["expected"], rel=0.01), row.labels
     assert [plot.marks["zero1: 4 P + 12 P / d"] for plot in found.plots] == [4096 * 7]

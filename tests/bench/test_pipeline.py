@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor
 
-from hpc_kit.bench import document, halves, pipeline, resnet, schedules
+from hpc_kit.bench import halves, pipeline, resnet, results, schedules
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 
@@ -93,7 +93,7 @@ def test_two_ranks_measure_both_sweeps(tmp_path: Path) -> None:
     words = ["--batch", "4", "--splits", "2,4", "--repeats", "2", "--image", "33", "--schedules", "GPipe"]
     done = CliRunner().invoke(command, ["pipeline", *words, "--micro-batches", "2", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    found = document.read(tmp_path / "bench_pipeline.json")
+    found = results.read(tmp_path / "bench_pipeline.json")
     assert [row.labels for row in found.results] == [
         {"way": "one device", "split_size": 4},
         {"way": "model parallel", "split_size": 4},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.bench import processes, programs
+from hpc_kit.bench import processes, training_runs
 from tests.conftest import ROOT
 
 STAYS = "trap '' TERM; sleep 1000 & echo $! >{}; wait; wait"
@@ -52,7 +52,7 @@ def test_a_process_that_does_not_hear_is_killed_with_its_children(tmp_path: Path
 
 def test_sigterm_to_a_rank_alone_ends_the_training_that_it_runs(tmp_path: Path) -> None:
     script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
-    rank = f"from hpc_kit.bench import programs; import os; programs.run(['sh', '-c', {script!r}], os.environ, 1000)"
+    rank = f"from hpc_kit.bench import training_runs; import os; training_runs.run(['sh', '-c', {script!r}], os.environ, 1000)"
     with subprocess.Popen([sys.executable, "-c", rank], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         child = written(tmp_path / "pid")
         process.terminate()
@@ -61,7 +61,7 @@ def test_sigterm_to_a_rank_alone_ends_the_training_that_it_runs(tmp_path: Path) 
 
 def test_a_program_that_takes_too_long_leaves_no_child(tmp_path: Path) -> None:
     script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
-    assert programs.run(["sh", "-c", script], os.environ, 2) == "not ended within 2 s"
+    assert training_runs.run(["sh", "-c", script], os.environ, 2) == "not ended within 2 s"
     assert goes(written(tmp_path / "pid"))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.bench import ranks
-from hpc_kit.bench.document import Column, Plot, Row
-from hpc_kit.bench.sheet import Kept, Told
+from hpc_kit.bench import local_ranks
+from hpc_kit.bench.recorder import Kept, Told
+from hpc_kit.bench.results import Column, Plot, Row
 from hpc_kit.errors import JobFailed, SpecError
 
 
@@ -24,11 +24,11 @@ def test_the_mpirun_is_told_apart_by_what_it_says(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(SpecError, match="there is no mpirun here"):
-        ranks.mpirun(2)
+        local_ranks.mpirun(2)
     for version, options in (("mpirun (Open MPI) 4.1.4", ["--oversubscribe", "--bind-to", "none"]), ("HYDRA", [])):
         program.write_text(f"#!/bin/sh\necho '{version}'\n")
         program.chmod(0o755)
-        assert ranks.mpirun(3) == [str(program), *options, "-n", "3"]
+        assert local_ranks.mpirun(3) == [str(program), *options, "-n", "3"]
 
 
 def launcher(tmp_path: Path, body: str) -> str:
@@ -49,8 +49,8 @@ def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: 
     told.plot(Plot(name="time", title="Time", x="bytes", y=("seconds",)))
     told.version("nccl", "2.27")
     words = tmp_path / "words"
-    words.write_text("noise\n" + "".join(f"{ranks.SAID}{line}\n" for line in lines))
-    ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"cat {words}"))
+    words.write_text("noise\n" + "".join(f"{local_ranks.SAID}{line}\n" for line in lines))
+    local_ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"cat {words}"))
     document = sheet.close()
     assert document.results == [row]
     assert row == Row(labels={"bytes": 4096}, values={"seconds": 2.0}, spread=row.spread)
@@ -69,14 +69,18 @@ def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: 
 )
 def test_ranks_that_do_not_answer(tmp_path: Path, sheet: Kept, body: str, timeout: float, fault: str) -> None:
     with pytest.raises(JobFailed, match=fault):
-        ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, body), timeout=timeout)
+        local_ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, body), timeout=timeout)
 
 
 def test_what_rank_0_refuses_is_refused_here(tmp_path: Path, sheet: Kept) -> None:
     said = '{"what": "too large", "found": "64 GiB", "remedy": "less"}'
     with pytest.raises(SpecError, match="too large\n  found  64 GiB\n  do     less"):
-        ranks.measure(
-            "none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"echo '{ranks.REFUSED}{said}'; exec sleep 100")
+        local_ranks.measure(
+            "none",
+            {},
+            sheet,
+            ranks=2,
+            launcher=launcher(tmp_path, f"echo '{local_ranks.REFUSED}{said}'; exec sleep 100"),
         )
 
 
@@ -84,7 +88,7 @@ def test_a_rank_says_what_it_refuses(monkeypatch: pytest.MonkeyPatch, capsys: py
     def main(_asked: object, _sheet: object) -> None:
         raise SpecError("too large", remedy="less")
 
-    monkeypatch.setattr("hpc_kit.bench.comm_rank.main", main)
+    monkeypatch.setattr("hpc_kit.bench.collectives_rank.main", main)
     with pytest.raises(SpecError):
-        ranks._main("hpc_kit.bench.comm_rank", "{}")
-    assert f'{ranks.REFUSED}{{"what": "too large", "found": null, "remedy": "less"}}' in capsys.readouterr().out
+        local_ranks._main("hpc_kit.bench.collectives_rank", "{}")
+    assert f'{local_ranks.REFUSED}{{"what": "too large", "found": null, "remedy": "less"}}' in capsys.readouterr().out

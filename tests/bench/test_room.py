@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hpc_kit.bench import comm, comm_checks, room
+from hpc_kit.bench import collectives, comm_checks, room
 from hpc_kit.errors import SpecError
 
 
@@ -58,7 +58,7 @@ def test_the_gpu_with_the_least_memory_left_counts() -> None:
 @pytest.mark.usefixtures("gpus")
 def test_sizes_of_nccl_must_fit_into_the_gpus_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "available", lambda: 1)
-    asked, gpu = comm.question("nccl", "all_reduce", 2, "1GiB"), torch.device("cuda")
+    asked, gpu = collectives.question("nccl", "all_reduce", 2, "1GiB"), torch.device("cuda")
     comm_checks.refuse_size(asked, ["n1", "n2"], gpu)
     with pytest.raises(SpecError, match="too many for the memory of a GPU of n2"):
         comm_checks.refuse_size(asked._replace(sizes=(2 << 30,)), ["n1", "n2"], gpu)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.bench import by_hand, one_job, start, start_jobs
-from hpc_kit.bench.sheet import Kept
+from hpc_kit.bench import by_hand, slurm_job, start_jobs, startup
+from hpc_kit.bench.recorder import Kept
 from hpc_kit.errors import JobFailed, SpecError
 
 FOUND = {"queue": 1.0, "srun": 0.5, "imports": 2.0, "rendezvous": 0.25, "model": 0.5, "data": 0.5, "step": 0.25}
@@ -38,26 +38,26 @@ def slurm(tmp_path: Path) -> start_jobs.Slurm:
     return start_jobs.Slurm(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
 
 
-def telling() -> start.Telling:
-    return start.Telling(Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0), "a start")
+def telling() -> startup.Telling:
+    return startup.Telling(Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0), "a start")
 
 
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        (start.Question(ways=("srun",)), "unknown way 'srun'"),
-        (start.Question(ranks=(2, 6)), "do not divide over the nodes"),
+        (startup.Question(ways=("srun",)), "unknown way 'srun'"),
+        (startup.Question(ranks=(2, 6)), "do not divide over the nodes"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: start.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: startup.Question, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        start.refuse(asked)
+        startup.refuse(asked)
 
 
 def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: start_jobs.Slurm) -> None:
-    sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
-    asked = start.Question(ranks=(2, 8), ways=("plain srun", "plain torchrun"), nodes=2, repeats=2)
-    start.measure(asked, sheet, slurm)
+    sheet = Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    asked = startup.Question(ranks=(2, 8), ways=("plain srun", "plain torchrun"), nodes=2, repeats=2)
+    startup.measure(asked, sheet, slurm)
     assert [(row.labels["ranks"], row.labels["nodes"], row.labels["way"]) for row in sheet.rows] == [
         (2, 2, "plain srun"),
         (2, 2, "plain torchrun"),
@@ -110,12 +110,12 @@ def test_a_script_by_hand_asks_for_what_ours_asks_for_in_the_same_environment() 
 
 
 def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_all() -> None:
-    sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
+    sheet = Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
     late = {name: seconds for name, seconds in FOUND.items() if name != "queue"} | {"srun": 1.0}
-    starts = [start.Start(FOUND, 0.5, -1.0), start.Start(late, 0.002, 3.0), start.Start(FOUND)]
-    start._add(sheet, 2, 2, "hpc-kit", starts)
-    start._tell_queues(sheet, "2 ranks, hpc-kit", starts)
-    start._tell_clocks(sheet, starts)
+    starts = [startup.Start(FOUND, 0.5, -1.0), startup.Start(late, 0.002, 3.0), startup.Start(FOUND)]
+    startup._add(sheet, 2, 2, "hpc-kit", starts)
+    startup._tell_queues(sheet, "2 ranks, hpc-kit", starts)
+    startup._tell_clocks(sheet, starts)
     (row,) = sheet.rows
     assert "queue" not in row.values
     assert (row.values["srun"], row.values["total"]) == (1.5, 5.0)
@@ -127,8 +127,8 @@ def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_
 
 def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start_jobs.Slurm) -> None:
     (slurm.folder / "refuse").touch()
-    sheet = Kept("start", title="", columns=start.COLUMNS, parameters={}, look=0)
-    start.measure(start.Question(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
+    sheet = Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    startup.measure(startup.Question(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
     assert not sheet.rows
     document = sheet.close()
     (note,) = document.notes
@@ -140,10 +140,10 @@ def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start_jobs.Slur
 def test_a_job_that_ends_without_a_step_is_told_with_its_log(
     slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_job, "QUEUE_PAUSE", 0.0)
+    monkeypatch.setattr(slurm_job, "QUEUE_PAUSE", 0.0)
     (slurm.folder / "silent").touch()
     with pytest.raises(JobFailed, match="job 7 ended without a first step"):
-        start.once("plain srun", 1, 2, slurm, 60, telling())
+        startup.once("plain srun", 1, 2, slurm, 60, telling())
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
@@ -151,7 +151,7 @@ def test_a_squeue_without_an_answer_is_no_end(slurm: start_jobs.Slurm) -> None:
     squeue = slurm.folder / "bin" / "squeue"
     for said, state in (("Unable to contact slurm controller", "UNKNOWN"), ("Invalid job id specified", "")):
         squeue.write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {said}' >&2\nexit 1\n")
-        assert one_job.look("7", slurm.environ).state == state
+        assert slurm_job.look("7", slurm.environ).state == state
 
 
 QUEUE = """#!/bin/sh
@@ -179,14 +179,14 @@ def test_a_job_that_never_begins_is_not_waited_for(
     reason: str, mine: str, ends: bool, slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("QUEUE_PAUSE", "STUCK", "STUCK_FOR_NODES"):
-        monkeypatch.setattr(one_job, name, 0.0)
+        monkeypatch.setattr(slurm_job, name, 0.0)
     (slurm.folder / "silent").touch()
     (slurm.folder / "bin" / "squeue").write_text(QUEUE.format(folder=slurm.folder, reason=reason, mine=mine))
     slurm = slurm._replace(environ={**slurm.environ, "SLURM_JOB_ID": "6"})
-    kind = one_job.NeverBegins if ends else JobFailed
+    kind = slurm_job.NeverBegins if ends else JobFailed
     with pytest.raises(kind) as caught:
-        start.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
-    assert isinstance(caught.value, one_job.NeverBegins) == ends
+        startup.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+    assert isinstance(caught.value, slurm_job.NeverBegins) == ends
     assert f"PENDING ({reason})" in str(caught.value)
     assert ("on the login node" in str(caught.value)) == (ends and reason == "AssocMaxJobsLimit")
     assert (slurm.folder / "ended").read_text() == "7\n"
@@ -206,7 +206,7 @@ def test_a_job_that_only_the_job_around_the_bench_keeps_back_is_not_waited_for(
     nodes: str, ends: bool, slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("QUEUE_PAUSE", "STUCK"):
-        monkeypatch.setattr(one_job, name, 0.0)
+        monkeypatch.setattr(slurm_job, name, 0.0)
     (slurm.folder / "silent").touch()
     (slurm.folder / "bin" / "squeue").write_text(QUEUE.format(folder=slurm.folder, reason="Resources", mine="6"))
     sinfo = slurm.folder / "bin" / "sinfo"
@@ -215,9 +215,9 @@ def test_a_job_that_only_the_job_around_the_bench_keeps_back_is_not_waited_for(
     around = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_CPUS_PER_NODE": "1"}
     slurm = slurm._replace(environ={**slurm.environ, **around})
     with pytest.raises(JobFailed) as caught:
-        start.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+        startup.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
     words = str(caught.value)
-    assert isinstance(caught.value, one_job.NeverBegins) == ends
+    assert isinstance(caught.value, slurm_job.NeverBegins) == ends
     assert ("of their 64 CPUs 1 are held by job 6, around this bench" in words) == ends
     assert ("on the login node, where it holds nothing; or fewer --ranks" in words) == ends
     assert (slurm.folder / "ended").read_text() == "7\n"
@@ -227,15 +227,15 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it(slurm: start_jobs.Slurm, mon
     sbatch = slurm.folder / "bin" / "sbatch"
     sbatch.write_text(f"#!/bin/sh\nsleep 0.3\nkill -INT {os.getpid()}\nsleep 0.3\necho 8\n")
     with pytest.raises(KeyboardInterrupt):
-        one_job.submit(["sbatch"], slurm.environ)
+        slurm_job.submit(["sbatch"], slurm.environ)
     assert (slurm.folder / "ended").read_text() == "8\n"
 
 
 def test_a_job_that_does_not_leave_the_queue_is_named(slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_job, "_LEAVING", -1.0)
+    monkeypatch.setattr(slurm_job, "_LEAVING", -1.0)
     (slurm.folder / "bin" / "squeue").write_text("#!/bin/sh\necho 'RUNNING|None'\n")
     notes: list[str] = []
-    with one_job.submitted(["sbatch", "--parsable", "/dev/null"], slurm.environ, notes.append):
+    with slurm_job.submitted(["sbatch", "--parsable", "/dev/null"], slurm.environ, notes.append):
         pass
     assert "scancel 7" in notes[0]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from hpc_kit.bench import document, programs, strategies, strategies_rank
+from hpc_kit.bench import results, strategies, strategies_rank, training_runs
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 
@@ -31,7 +31,7 @@ def test_what_cannot_be_measured_is_refused(asked: strategies.Question, fault: s
 
 def test_every_strategy_has_its_program_and_its_words() -> None:
     for name, strategy in strategies.STRATEGIES.items():
-        assert programs.training(strategy.program).is_file()
+        assert training_runs.training(strategy.program).is_file()
         line = strategies.words(name, ASKED, 8)
         assert line is not None
         assert line[:2] == ["--layers", "8"]
@@ -60,20 +60,20 @@ def test_an_order_within_the_noise_or_of_few_repeats_is_none(ddp: list[float]) -
 def test_a_parameter_server_has_the_columns_that_it_tells() -> None:
     told: list[dict[str, object]] = []
     sheet = SimpleNamespace(add=lambda _, **values: told.append(values))
-    server: programs.Summary = {
+    server: training_runs.Summary = {
         "tokens_per_second": 5,
         "step_time_median": 2,
         "peak_memory_mib": 3,
         "communication_share": 0.5,
     }
-    every: programs.Summary = {
+    every: training_runs.Summary = {
         **server,
         "waiting_share": 0.25,
         "parameters_mib": 1,
         "gradients_mib": 1,
         "optimizer_mib": 2,
     }
-    least: programs.Summary = {"tokens_per_second": 5}
+    least: training_runs.Summary = {"tokens_per_second": 5}
     for summary in (server, every, least):
         strategies_rank._add(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
     first = {"tokens_per_second": [5.0], "step": [2.0], "communication": [50.0], "memory": 3 * 2**20}
@@ -87,7 +87,7 @@ def test_ranks_train_by_several_strategies(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     told = [line.split()[1:3] for line in done.output.splitlines() if line.startswith("bench ") and " of 2" in line]
     assert told == [[f"{number}/4", f"{name},"] for number, name in enumerate(("single", "ddp") * 2, start=1)]
-    found = document.read(tmp_path / "bench_strategies.json")
+    found = results.read(tmp_path / "bench_strategies.json")
     assert [row.labels for row in found.results] == [
         {"strategy": "single", "ranks": 1},
         {"strategy": "ddp", "ranks": 2},

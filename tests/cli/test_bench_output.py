@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from hpc_kit.bench import machine
-from hpc_kit.bench.document import Column, Plot
-from hpc_kit.bench.sheet import Sheet
+from hpc_kit.bench.recorder import Sheet
+from hpc_kit.bench.results import Column, Plot
 from hpc_kit.cli import bench_output
 from hpc_kit.cli.bench import command
 from hpc_kit.cli.bench_output import carry_out

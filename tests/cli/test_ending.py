@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.cli import main
-from hpc_kit.spec import places
-from hpc_kit.submit.handover import SubmitInterrupted
+from hpc_kit.spec import search_path
+from hpc_kit.submission.sbatch import SubmitInterrupted
 from tests.cli.conftest import Kit
 
 PROGRAM = """
@@ -76,7 +76,7 @@ def test_what_a_submission_says_of_ctrl_c_reaches_the_person(
     def interrupted() -> Path:
         raise SubmitInterrupted("12")
 
-    monkeypatch.setattr(places, "current_folder", interrupted)
+    monkeypatch.setattr(search_path, "current_folder", interrupted)
     monkeypatch.setattr(sys, "argv", ["hpc-kit", "list"])
     with pytest.raises(SystemExit) as end:
         main()

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.cli import root
-from hpc_kit.cli.account import program
+from hpc_kit.cli.output import program
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import END, claim_first_failure
-from hpc_kit.submit.runs import Run
-from hpc_kit.submit.submission import submit
+from hpc_kit.runs.run_folders import Run
+from hpc_kit.submission.submit import submit
 from tests.submit.fake import FakeSlurm, row_of
 
 Call = Callable[..., tuple[int, str]]
@@ -131,7 +131,7 @@ def test_a_real_slurm_is_watched_every_ten_seconds_unless_told(
         slept.append(seconds)
         slurm.queue("12 COMPLETED")
 
-    monkeypatch.setattr("hpc_kit.submit.watching.watch.__kwdefaults__", {"cluster": None, "sleep": sleep})
+    monkeypatch.setattr("hpc_kit.runs.watching.watch.__kwdefaults__", {"cluster": None, "sleep": sleep})
     for words in ((), ("--interval", "30")):
         slurm.queue("12 RUNNING")
         call("watch", "12", *words)

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from hpc_kit.cli.request import adhoc
+from hpc_kit.cli.job_arguments import adhoc
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from submitit.helpers import Checkpointable
 import hpc_kit
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import Resources
-from hpc_kit.submit import table
+from hpc_kit.submission import table
 
 MAPPED = 25
 """More than MaxArraySize of the cluster, 20."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hpc_kit.run_files import read_first_failure
-from hpc_kit.slurm.values import SIGNALS
+from hpc_kit.slurm.option_values import SIGNALS
 
 from . import Cluster, Settings, cgroups
 from .fixture import raised

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpc_kit.embedded import Partition
+from pocketslurm import Partition
 from tests.cluster.fixture import REAL, cluster
 from tests.conformance.engine import Embedded, Engine, Real
-from tests.embedded.conftest import Slurm
+from tests.pocketslurm.conftest import Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.cluster.settings import CONTROLLER
-from tests.embedded.conftest import Slurm
+from tests.pocketslurm.conftest import Slurm
 
 T = TypeVar("T")
 Answer = subprocess.CompletedProcess[str]

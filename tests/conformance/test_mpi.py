@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.engine import Ended, Engine
-from tests.embedded import pmi_talk
-from tests.embedded.pmi_talk import ONE, RING, TWO, answers
+from tests.pocketslurm import pmi_talk
+from tests.pocketslurm.pmi_talk import ONE, RING, TWO, answers
 
 MPICH = pytest.mark.skipif(
     not Path(sys.prefix, "lib", "libmpi.so.12").exists(), reason="needs MPICH's wheel (pip install mpich)"

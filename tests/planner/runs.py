@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpc_kit.planner import catalogue, hardware
+from hpc_kit.planner import hardware, model_catalogue
 from hpc_kit.planner.constants import Rates, builtin
-from hpc_kit.planner.run import Run
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.search import Task
-from hpc_kit.planner.steps import step_time
+from hpc_kit.planner.step_time import step_time
 
 
 def rates(machine: str = "dgx-a100", framework: str = "torch") -> Rates:
@@ -17,14 +17,14 @@ def rates(machine: str = "dgx-a100", framework: str = "torch") -> Rates:
 
 
 def run(model: str = "gpt3-175b", machine: str = "dgx-a100", **other: Any) -> Run:
-    chosen = catalogue.named(model)
+    chosen = model_catalogue.named(model)
     return Run(
         model=chosen, machine=hardware.machine(machine), **{"seq_len": chosen.seq_len, "global_batch": 8, **other}
     )
 
 
 def task(model: str = "llama3-8b", machine: str = "dgx-h100", gpus: int = 32, global_batch: int = 1024) -> Task:
-    chosen = catalogue.named(model)
+    chosen = model_catalogue.named(model)
     there = hardware.machine(machine)
     return Task(model=chosen, machine=there, gpus=gpus, global_batch=global_batch, seq_len=chosen.seq_len)
 

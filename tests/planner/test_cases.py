@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import catalogue
+from hpc_kit.planner import model_catalogue
 from hpc_kit.planner.cases import COLUMNS, predict, read, write
 from hpc_kit.planner.rows import case
 
@@ -157,15 +157,15 @@ BLOOM = {"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_h
 def test_parameters_of_a_config(tmp_path: Path, config: dict[str, object], parameters: int) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert catalogue.model(str(path)).parameters == parameters
+    assert model_catalogue.model(str(path)).parameters == parameters
 
 
 @pytest.mark.parametrize(("config", "name"), [(LLAMA, "llama3-8b"), (GPT2, "gpt2")])
 def test_a_config_of_hugging_face(tmp_path: Path, config: dict[str, object], name: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert catalogue.model(str(path)).parameters == catalogue.published_parameters(name)
-    assert catalogue.model(str(tmp_path)).parameters == catalogue.published_parameters(name)
+    assert model_catalogue.model(str(path)).parameters == model_catalogue.published_parameters(name)
+    assert model_catalogue.model(str(tmp_path)).parameters == model_catalogue.published_parameters(name)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_config_that_cannot_be(tmp_path: Path, change: dict[str, object], part
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, **change}))
     with pytest.raises(SpecError, match=part):
-        catalogue.model(str(path))
+        model_catalogue.model(str(path))
     path.write_text("[]")
     with pytest.raises(SpecError, match=r"no config\.json"):
-        catalogue.model(str(path))
+        model_catalogue.model(str(path))

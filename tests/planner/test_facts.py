@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.planner import bubble, catalogue, model
+from hpc_kit.planner import bubble, model, model_catalogue
 from hpc_kit.planner.memory import activation_bytes, model_states
 from hpc_kit.planner.report import training
 from hpc_kit.spec.layout import idle_share
@@ -134,13 +134,13 @@ def test_a_pipeline_of_two_is_bounded_by_its_bubble() -> None:
     assert (round(3.75 / 2.51 - 1, 2), round(3.75 / 2.43 - 1, 2)) == (0.49, 0.54)
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", model_catalogue.names())
 def test_a_named_model_has_its_published_parameters(name: str) -> None:
-    assert catalogue.named(name).parameters == catalogue.published_parameters(name)
+    assert model_catalogue.named(name).parameters == model_catalogue.published_parameters(name)
 
 
 def test_there_are_twenty_models() -> None:
-    assert len(catalogue.names()) >= 20
+    assert len(model_catalogue.names()) >= 20
 
 
 def test_the_schedule_of_equal_stages() -> None:

@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import catalogue, hardware, jobmodel, programs
+from hpc_kit.planner import hardware, jobmodel, model_catalogue, programs
 from hpc_kit.planner.jobfile import job
 from hpc_kit.planner.search import Plan, search
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.layout import Layout, Model
 from hpc_kit.spec.resources import Resources
@@ -68,7 +68,7 @@ def test_the_limit_is_enough_for_the_steps(plan: Plan, given: str | None, step: 
 
 
 def test_the_steps_of_a_shipped_program() -> None:
-    base = files.load_job("ddp_1node", root=ROOT)
+    base = load.load_job("ddp_1node", root=ROOT)
     assert programs.steps(base, ROOT) == 60
     assert programs.steps(structs.replace(base, command=(*base.command, "--steps=7")), ROOT) == 7
     assert programs.steps(structs.replace(base, command=base.command[:2]), ROOT) == 60  # the program's own
@@ -76,7 +76,7 @@ def test_the_steps_of_a_shipped_program() -> None:
 
 
 def test_a_shipped_program_says_which_model_it_trains(plan: Plan) -> None:
-    found = job(plan, files.load_job("ddp_1node", root=ROOT), "x")
+    found = job(plan, load.load_job("ddp_1node", root=ROOT), "x")
     assert found.model.parameters == pytest.approx(6.48e9, rel=1e-3)
     assert found.description.startswith("a GPT of 256 words of the size of llama3-8b, 6.48e+09 parameters")
     assert jobmodel.PLAN_MODEL not in found.env
@@ -84,9 +84,9 @@ def test_a_shipped_program_says_which_model_it_trains(plan: Plan) -> None:
     assert again is not None and again.model.parameters == found.model.parameters
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", model_catalogue.names())
 def test_a_written_job_says_the_model_that_was_planned(plan: Plan, name: str) -> None:
-    model = catalogue.named(name)
+    model = model_catalogue.named(name)
     other = structs.replace(model, name="own")  # as from a config.json
     for one in (model, other):
         written = job(structs.replace(plan, run=structs.replace(plan.run, model=one, seq_len=512)), OWN, "x")

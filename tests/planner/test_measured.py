@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import hardware, links, measured, programs
+from hpc_kit.planner import calibration, communication_time, hardware, programs
 from hpc_kit.planner.jobfile import job
 from hpc_kit.planner.jobmodel import asked
 from hpc_kit.planner.machine import Group
@@ -19,7 +19,7 @@ from hpc_kit.planner.measure import fastest
 from hpc_kit.planner.plot import draw
 from hpc_kit.planner.search import Plan, distinct, search
 from hpc_kit.planner.target import target
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.layout import Model
 from hpc_kit.spec.resolve import resolve
@@ -28,12 +28,12 @@ from tests.planner.runs import rates, task
 
 
 def test_a_straight_line_through_time_over_bytes() -> None:
-    found = measured.line([(size, 5e-5 + size / 2e11) for size in (1e6, 1e7, 1e9)])
+    found = calibration.line([(size, 5e-5 + size / 2e11) for size in (1e6, 1e7, 1e9)])
     assert found is not None
     assert found[0] == pytest.approx(5e-5)
     assert found[1] == pytest.approx(2e11)
-    assert measured.line([(1e6, 1.0)]) is None
-    assert measured.line([(1e6, 1.0), (1e9, 0.5)]) is None
+    assert calibration.line([(1e6, 1.0)]) is None
+    assert calibration.line([(1e6, 1.0), (1e9, 0.5)]) is None
 
 
 def test_links_inside_and_beyond_the_node() -> None:
@@ -42,7 +42,7 @@ def test_links_inside_and_beyond_the_node() -> None:
         for n, speed in ((2, 1e10), (8, 2e11), (16, 4e10), (32, 1e10))
         for size in (1e6, 1e8)
     ]
-    found = measured.links([*rows, {"collective": "broadcast", "ranks": 8, "bytes": 1, "seconds": 9}], 8)
+    found = calibration.links([*rows, {"collective": "broadcast", "ranks": 8, "bytes": 1, "seconds": 9}], 8)
     assert found.link == pytest.approx(2e11) and found.network == pytest.approx(4e10)
     assert (found.latency, found.latency_network) == pytest.approx((5e-5, 5e-5))
     assert (found.nodes, found.per_node) == (2, 8)
@@ -58,12 +58,12 @@ def test_what_was_measured_is_what_is_predicted(cluster: str, nodes: int, per_no
         row = {"collective": "all_reduce", "ranks": group.ranks}
         return [{**row, "bytes": size, "seconds": start + moved * size / speed} for size in sizes]
 
-    found = measured.links(rows(near, 3e-5, 1.5e11), 8, 1)
-    found = measured.merge(found, measured.links(rows(far, 9e-5, 3e10), 8, nodes))
-    machine, own = measured.apply(found, before, rates())
+    found = calibration.links(rows(near, 3e-5, 1.5e11), 8, 1)
+    found = calibration.merge(found, calibration.links(rows(far, 9e-5, 3e10), 8, nodes))
+    machine, own = calibration.apply(found, before, rates())
     for group in (near, far):
         expected = rows(group, *((3e-5, 1.5e11) if group is near else (9e-5, 3e10)))
-        assert [links.all_reduce(machine, own, group, row["bytes"]) for row in expected] == pytest.approx(
+        assert [communication_time.all_reduce(machine, own, group, row["bytes"]) for row in expected] == pytest.approx(
             [row["seconds"] for row in expected]
         )
 
@@ -73,7 +73,7 @@ def test_ranks_on_two_hosts_are_not_inside_a_node(tmp_path: Path) -> None:
     results = [{**row, "bytes": size, "seconds": 1e-4 + size / 2e10} for size in (1e6, 1e8)]
     path = tmp_path / "comm.json"
     path.write_text(json.dumps({"results": results, "machine": {"hosts": [{"name": "n1"}, {"name": "n2"}]}}))
-    found = measured.read_comm(path, 8)
+    found = calibration.read_comm(path, 8)
     assert found.link is None and found.network == pytest.approx(2e10)
     assert (found.nodes, found.per_node) == (2, 1)
 
@@ -84,16 +84,16 @@ def test_of_two_backends_the_links_are_those_of_the_quicker_one() -> None:
         for size in (1e6, 1e8)
         for name, start, speed in (("gloo", 1e-5, 1e9), ("nccl", 5e-5, 2e11))
     ]
-    found = measured.links(rows, 8)
+    found = calibration.links(rows, 8)
     assert found.link == pytest.approx(2e11) and found.latency == pytest.approx(2.5e-5)
-    assert measured.links([], 8) == measured.Measured()
+    assert calibration.links([], 8) == calibration.Measured()
 
 
 def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.measured.json"
-    measured.write(path, measured.Measured(flops=200e12, link=1e11))
-    measured.write(path, measured.merge(measured.read(path), measured.Measured(network=5e9)))
-    machine, own = measured.apply(measured.read(path), hardware.machine("dgx-a100"), rates())
+    calibration.write(path, calibration.Measured(flops=200e12, link=1e11))
+    calibration.write(path, calibration.merge(calibration.read(path), calibration.Measured(network=5e9)))
+    machine, own = calibration.apply(calibration.read(path), hardware.machine("dgx-a100"), rates())
     assert machine.gpu.measured == pytest.approx(200 / 312) and machine.gpu.link == 1e11
     assert (machine.network, own.link, own.network) == (5e9, 1.0, 1.0)
 
@@ -114,11 +114,11 @@ def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
     ],
 )
 def test_of_another_card_the_links_alone_are_taken(tmp_path: Path, card: str, gpu: str, same: bool) -> None:
-    found = measured.Measured(gpu=card, flops=2e14, bandwidth=1e12, memory=6e10, link=1e11)
-    kept = measured.of_card(found, hardware.gpu(gpu))
-    assert kept == (found if same else measured.Measured(link=1e11))
+    found = calibration.Measured(gpu=card, flops=2e14, bandwidth=1e12, memory=6e10, link=1e11)
+    kept = calibration.of_card(found, hardware.gpu(gpu))
+    assert kept == (found if same else calibration.Measured(link=1e11))
     path = tmp_path / "x.json"
-    measured.write(path, found)
+    calibration.write(path, found)
     there = target("jz", tmp_path, framework="torch", gpu=gpu, measurement=path)
     assert (there.machine.gpu.bandwidth == 1e12) == same and there.machine.gpu.link == 1e11
     assert ("the links alone" in there.notes[-1]) != same
@@ -129,7 +129,7 @@ def test_results_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "comm.json"
     path.write_text(text)
     with pytest.raises(SpecError, match="cannot read"):
-        measured.read_comm(path, 8)
+        calibration.read_comm(path, 8)
 
 
 def test_the_fastest_of_many_runs() -> None:
@@ -194,7 +194,7 @@ def test_the_program_for_each_way_is_told_what_a_layout_does_not_say(
     found = programs.first([plan], ROOT)
     assert found is not None and (found.name, found.place) == (name, 1)
     assert " ".join(found.base.command).endswith(words)
-    written = files.load(job(plan, found.base, "x"), "slurm", root=ROOT)
+    written = load.load(job(plan, found.base, "x"), "slurm", root=ROOT)
     assert resolve(written, root=ROOT).job.layout.size(8) == 8
 
 
@@ -226,7 +226,7 @@ def test_what_no_program_can_do_is_passed_over(change: dict[str, Any]) -> None:
 )
 def test_a_job_is_asked_first_where_its_program_is_one_of_them(own: str, found: str) -> None:
     plan = a_plan(zero_stage=3)
-    base = files.load_job(own, root=ROOT)
+    base = load.load_job(own, root=ROOT)
     first = programs.first([plan], ROOT, base)
     assert first is not None and first.name == found
     of_one = programs.first([plan], ROOT, base, only=True)
@@ -234,7 +234,7 @@ def test_a_job_is_asked_first_where_its_program_is_one_of_them(own: str, found: 
 
 
 def test_components_are_never_a_plan() -> None:
-    first = programs.first([a_plan()], ROOT, files.load_job("hetjob", root=ROOT))
+    first = programs.first([a_plan()], ROOT, load.load_job("hetjob", root=ROOT))
     assert first is not None and first.name == "ddp_1node"
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hpc_kit.planner import hardware
 from hpc_kit.planner.cases import NEEDED, Prediction, predict, read
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.machine import GIB
 from hpc_kit.planner.rows import Case, case
-from hpc_kit.planner.run import Run
 from tests.planner.test_cases import ROW
 
 CELLS: dict[str, tuple[str, ...]] = {

@@ -9,10 +9,10 @@ import pytest
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import cases, hardware
 from hpc_kit.planner.cases import predict
+from hpc_kit.planner.layout import Run
 from hpc_kit.planner.machine import GIB
 from hpc_kit.planner.memory import Memory
 from hpc_kit.planner.rows import case
-from hpc_kit.planner.run import Run
 from tests.planner.test_cases import ROW
 
 KNOWN = {**ROW, "tp_overlap": "false", "torch_compile": "false"}

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.errors import HpcKitError
-from hpc_kit.planner import catalogue, hardware
+from hpc_kit.planner import hardware, model_catalogue
 from hpc_kit.planner.advice import advise, way
 from hpc_kit.planner.refuse import refuse
 from hpc_kit.planner.search import search
@@ -121,7 +121,7 @@ def test_the_usual_table_for_a_model_that_fits_one_gpu() -> None:
 )
 def test_a_model_that_cannot_be(text: str, parts: tuple[str, ...]) -> None:
     with pytest.raises(HpcKitError) as caught:
-        catalogue.model(text)
+        model_catalogue.model(text)
     for part in parts:
         assert part in str(caught.value)
 

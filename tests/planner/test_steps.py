@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hpc_kit.planner.compute_time import attention, product
 from hpc_kit.planner.constants import builtin
-from hpc_kit.planner.layer import attention, product
 from hpc_kit.planner.memory import activation_bytes, in_flight, peak_memory
-from hpc_kit.planner.steps import EDGE, step_time
+from hpc_kit.planner.step_time import EDGE, step_time
 from tests.planner.runs import rates, run
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import coverage
 
-from hpc_kit.embedded import exit_codes
+from pocketslurm import exit_status
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "pyproject.toml"
 
 FORK = """
 import os
-from hpc_kit.embedded import exit_codes
+from pocketslurm import exit_status
 if os.fork() == 0:
-    exit_codes.shown(256)
+    exit_status.shown(256)
     os._exit(0)
 os.wait()
 """
@@ -27,7 +27,7 @@ os.wait()
 
 def test_every_module_is_there_to_be_counted() -> None:
     """Lines count where their module was imported: a search for the others in each of many processes costs too much."""
-    for path in sorted((ROOT / "hpc_kit").rglob("*.py")):
+    for path in sorted([*(ROOT / "hpc_kit").rglob("*.py"), *(ROOT / "pocketslurm").rglob("*.py")]):
         if path.stem not in {"__main__", "__init__"}:
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
@@ -40,7 +40,7 @@ def test_the_lines_of_a_fork_that_leaves_at_once_are_counted(tmp_path: Path) -> 
     subprocess.run(
         [sys.executable, "-m", "coverage", "run", f"--rcfile={SETTINGS}", f"--data-file={data}", str(program)],
         cwd=tmp_path,
-        env={**environ, "COVERED": f"{ROOT}/hpc_kit/*"},
+        env={**environ, "COVERED": str(ROOT)},
         check=True,
     )
     counted = coverage.CoverageData(str(data))
@@ -48,7 +48,9 @@ def test_the_lines_of_a_fork_that_leaves_at_once_are_counted(tmp_path: Path) -> 
         found = coverage.CoverageData(str(part))
         found.read()
         counted.update(found)
-    code = exit_codes.shown.__code__
+    code = exit_status.shown.__code__
     body = {line for _, _, line in code.co_lines() if line is not None and line > code.co_firstlineno}
     assert body & set(counted.lines(str(code.co_filename)) or [])
-    assert counted.measured_files() <= {str(path) for path in (ROOT / "hpc_kit").rglob("*.py")}
+    assert counted.measured_files() <= {
+        str(path) for folder in ("hpc_kit", "pocketslurm") for path in (ROOT / folder).rglob("*.py")
+    }

@@ -11,77 +11,78 @@ import pytest
 
 from tests.conftest import ROOT
 
-PACKAGE = ROOT / "hpc_kit"
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
+    for package in ("hpc_kit", "pocketslurm")
+    for path in sorted((ROOT / package).rglob("*.py"))
     if "share" not in path.parts
 }
 
-MAY_IMPORT = {
-    "errors": set[str](),
-    "run_files": set[str](),
-    "slurm": {"errors"},
-    "spec": {"errors", "run_files", "slurm"},
-    "script": {"errors", "run_files", "slurm", "spec"},
-    "submit": {"errors", "run_files", "slurm", "spec", "script", "embedded"},  # embedded: to put its commands on PATH
-    "launch": {"errors", "run_files", "slurm", "spec", "script", "submit"},
-    "runtime": {"errors", "run_files", "slurm"},
-    "embedded": {"errors", "run_files", "slurm"},
-    "plotting": {"errors"},
-    "planner": {"errors", "slurm", "spec", "plotting"},
-    "bench": {"errors", "run_files", "slurm", "spec", "runtime", "planner", "plotting"},
-    "report": {"errors", "run_files", "slurm", "submit", "bench"},
-    "__main__": {"cli"},
-    "cli": {
-        "errors",
-        "run_files",
-        "slurm",
-        "spec",
-        "script",
-        "submit",
-        "launch",
-        "runtime",
-        "embedded",
-        "planner",
-        "bench",
-        "plotting",
-        "report",
-    },
-}
+ROOMS = (
+    "errors",
+    "run_files",
+    "plotting",
+    "slurm",
+    "spec",
+    "script",
+    "check",
+    "runs",
+    "submission",
+    "runtime",
+    "ssh",
+    "planner",
+    "bench",
+    "report",
+    "cli",
+    "__main__",
+)
+"""Rooms of hpc_kit, lowest first. A room imports only from rooms before it."""
+
 RUNTIME_MAY_IMPORT_OF_SLURM = {"hpc_kit.slurm", "hpc_kit.slurm.nodelist"}
 
 
 def imports(path: Path, *, types: bool = True) -> set[str]:
-    """hpc_kit modules that a file imports, inside functions, too; `types`: also those for types only."""
+    """Return the modules that a file imports, also inside functions, and their packages' `__init__`.
+
+    Args:
+        path: The file.
+        types: Also return imports for type annotations only.
+    """
     tree = ast.parse(path.read_text())
     blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    passed_by = set() if types else {inner for block in blocks for inner in ast.walk(block)}
+    skipped = set() if types else {inner for block in blocks for inner in ast.walk(block)}
     found: set[str] = set()
     for node in ast.walk(tree):
-        if node in passed_by:
+        if node in skipped:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= inner if inner <= MODULES.keys() else inner | {node.module}
+    found |= {name.rsplit(".", dots)[0] for name in found for dots in range(1, name.count(".") + 1)}
     return {name for name in found if name in MODULES}
 
 
 def room(module: str) -> str:
+    """Return the room of a module: the first folder or file below the package; "" for the package itself."""
     return module.split(".")[1] if "." in module else ""
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if room(name)])
-def test_a_room_imports_only_from_lower_floors(module: str) -> None:
-    own = room(module)
-    others = {room(name) for name in imports(MODULES[module])} - {own, ""}
-    assert others <= MAY_IMPORT[own]
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("hpc_kit.")])
+def test_a_room_imports_only_from_lower_rooms(module: str) -> None:
+    lower = ROOMS[: ROOMS.index(room(module)) + 1]
+    assert {name for name in imports(MODULES[module]) if name != "hpc_kit" and room(name) not in lower} == set()
 
 
-def test_every_room_has_its_floor() -> None:
-    assert {room(name) for name in MODULES} - {""} == set(MAY_IMPORT)
+def test_every_room_has_its_place() -> None:
+    assert {room(name) for name in MODULES if name.startswith("hpc_kit.")} == set(ROOMS)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("pocketslurm")])
+def test_pocketslurm_imports_only_the_language_of_slurm(module: str) -> None:
+    foreign = {name for name in imports(MODULES[module]) if not name.startswith("pocketslurm")}
+    assert {room(name) for name in foreign} <= {"", "errors", "slurm"}
 
 
 def test_the_job_side_takes_only_node_lists_from_slurm() -> None:
@@ -89,7 +90,7 @@ def test_the_job_side_takes_only_node_lists_from_slurm() -> None:
     assert {name for name in taken if name.startswith("hpc_kit.slurm")} <= RUNTIME_MAY_IMPORT_OF_SLURM
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
+def test_there_is_no_import_cycle() -> None:
     graph = {module: imports(path, types=False) - {module} for module, path in MODULES.items()}
     while graph:
         free = {module for module, wanted in graph.items() if not wanted & graph.keys()}
@@ -103,7 +104,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         ("import hpc_kit", ("jinja2", "submitit", "torch", "msgspec", "click")),
         ("import hpc_kit.runtime", ("jinja2", "submitit", "torch", "msgspec", "click")),
         ("import hpc_kit.script.render", ("torch", "submitit", "jinja2")),
-        ("import hpc_kit.spec.files", ("torch", "submitit", "jinja2")),
+        ("import hpc_kit.spec.load", ("torch", "submitit", "jinja2")),
         ("import hpc_kit.planner.cases, hpc_kit.planner.target", ("torch", "numpy", "submitit", "jinja2", "rich")),
         ("import hpc_kit.cli", ("torch", "submitit", "jinja2", "msgspec", "rich")),
     ],
@@ -120,21 +121,14 @@ def test_public_names_are_all_there() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_modules_stay_small() -> None:
-    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
-    # A table: a row an option; and what is carried to a host as one file.
-    allowed = {"hpc_kit.slurm.option_table", "hpc_kit.launch.agent"}
-    assert {module: lines for module, lines in lengths.items() if lines > 300 and module not in allowed} == {}
-
-
-ON_NODES = ("hpc_kit.runtime.", "hpc_kit.launch.agent", "hpc_kit.bench.ranks")
+ON_NODES = ("hpc_kit.runtime.", "hpc_kit.ssh.agent", "hpc_kit.bench.local_ranks")
 """They speak in a job's log, and end a rank that cannot end by itself."""
 
 
 def test_only_the_command_line_and_the_embedded_commands_print_or_exit() -> None:
     loud = []
     for module, path in MODULES.items():
-        if room(module) in {"cli", "embedded"}:
+        if room(module) == "cli" or module.startswith("pocketslurm"):
             continue
         unwanted = {"print", "exit", "sys.exit"} | (
             set() if module.startswith(ON_NODES) else {"sys.stdout.write", "os._exit"}

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from hpc_kit.bench.document import encode
+from hpc_kit.bench.results import encode
 from hpc_kit.cli.report import command
-from hpc_kit.report import series, training
+from hpc_kit.report import run_section, series
 from hpc_kit.report.page import marked, page
 from hpc_kit.report.section import Picture, Section, Table, Text
 from tests.bench import papers
@@ -205,7 +205,7 @@ def test_a_log_is_not_held_in_memory_for_its_curve_and_its_end(tmp_path: Path) -
             file.write((b"x" * 99 + b"\n") * 5000)
         file.write(b"step 2 loss 2.5\nend\n")
     tracemalloc.start()
-    rows, end = series.of_run(tmp_path, log).results, training._end_of(log)
+    rows, end = series.of_run(tmp_path, log).results, run_section._end_of(log)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [row.labels["step"] for row in rows] == [1, 2]

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from hpc_kit.runtime import addresses
+from hpc_kit.runtime.rendezvous import network
 
 
 @pytest.mark.parametrize(
@@ -14,43 +14,43 @@ from hpc_kit.runtime import addresses
     [("localhost", True), ("127.0.0.3", True), ("::1", True), ("localhost.localdomain", True), ("n1", False)],
 )
 def test_loopback_is_told_by_name_and_by_address(host: str, expected: bool) -> None:
-    assert addresses.is_loopback(host) is expected
+    assert network.is_loopback(host) is expected
 
 
 def test_a_taken_port_is_none_and_not_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert addresses.listen(taken.getsockname()[1], everywhere=True) is None
-        assert addresses.listen(taken.getsockname()[1], everywhere=False) is None
+        assert network.listen(taken.getsockname()[1], everywhere=True) is None
+        assert network.listen(taken.getsockname()[1], everywhere=False) is None
 
 
 @pytest.mark.parametrize("dual", [True, False])
 def test_a_listener_everywhere_is_reached_by_any_own_address(dual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual and socket.has_ipv6)
-    listener = addresses.listen(0, everywhere=True)
+    listener = network.listen(0, everywhere=True)
     assert listener is not None
     with listener:
         port = listener.getsockname()[1]
-        assert [addresses.answers(host, port) for host in ("127.0.0.1", "127.0.0.3")] == [True, True]
-    assert not addresses.answers("127.0.0.1", port)
+        assert [network.answers(host, port) for host in ("127.0.0.1", "127.0.0.3")] == [True, True]
+    assert not network.answers("127.0.0.1", port)
 
 
 def test_the_way_to_the_loopback_is_lo() -> None:
-    assert addresses.source_towards("127.0.0.2") == "127.0.0.1"
-    assert addresses.interface_with("127.0.0.1") == "lo"
+    assert network.source_towards("127.0.0.2") == "127.0.0.1"
+    assert network.interface_with("127.0.0.1") == "lo"
 
 
 def test_an_address_that_no_interface_has_leads_nowhere() -> None:
-    assert addresses.interface_with("192.0.2.1") is None
+    assert network.interface_with("192.0.2.1") is None
 
 
 def test_an_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "_ipv4_of", {"lo": "127.0.0.1", "eth0": "10.1.0.3", "ib0": "10.2.0.3"}.get)
+    monkeypatch.setattr(network, "_ipv4_of", {"lo": "127.0.0.1", "eth0": "10.1.0.3", "ib0": "10.2.0.3"}.get)
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "ib0")])
-    assert addresses.interface_with("10.2.0.3") == "ib0"
+    assert network.interface_with("10.2.0.3") == "ib0"
 
 
 def test_ipv4_comes_before_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::3", 0, 0, 0))
     four = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.0.3", 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_named: [six, four])
-    assert addresses.lookup("n3")[0] == "10.1.0.3"
+    assert network.lookup("n3")[0] == "10.1.0.3"

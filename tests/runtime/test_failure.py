@@ -15,7 +15,7 @@ import pytest
 
 from hpc_kit.errors import HpcKitError, IncompleteEnvironment, LauncherError, RendezvousError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, read_first_failure
-from hpc_kit.runtime import failure
+from hpc_kit.runtime import first_failure
 from hpc_kit.runtime.launchers import number_of
 from tests.runtime.launches import Step, worker
 
@@ -42,7 +42,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def exit_now(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(failure, "exit_now", exit_now)
+    monkeypatch.setattr(first_failure, "exit_now", exit_now)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_code_is_the_interpreters_own(error: BaseException, code: int) -> None:
-    assert failure.exit_code(error) == code
+    assert first_failure.exit_code(error) == code
 
 
 def test_the_first_failure_is_left_with_rank_host_and_code(run: Path) -> None:
-    with pytest.raises(SystemExit), failure.claimed(5):
+    with pytest.raises(SystemExit), first_failure.claimed(5):
         raise SystemExit(3)
     first = read_first_failure(run)
     assert first is not None
@@ -74,20 +74,20 @@ def test_the_first_failure_is_left_with_rank_host_and_code(run: Path) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
 def test_a_good_end_is_no_failure(run: Path, error: BaseException) -> None:
-    with pytest.raises(SystemExit), failure.claimed(5):
+    with pytest.raises(SystemExit), first_failure.claimed(5):
         raise error
     assert read_first_failure(run) is None
 
 
 def test_outside_of_a_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    failure.claim(ValueError("x"), 0)
+    first_failure.claim(ValueError("x"), 0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_folder_that_is_gone_does_not_hide_the_failure(run: Path) -> None:
     run.rmdir()
-    with pytest.raises(ValueError, match="bad batch"), failure.claimed(5):
+    with pytest.raises(ValueError, match="bad batch"), first_failure.claimed(5):
         raise ValueError("bad batch")
 
 
@@ -103,16 +103,16 @@ def test_a_run_folder_that_is_gone_does_not_hide_the_failure(run: Path) -> None:
     ],
 )
 def test_a_victim_is_told_by_what_it_says(error: Exception, victim: bool) -> None:
-    assert failure.is_victim(error) is victim
+    assert first_failure.is_victim(error) is victim
 
 
 def test_what_a_victim_raises_afterwards_is_a_victims_too() -> None:
     later = ValueError("could not save")
     later.__context__ = GLOO
     GLOO.__context__ = None
-    assert failure.is_victim(later)
+    assert first_failure.is_victim(later)
     GLOO.__context__ = later
-    assert failure.is_victim(later), "a circle ends"
+    assert first_failure.is_victim(later), "a circle ends"
     GLOO.__context__ = None
 
 
@@ -128,7 +128,7 @@ def test_a_file_system_that_takes_nothing_any_more_is_no_error_of_the_ranks(
 
 
 def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:
-    victim = threading.Thread(target=failure.claim, args=(GLOO, 1))
+    victim = threading.Thread(target=first_failure.claim, args=(GLOO, 1))
     victim.start()
     assert claim_first_failure(run, 2, "n4", 9)
     victim.join()
@@ -141,8 +141,8 @@ def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:
 def test_a_victim_without_culprit_says_so_itself(
     run: Path, error: Exception, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failure, "_VICTIM_WAITS", 0.05)
-    failure.claim(error, rank)
+    monkeypatch.setattr(first_failure, "_VICTIM_WAITS", 0.05)
+    first_failure.claim(error, rank)
     first = read_first_failure(run)
     assert first is not None
     assert first.rank == rank
@@ -152,7 +152,7 @@ def test_a_victim_without_culprit_says_so_itself(
 def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     error = ValueError("bad batch")
     before = sys.excepthook
-    with pytest.raises(ValueError, match="bad batch"), failure.fast_exit():
+    with pytest.raises(ValueError, match="bad batch"), first_failure.fast_exit():
         raise error
     hook, sys.excepthook = sys.excepthook, before
     with pytest.raises(Ended) as ended:
@@ -165,7 +165,7 @@ def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest
 def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.excepthook
     error = IncompleteEnvironment("SLURM_PROCID is not set", found="nothing", remedy="srun")
-    with pytest.raises(IncompleteEnvironment), failure.fast_exit():
+    with pytest.raises(IncompleteEnvironment), first_failure.fast_exit():
         raise error
     hook, sys.excepthook = sys.excepthook, before
     with pytest.raises(Ended) as ended:
@@ -176,7 +176,7 @@ def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixtur
 
 def test_a_good_end_leaves_no_hook() -> None:
     before = sys.excepthook
-    with failure.fast_exit():
+    with first_failure.fast_exit():
         assert sys.excepthook is not before
     assert sys.excepthook is before
 
@@ -186,7 +186,7 @@ def refusals(environs: Sequence[Mapping[str, str]]) -> list[str]:
     said = []
     for environ in environs:
         with pytest.raises(LauncherError) as refused:
-            failure.resolved(environ)
+            first_failure.resolved(environ)
         said.append(str(refused.value))
     return said
 
@@ -215,7 +215,7 @@ def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPat
     """RANK=$SLURM_PROCID on srun's own line is 0 everywhere: rank 0 agrees."""
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
-    assert failure.resolved(environs[0]).rank == 0
+    assert first_failure.resolved(environs[0]).rank == 0
     assert ["  do     unset RANK WORLD_SIZE" in said for said in refusals(environs[1:])] == [True] * 3
 
 
@@ -223,7 +223,7 @@ def test_what_every_rank_finds_out_later_is_told_by_one(monkeypatch: pytest.Monk
     """As that srun has started them without MPI, when the program asks for the backend mpi."""
 
     def said(rank: int, error: HpcKitError) -> str:
-        with pytest.raises(type(error)) as raised, failure.claimed(rank):
+        with pytest.raises(type(error)) as raised, first_failure.claimed(rank):
             raise error
         return str(raised.value)
 
@@ -269,15 +269,17 @@ def test_a_refused_process_is_told_from_the_others_by_what_its_launcher_has_set(
     assert number_of(environ) == number
 
 
-@pytest.mark.parametrize(("ends", "code"), [("failure.exit_now(3)", 3), ("", 1)], ids=["the quick end", "a good end"])
+@pytest.mark.parametrize(
+    ("ends", "code"), [("first_failure.exit_now(3)", 3), ("", 1)], ids=["the quick end", "a good end"]
+)
 def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str, code: int, tmp_path: Path) -> None:
     """Also one that a thread holds which runs on."""
     program = (
-        "import os, sys, threading; from hpc_kit.runtime import failure; file = open(sys.argv[1], 'w');"
+        "import os, sys, threading; from hpc_kit.runtime import first_failure; file = open(sys.argv[1], 'w');"
         "file.write('a line');"
         "threading.Thread(target=lambda file: threading.Event().wait(), args=[file], daemon=True).start();"
         "last = lambda code, say=os.write, end=os._exit: (say(1, b'last %d' % code), end(code));"
-        f"failure.ends_by(last, at_exit=True); {ends}"
+        f"first_failure.ends_by(last, at_exit=True); {ends}"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "metrics")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -285,12 +287,12 @@ def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str
     assert (tmp_path / "metrics").read_text() == "a line"
 
 
-@pytest.mark.parametrize("ends", ["raise ValueError", "failure.exit_now(1)"], ids=["its end", "the quick end"])
+@pytest.mark.parametrize("ends", ["raise ValueError", "first_failure.exit_now(1)"], ids=["its end", "the quick end"])
 @pytest.mark.parametrize("writer", ["thread", "file"])
 def test_a_pipe_that_nobody_reads_does_not_keep_a_process_from_its_last_call(writer: str, ends: str) -> None:
     """Neither where a thread is in the middle of a write, nor where a file has something left to be written."""
     program = (
-        "import os, sys, threading; from hpc_kit.runtime import failure; failure._LAST_WORDS = 0.5;"
+        "import os, sys, threading; from hpc_kit.runtime import first_failure; first_failure._LAST_WORDS = 0.5;"
         "r, w = os.pipe(); os.set_blocking(w, False);\n"
         "try:\n    while True: os.write(w, bytes(1 << 16))\n"
         "except BlockingIOError: os.set_blocking(w, True)\n"
@@ -299,7 +301,7 @@ def test_a_pipe_that_nobody_reads_does_not_keep_a_process_from_its_last_call(wri
         "    def write(self, data): begun.set(); return os.write(w, data)\n"
         "begun = threading.Event(); file = io.BufferedWriter(Pipe(), 1 << 20)\n"
         "last = lambda code, say=os.write, end=os._exit: (say(1, b'last %d' % code), end(code))\n"
-        "failure.ends_by(last, at_exit=True); file.write(b'a line')\n"
+        "first_failure.ends_by(last, at_exit=True); file.write(b'a line')\n"
         "if sys.argv[1] == 'thread':\n"
         "    threading.Thread(target=file.flush, daemon=True).start(); begun.wait()\n" + ends
     )

@@ -7,10 +7,11 @@ import os
 import pytest
 
 import hpc_kit.runtime.__main__ as runtime_main
-from hpc_kit.runtime import rendezvous, resolve
-from hpc_kit.runtime.exports import for_command, for_libraries
-from hpc_kit.runtime.launchers import handed_on
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.program import Program
+from hpc_kit.runtime.rendezvous import meeting as rendezvous
+from hpc_kit.runtime.torch_environment import for_command, for_libraries
 from tests.runtime.launches import Environ, Step, captured_case, worker
 
 SUBMITTER = Step.of(4, 4, job="77").environ(0)
@@ -21,7 +22,7 @@ def exported(environ: Environ) -> Environ:
     """What a rank with this environment hands on."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER", "HPC_KIT", "GLOO", "OMPI", "PMIX")
     exports = for_command(resolve(environ), environ) | {"GLOO_SOCKET_IFNAME": "lo"}
-    whole = environ | exports | handed_on.mark(exports, environ)
+    whole = environ | exports | inherited_variables.mark(exports, environ)
     return {name: value for name, value in whole.items() if name.startswith(names)}
 
 
@@ -43,7 +44,11 @@ def test_the_interface_is_found_out_anew_and_one_that_somebody_has_chosen_stays(
     meeting = rendezvous.meet(resolve({}), environ={})
     found = for_libraries(meeting, {})["GLOO_SOCKET_IFNAME"]
     left = exported(SUBMITTER) | {"GLOO_SOCKET_IFNAME": "ib7"}
-    mark = {handed_on.MARK: left[handed_on.MARK].replace("GLOO_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=ib7")}
+    mark = {
+        inherited_variables.MARK: left[inherited_variables.MARK].replace(
+            "GLOO_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=ib7"
+        )
+    }
     assert for_libraries(meeting, SHELL | left | mark)["GLOO_SOCKET_IFNAME"] == found
     assert "GLOO_SOCKET_IFNAME" not in for_libraries(meeting, SHELL | left)
     meeting.leave()
@@ -82,7 +87,9 @@ def test_a_launch_by_hand_whose_rank_submits_a_job_marks_where_it_has_met(monkey
     monkeypatch.setattr(runtime_main, "_run_to_its_end", lambda _what: None)
     monkeypatch.setattr(runtime_main, "find_spec", lambda _name: None)
     runtime_main._run(Program.read(["-m", "train"]), resolve(os.environ))
-    left = handed_on.inherited(SHELL | {name: os.environ[name] for name in (*names, handed_on.MARK)})
+    left = inherited_variables.inherited(
+        SHELL | {name: os.environ[name] for name in (*names, inherited_variables.MARK)}
+    )
     assert left == names
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime import settle
+from hpc_kit.runtime import shutdown
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
@@ -56,15 +56,15 @@ def _thread(folder: Path, number: int, name: str, state: str) -> None:
 def test_a_running_thread_of_gloo_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, least: float
 ) -> None:
-    monkeypatch.setattr(settle, "_TASKS", tmp_path)
+    monkeypatch.setattr(shutdown, "_TASKS", tmp_path)
     _thread(tmp_path, 1, "python", "R")
     _thread(tmp_path, 2, "pt_gloo_runloop", state)
     start = time.monotonic()
-    settle.settle(0.2)
+    shutdown.settle(0.2)
     assert time.monotonic() - start >= least
 
 
 def test_without_gloo_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "_TASKS", tmp_path)
+    monkeypatch.setattr(shutdown, "_TASKS", tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("slept"))
-    settle.settle()
+    shutdown.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.layout import of_environment, shape
+from hpc_kit.runtime.mesh import of_environment, shape
 
 
 def test_what_the_job_says_is_read() -> None:

@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import __main__ as main_module
-from hpc_kit.runtime import failure, session
+from hpc_kit.runtime import first_failure, session
 from hpc_kit.runtime.__main__ import main
 from tests.runtime.launches import worker
 
@@ -26,7 +26,7 @@ def _this_process_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def exit_now(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(failure, "exit_now", exit_now)
+    monkeypatch.setattr(first_failure, "exit_now", exit_now)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])

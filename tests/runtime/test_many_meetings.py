@@ -8,8 +8,10 @@ from zlib import crc32
 
 import pytest
 
-from hpc_kit.runtime import ports, rendezvous, resolve
-from hpc_kit.runtime.rendezvous import Meeting
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.rendezvous import meeting as rendezvous
+from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.rendezvous.meeting import Meeting
 from tests.runtime.launches import Environ, Step
 
 JOBS, RANKS = 64, 2

@@ -13,7 +13,7 @@ import pytest
 from torch import distributed as dist
 
 from hpc_kit.runtime import on_demand, resolve
-from hpc_kit.runtime.exports import of_world
+from hpc_kit.runtime.torch_environment import of_world
 from tests.runtime.launches import Step
 
 NAMES = on_demand.NAMES

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime import addresses, placement, report
+from hpc_kit.runtime import placement, report
 from hpc_kit.runtime.placement import Placement
+from hpc_kit.runtime.rendezvous import network
 
 SMI = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-48aeb943-9458-4282-da24-e5f49e0db44b)
@@ -155,9 +156,9 @@ def test_where_nccl_takes_another_interface_the_report_says_so_and_how_to_name_o
 def test_nccls_order_of_interfaces(
     interfaces: tuple[str, ...], taken: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses.socket, "if_nameindex", lambda: list(enumerate(interfaces)))  # type: ignore[attr-defined]
-    monkeypatch.setattr(addresses, "_ipv4_of", lambda name: None if name == "down0" else "10.0.0.1")
-    assert addresses.of_nccl() == taken
+    monkeypatch.setattr(network.socket, "if_nameindex", lambda: list(enumerate(interfaces)))  # type: ignore[attr-defined]
+    monkeypatch.setattr(network, "_ipv4_of", lambda name: None if name == "down0" else "10.0.0.1")
+    assert network.of_nccl() == taken
 
 
 def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.Mon
     for name in ("NCCL_SOCKET_IFNAME", "NCCL_CONF_FILE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "nccl.conf").write_text("#NCCL_SOCKET_IFNAME=ib0\nNCCL_DEBUG=WARN\n")
-    assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl == addresses.of_nccl() is not None
+    assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl == network.of_nccl() is not None
     for file in (tmp_path / "nccl.conf", tmp_path / ".nccl.conf", tmp_path / "own"):
         monkeypatch.setenv("NCCL_CONF_FILE", str(file) if file.name == "own" else "")
         file.write_text("NCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==eth0\n")

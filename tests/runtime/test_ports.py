@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.runtime import ports
+from hpc_kit.runtime.rendezvous import ports
 
 EPHEMERAL = 32_768
 

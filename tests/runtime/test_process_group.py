@@ -18,9 +18,9 @@ from hpc_kit.cli import doctor
 from hpc_kit.errors import IncompleteEnvironment, SpecError
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import devices, notice, placement, process_group, report, resolve, session
-from hpc_kit.runtime.exports import exported, for_command
-from hpc_kit.runtime.launchers import handed_on
+from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.process_group import seconds_of
+from hpc_kit.runtime.torch_environment import exported, for_command
 from tests.runtime.launches import Step, captured_case
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
@@ -193,7 +193,7 @@ def test_only_rank_0_speaks(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_command_gets_the_first_port_and_meets_by_itself() -> None:
     world = resolve(Step.of(2, 2).environ(3))
     exports = for_command(world, {"SLURM_CPUS_PER_TASK": "4"})
-    assert exports.pop(handed_on.MARK).split()[1:] == [
+    assert exports.pop(inherited_variables.MARK).split()[1:] == [
         f"{name}={value}" for name, value in sorted(exports.items()) if name != "OMP_NUM_THREADS"
     ]
     assert exports == {

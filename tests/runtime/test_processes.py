@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.run_files import read_first_failure
-from hpc_kit.runtime import ports, resolve
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.rendezvous import ports
 from tests.runtime.launches import Environ, Step
 
 NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")

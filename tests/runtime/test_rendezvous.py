@@ -17,8 +17,20 @@ import pytest
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
-from hpc_kit.runtime import addresses, beacon, ports, rendezvous, resolve, roster, route, search, store
-from hpc_kit.runtime.rendezvous import Meeting
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.rendezvous import (
+    meeting as rendezvous,
+)
+from hpc_kit.runtime.rendezvous import (
+    network,
+    ports,
+    route,
+    sign_in,
+    store,
+    store_discovery,
+    store_search,
+)
+from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.world import World
 from tests.runtime.launches import Environ, Step, worker
 
@@ -39,7 +51,7 @@ def job() -> str:
 @pytest.fixture(autouse=True)
 def _no_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses by Slurm's own book only where a test wants them."""
-    monkeypatch.setattr(addresses, "of_slurm", lambda _host: None)
+    monkeypatch.setattr(network, "of_slurm", lambda _host: None)
 
 
 @pytest.fixture
@@ -89,13 +101,13 @@ def test_all_ranks_meet_on_the_first_port_in_one_store(job: str) -> None:
 
 def test_who_has_found_rank_0_waits_for_its_bell(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not ask the store again and again, of which there is one for all of them."""
-    real, asked = roster.wait_until, set[int]()
+    real, asked = sign_in.wait_until, set[int]()
 
     def spy(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
         asked.add(threading.get_ident())
         return real(is_done, until, ranks)
 
-    monkeypatch.setattr(roster, "wait_until", spy)
+    monkeypatch.setattr(sign_in, "wait_until", spy)
     met(meet(Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()))
     assert len(asked) == 1
 
@@ -110,19 +122,19 @@ def test_who_hears_no_whole_line_asks_the_store(said: bytes) -> None:
         other.sendall(said)
         other.close()
         world = resolve(Step.of(2).environ(1))
-        assert roster._heard(store, world, time.monotonic() + 20, bell) == '["a difference"]'
-    assert roster._heard(store, world, time.monotonic() + 20, None) == '["a difference"]'
+        assert sign_in._heard(store, world, time.monotonic() + 20, bell) == '["a difference"]'
+    assert sign_in._heard(store, world, time.monotonic() + 20, None) == '["a difference"]'
 
 
 def test_a_bell_that_is_never_heard_ends_at_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "_WITH_BELL", 0.01)
+    monkeypatch.setattr(sign_in, "_WITH_BELL", 0.01)
     bell, other = socket.socketpair()
     store = HashStore()
     world = resolve(Step.of(2).environ(1))
     with bell, other:
-        assert roster._heard(store, world, time.monotonic() + 0.1, bell) is None
+        assert sign_in._heard(store, world, time.monotonic() + 0.1, bell) is None
         store.set("complete", "[]")
-        assert roster._heard(store, world, time.monotonic() + 20, bell) == "[]"
+        assert sign_in._heard(store, world, time.monotonic() + 20, bell) == "[]"
 
 
 def test_the_same_processes_can_meet_again(job: str) -> None:
@@ -195,7 +207,7 @@ def test_alone_in_the_shell_of_srun_pty_it_is_told_of_the_shell(job: str, monkey
 
 
 def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "_MOST_NAMED", 2)
+    monkeypatch.setattr(sign_in, "_MOST_NAMED", 2)
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
     (outcome,) = meet(environs[:1], timeout=0.3)
     assert "not there: ranks 1, 2 and 1 more\n" in refused(outcome)
@@ -247,8 +259,8 @@ def names(table: dict[str, str]) -> Callable[[str], list[str]]:
 
 
 def test_a_name_that_does_not_resolve_is_told_with_the_line_to_add(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "lookup", names({}))
-    monkeypatch.setattr(search, "_NAMES", 0.1)
+    monkeypatch.setattr(network, "lookup", names({}))
+    monkeypatch.setattr(store_search, "_NAMES", 0.1)
     (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=5)
     assert refused(outcome) == (
         "the name n1 of rank 0's host does not resolve on n2\n"
@@ -261,7 +273,7 @@ def test_a_name_that_does_not_resolve_is_told_with_the_line_to_add(job: str, mon
 def test_a_name_that_means_the_asking_node_is_told_with_the_line_to_mend(
     job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.1.1"}))
+    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.1.1"}))
     (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=5)
     assert refused(outcome).startswith(
         "the name n1 of rank 0's host means n2 itself there\n  found  n1 resolves to 127.0.1.1 on n2\n"
@@ -274,26 +286,26 @@ def test_a_name_service_that_needs_a_moment_gets_it(job: str, monkeypatch: pytes
     def lookup(host: str) -> list[str]:
         return names({"n1": "127.0.0.1"} if next(calls) > 3 else {})(host)
 
-    monkeypatch.setattr(addresses, "lookup", lookup)
-    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    monkeypatch.setattr(network, "lookup", lookup)
+    monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     assert len(met(meet(Step.of(2, 1, job=job).environs()))) == 3
 
 
 def test_the_line_of_etc_hosts_that_misleads_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n# 10.0.0.1 n1\n127.0.1.1 n1.cluster n1  # by the installer\n")
-    assert addresses.hosts_line("n1", file) == f"{file} line 3: 127.0.1.1 n1.cluster n1  # by the installer"
-    assert addresses.hosts_line("n2", file) is None
+    assert network.hosts_line("n1", file) == f"{file} line 3: 127.0.1.1 n1.cluster n1  # by the installer"
+    assert network.hosts_line("n2", file) is None
 
 
 @pytest.mark.parametrize("told", ["SLURM_LAUNCH_NODE_IPADDR", "scontrol"])
 def test_without_names_addresses_that_slurm_tells_lead_to_rank_0(
     told: str, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(addresses, "lookup", names({}))
-    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    monkeypatch.setattr(network, "lookup", names({}))
+    monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     if told == "scontrol":
-        monkeypatch.setattr(addresses, "of_slurm", {"n1": "127.0.0.1"}.get)
+        monkeypatch.setattr(network, "of_slurm", {"n1": "127.0.0.1"}.get)
     else:
         monkeypatch.setenv(told, "127.0.0.1")
     extra = {told: "127.0.0.1"} if told != "scontrol" else {}
@@ -302,14 +314,16 @@ def test_without_names_addresses_that_slurm_tells_lead_to_rank_0(
 
 
 def test_of_a_host_with_two_addresses_the_one_that_answers_is_taken(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.0.9 127.0.0.1", "n2": "127.0.0.1"}))
-    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
-    real = beacon.ask
+    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.0.9 127.0.0.1", "n2": "127.0.0.1"}))
+    monkeypatch.setattr(network, "is_loopback", lambda _address: False)
+    real = store_discovery.ask
 
-    def heard(address: str, called: Sequence[int], token: str, patience: float) -> beacon.Answer | dict[int, str]:
+    def heard(
+        address: str, called: Sequence[int], token: str, patience: float
+    ) -> store_discovery.Answer | dict[int, str]:
         return dict.fromkeys(called, "no answer") if address == "127.0.0.9" else real(address, called, token, patience)
 
-    monkeypatch.setattr(beacon, "ask", heard)
+    monkeypatch.setattr(store_discovery, "ask", heard)
     first, second = met(meet(Step.of(1, 1, job=job).environs()))
     assert (first.host, second.host) == ("n1", "127.0.0.1")
 
@@ -319,8 +333,8 @@ def test_a_sites_own_names_for_the_network_of_the_training_come_first(
     pattern: str, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = pattern.replace("{host}", "n1")
-    monkeypatch.setattr(addresses, "lookup", names({fast: "127.0.0.1", "n1": "127.0.0.9"}))
-    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
+    monkeypatch.setattr(network, "lookup", names({fast: "127.0.0.1", "n1": "127.0.0.9"}))
+    monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     environs = [environ | {"HPC_KIT_MASTER_HOST": pattern} for environ in Step.of(1, 1, job=job).environs()]
     assert met(meet(environs))[1].host == fast
 
@@ -331,16 +345,18 @@ def test_a_pattern_without_host_is_refused(job: str) -> None:
 
 
 def test_after_a_while_rank_0_is_looked_for_on_the_other_nodes(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_ELSEWHERE", 0.1)
+    monkeypatch.setattr(store_search, "_ELSEWHERE", 0.1)
     step = Step((2, 1, 0), NODES[1:], "block", job=job)
-    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
-    real = beacon.ask
+    monkeypatch.setattr(network, "is_loopback", lambda _address: False)
+    real = store_discovery.ask
 
-    def heard(address: str, called: Sequence[int], token: str, patience: float) -> beacon.Answer | dict[int, str]:
+    def heard(
+        address: str, called: Sequence[int], token: str, patience: float
+    ) -> store_discovery.Answer | dict[int, str]:
         silent = dict.fromkeys(called, "Connection refused")
         return real(address, called, token, patience) if address == NODES[3] else silent
 
-    monkeypatch.setattr(beacon, "ask", heard)
+    monkeypatch.setattr(store_discovery, "ask", heard)
     middle = step.environ(1)
     assert resolve(middle).master_addr == NODES[1]
     assert len(met(meet(step.environs()))) == 3
@@ -350,14 +366,14 @@ def test_a_firewall_that_drops_packets_is_told_within_the_time_out(
     job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 192.0.2.0/24 is nobody's; a call there ends in silence, or at once where there is no way at all.
-    monkeypatch.setattr(addresses, "lookup", names({"n1": "192.0.2.1"}))
+    monkeypatch.setattr(network, "lookup", names({"n1": "192.0.2.1"}))
 
     def silent(_address: str, _port: int) -> socket.socket:
         call, other = socket.socketpair()
         held.enter_context(other)
         return call
 
-    monkeypatch.setattr(beacon, "_call", silent)
+    monkeypatch.setattr(store_discovery, "_call", silent)
     start = time.monotonic()
     (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=1)
     assert time.monotonic() - start < 3
@@ -365,7 +381,7 @@ def test_a_firewall_that_drops_packets_is_told_within_the_time_out(
 
 
 def test_on_rank_0s_own_node_its_name_may_mean_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.1.1"}))
+    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.1.1"}))
     assert len(met(meet(Step.of(2, job=job).environs()))) == 2
 
 
@@ -440,16 +456,16 @@ def test_a_goodbye_to_a_rank_0_that_has_gone_is_silent(
     job: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = met(meet(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
-    monkeypatch.setattr(addresses, "answers", lambda *_: False)
+    monkeypatch.setattr(network, "answers", lambda *_: False)
     second.leave()
     assert capfd.readouterr().err == ""
 
 
 def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "is_loopback", lambda _address: False)
-    monkeypatch.setattr(addresses, "source_towards", lambda address: address)
-    monkeypatch.setattr(addresses, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
-    monkeypatch.setattr(addresses, "lookup", names({"n1": "127.0.0.1"}))
+    monkeypatch.setattr(network, "is_loopback", lambda _address: False)
+    monkeypatch.setattr(network, "source_towards", lambda address: address)
+    monkeypatch.setattr(network, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
+    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.0.1"}))
     monkeypatch.setattr(route, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds
     meetings = met(meet(Step.of(1, 1, job=job).environs()))
     assert meetings[0].interface == "eth0"

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime import rendezvous, resolve, roster, sameness
-from hpc_kit.runtime.sameness import differences, facts, fingerprint
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.rendezvous import meeting, node_comparison, sign_in
+from hpc_kit.runtime.rendezvous.node_comparison import differences, facts, fingerprint
 from tests.runtime.launches import Step
 
 WORLD = resolve(Step.of(2, 2).environ(0))
@@ -53,7 +54,7 @@ def test_the_code_is_the_program_and_what_it_imports_from_its_own_folder(
     }
     here, there = files(tmp_path / "here", **texts), files(tmp_path / "there", **texts)
     assert fingerprint(here) == fingerprint(there)
-    sameness._names.cache_clear()
+    node_comparison._names.cache_clear()
     files(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
     assert (fingerprint(here) != fingerprint(there)) is counts
 
@@ -73,19 +74,19 @@ def test_the_odd_host_is_named_first_and_other_programs_are_not_compared() -> No
 def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here, there = files(tmp_path / "here", train="1\n"), files(tmp_path / "there", train="2\n")
     step, refused = Step.of(1, 1, hosts=("localhost", "otherhost")), dict[int, tuple[str, str | None]]()
-    wait_until = roster.wait_until
+    wait_until = sign_in.wait_until
 
     def late(*words: Any) -> bool:
         time.sleep(1 if threading.current_thread().name == "1" else 0)
         return wait_until(*words)
 
-    monkeypatch.setattr(roster, "wait_until", late)
+    monkeypatch.setattr(sign_in, "wait_until", late)
 
     def meet(rank: int) -> None:
         environ = step.environ(rank) | {"MASTER_ADDR": "127.0.0.1"}
         world = dataclasses.replace(resolve(environ), master_addr="127.0.0.1", hosts=("127.0.0.1",), nnodes=1)
         try:
-            rendezvous.meet(world, timeout=20, environ=environ, occasion=77, program=(here, there)[rank])
+            meeting.meet(world, timeout=20, environ=environ, occasion=77, program=(here, there)[rank])
         except ContradictoryEnvironment as error:
             refused[rank] = error.what, error.found  # the error itself would keep rank 0's store alive
 

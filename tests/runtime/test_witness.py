@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.run_files import RUN_VARIABLE, FirstFailure, read_first_failure
-from hpc_kit.runtime import witness
+from hpc_kit.runtime import crash_watcher
 
 RANK = """
 import ctypes, os, signal, sys
-from hpc_kit.runtime import failure, witness
-with failure.claimed(3), witness.witnessed(3):
+from hpc_kit.runtime import crash_watcher, first_failure
+with first_failure.claimed(3), crash_watcher.witnessed(3):
     {end}
 """
 
@@ -53,7 +53,7 @@ def test_a_rank_that_ends_well_is_not(environ: dict[str, str], tmp_path: Path, m
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     if environ:
         monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
-    with witness.witnessed(0):
+    with crash_watcher.witnessed(0):
         pass
     assert read_first_failure(tmp_path) is None
 
@@ -61,14 +61,14 @@ def test_a_rank_that_ends_well_is_not(environ: dict[str, str], tmp_path: Path, m
 def test_how_a_process_has_ended_is_read_while_nobody_has_taken_its_status() -> None:
     with subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 6)"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert witness.ended_with(process.pid) == 134
-    assert witness.ended_with(process.pid) == 137
+        assert crash_watcher.ended_with(process.pid) == 134
+    assert crash_watcher.ended_with(process.pid) == 137
 
 
 def test_a_child_that_stays_on_keeps_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
     began = time.monotonic()
-    with witness.witnessed(0):
+    with crash_watcher.witnessed(0):
         child = os.fork()
         if not child:
             time.sleep(60)

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hpc_kit.script.axes import axes
 from hpc_kit.script.render import render_resolved
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.layout import Layout
@@ -26,7 +26,7 @@ def fit(layout: Any, nodes: int = 4, tasks: int = 2, launch: Launch | None = Non
         name="job", command=("true",), template="hybrid", resources=resources, layout=Layout(**layout),
         launch=launch or Launch(),
     )  # fmt: skip
-    return resolve(files.load(job, Cluster(name="c"), root=Path("/p")), root=Path("/p"))
+    return resolve(load.load(job, Cluster(name="c"), root=Path("/p")), root=Path("/p"))
 
 
 def rows(layout: Any, **more: Any) -> list[str]:

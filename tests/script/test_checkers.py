@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.check.batch_script import read_script
+from hpc_kit.check.external_checkers import Outcome, ask_all
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.script.checkers import Outcome, ask_all
-from hpc_kit.script.reader import read_script
-from hpc_kit.slurm.runner import Completed, run
+from hpc_kit.slurm.client import Completed, run
 
 HEAD = "#!/bin/bash\n"
 

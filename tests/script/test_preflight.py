@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.check.preflight import check_program, findings
+from hpc_kit.check.preflight_program import check_agents
 from hpc_kit.errors import SpecError
-from hpc_kit.script.preflight import check_program, findings
-from hpc_kit.script.preflight_program import check_agents
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Embedded
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
@@ -29,7 +29,7 @@ def resolved(
 ) -> Resolved:
     job = Job(name="mine", command=command, setup=setup, resources=Resources(chdir=chdir, partition=partition))
     cluster = cluster or Cluster(name="here", python=sys.executable)
-    return resolve(files.load(job, cluster, root=root), root=root)
+    return resolve(load.load(job, cluster, root=root), root=root)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_missing_program_is_refused(project: Path, command: tuple[str, ...], w
 )
 def test_a_torchrun_in_each_rank_is_refused(project: Path, line: str, alone: str | None) -> None:
     job = Job(name="mine", command=tuple(line.split()), resources=Resources(nodes=2, ntasks_per_node=2))
-    several = resolve(files.load(job, Cluster(name="here"), root=project), root=project)
+    several = resolve(load.load(job, Cluster(name="here"), root=project), root=project)
     check_agents(resolved(*line.split(), root=project))
     if alone is None:
         check_agents(several)
@@ -116,7 +116,7 @@ def test_launches_of_their_own_in_each_rank_are_asked_for_by_name(project: Path)
     asked: dict[str, str | int | float] = {"HPC_KIT_LAUNCHER": "torchrun"}
     command = ("torchrun", "--nproc-per-node=2", "train.py")
     job = Job(name="mine", command=command, env=asked, resources=Resources(nodes=2, ntasks_per_node=2))
-    check_agents(resolve(files.load(job, Cluster(name="here"), root=project), root=project))
+    check_agents(resolve(load.load(job, Cluster(name="here"), root=project), root=project))
 
 
 def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_log_folder_that_cannot_be_looked_at_is_not_there(project: Path) -> No
     """As that of another user; here by a name that is too long, which a test as root meets, too."""
     job = Job(name="x" * 300, command=("python", "-c", "1"))
     here = Cluster(name="here", python=sys.executable)
-    assert findings(resolve(files.load(job, here, root=project), root=project), project) == []
+    assert findings(resolve(load.load(job, here, root=project), root=project), project) == []
 
 
 def test_a_strict_embedded_slurm_knows_its_partitions(project: Path) -> None:
@@ -170,8 +170,8 @@ def test_the_embedded_slurm_counts_its_nodes(project: Path) -> None:
     (project / "train.py").write_text("")
     cluster = Cluster(name="local", slurm="embedded", python=sys.executable, embedded=Embedded(nodes="v[1-3]"))
     job = Job(name="mine", command=("python", "train.py"), resources=Resources(nodes=3))
-    check_program(resolve(files.load(job, cluster, root=project), root=project), project)
-    wide = resolve(files.load(job, cluster, set={"resources.nodes": 4}, root=project), root=project)
+    check_program(resolve(load.load(job, cluster, root=project), root=project), project)
+    wide = resolve(load.load(job, cluster, set={"resources.nodes": 4}, root=project), root=project)
     with pytest.raises(SpecError, match="more nodes than cluster local has") as caught:
         check_program(wide, project)
     assert caught.value.found == "4 nodes; there are 3: v[1-3]"
@@ -179,7 +179,7 @@ def test_the_embedded_slurm_counts_its_nodes(project: Path) -> None:
 
 def test_a_shipped_job_elsewhere_says_how_to_get_its_program(project: Path) -> None:
     for root, remedy in ((project, f"cp -r {ROOT / 'jobs'} ."), (ROOT / "docs", f"cd {ROOT}")):
-        job = resolve(files.load("single", Cluster(name="here", python=sys.executable), root=root), root=root)
+        job = resolve(load.load("single", Cluster(name="here", python=sys.executable), root=root), root=root)
         with pytest.raises(SpecError, match=r"no program file jobs/train/ddp\.py") as caught:
             check_program(job, root)
         assert (caught.value.remedy or "").startswith(remedy)
@@ -214,6 +214,6 @@ def test_a_job_on_ray_or_horovod_says_before_it_is_submitted_what_is_missing(
     there = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda each: None if each == name else there("json"))
     with pytest.raises(SpecError, match=rf"there is no {name} for \S*python") as caught:
-        check_program(resolve(files.load(job, "slurm", root=ROOT), root=ROOT), ROOT)
+        check_program(resolve(load.load(job, "slurm", root=ROOT), root=ROOT), ROOT)
     assert (caught.value.found or "").endswith(found)
     assert remedy in (caught.value.remedy or "")

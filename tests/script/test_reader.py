@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_kit.script.geometry import job_geometry
-from hpc_kit.script.launched import Launch
-from hpc_kit.script.reader import Script, read_script
-from hpc_kit.script.shell.parse import parse
-from hpc_kit.script.shell.tree import Compound
+from hpc_kit.check.batch_script import Script, read_script
+from hpc_kit.check.geometry import job_geometry
+from hpc_kit.check.launched import Launch
+from hpc_kit.check.shell.parse import parse
+from hpc_kit.check.shell.tree import Compound
 from tests import golden
 
 HEAD = "#!/bin/bash\n"

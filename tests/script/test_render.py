@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import SpecError, TemplateError
+from hpc_kit.runs.logs import expand
 from hpc_kit.script.context import context, directives
 from hpc_kit.script.quoting import comment, directive, sh
 from hpc_kit.script.render import render, render_resolved
 from hpc_kit.slurm.directives import read_directives
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.spec.resources import Resources
-from hpc_kit.submit.logs import expand
 from tests import golden
 from tests.conftest import ROOT
 from tests.slurm.oracle import sbatch_defined_options
@@ -71,7 +71,7 @@ def test_no_value_is_rendered_as_none_or_left_empty(case: str) -> None:
 def test_the_page_of_templates_names_every_value_and_macro() -> None:
     page = (ROOT / "docs" / "templates.md").read_text()
     rows = re.findall(r"^\| (.*?) \|", page.partition("## Values")[2], re.MULTILINE)
-    values = context(resolve(files.load("single", "local", root=ROOT), root=ROOT), template="x", standalone=False)
+    values = context(resolve(load.load("single", "local", root=ROOT), root=ROOT), template="x", standalone=False)
     assert set(re.findall(r"`(\w+)`", " ".join(rows))) == values.keys() | {"run_files"}
     macros = re.findall(r"macro (\w+)", (ROOT / "templates" / "_macros.j2").read_text())
     assert [name for name in macros if f"`{name}(" not in page] == []
@@ -80,7 +80,7 @@ def test_the_page_of_templates_names_every_value_and_macro() -> None:
 @pytest.mark.parametrize("case", golden.CASES)
 def test_our_own_reader_of_directives_agrees(case: str) -> None:
     job, cluster, changes, _ = golden.CASES[case]
-    loaded = files.load(job, cluster, set={**golden.PYTHON, **changes}, root=ROOT)
+    loaded = load.load(job, cluster, set={**golden.PYTHON, **changes}, root=ROOT)
     wanted = [(name, None if value is None else str(value)) for name, value in directives(resolve(loaded, root=ROOT))]
     assert options(golden.script(case)) == wanted
 
@@ -280,7 +280,7 @@ def test_the_command_that_makes_a_script_again_is_one_line_that_says_the_same(te
 
 def test_standalone_stands_before_the_program_of_the_command_line() -> None:
     command = ("hpc-kit", "render", "--cluster", "slurm", "--", "python", "t.py", "--x")
-    resolved = resolve(files.load("single", "slurm", root=ROOT), root=ROOT, again=command)
+    resolved = resolve(load.load("single", "slurm", root=ROOT), root=ROOT, again=command)
     script = render_resolved(resolved, standalone=True, root=ROOT)
     assert header(script, "again") == "hpc-kit render --cluster slurm --standalone -- python t.py --x"
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
+from hpc_kit.check.batch_script import read_script
+from hpc_kit.check.explain import explain, topics
+from hpc_kit.check.rules import RULES, Finding, Subject, check
 from hpc_kit.errors import SpecError
-from hpc_kit.script.explain import explain, topics
-from hpc_kit.script.reader import read_script
-from hpc_kit.script.rules import RULES, Finding, Subject, check
 from hpc_kit.slurm.versions import Version, parse_version
 from tests import golden
 

@@ -15,8 +15,8 @@ from typing import IO
 import pytest
 
 from hpc_kit.run_files import END, FIRST_FAILURE, FirstFailure, read_first_failure
+from hpc_kit.runs.first_failure import SHELL_SAYS
 from hpc_kit.script.render import render
-from hpc_kit.submit.failure import SHELL_SAYS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

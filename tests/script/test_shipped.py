@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.script.render import render
-from hpc_kit.spec import places
+from hpc_kit.spec import search_path
 from tests.conftest import ROOT
 
-JOBS = places.names("jobs", ROOT)
+JOBS = search_path.names("jobs", ROOT)
 
 
 @pytest.mark.parametrize("cluster", ["local", "slurm", "example-gpu"])

@@ -12,15 +12,15 @@ import pytest
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import commands
+from hpc_kit.slurm.client import Completed, run
+from hpc_kit.slurm.command_environment import clean_environ
 from hpc_kit.slurm.commands import (
     sacct_argv,
     scancel_argv,
     scontrol_job_argv,
     squeue_argv,
 )
-from hpc_kit.slurm.inherited import clean_environ
 from hpc_kit.slurm.queries import query
-from hpc_kit.slurm.runner import Completed, run
 from hpc_kit.slurm.states import State
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.errors import UnitError
-from hpc_kit.slurm.instants import fault, parse_instant
+from hpc_kit.slurm.datetimes import fault, parse_instant
 
 from .oracle import sbatch_defined_options
 

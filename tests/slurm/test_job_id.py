@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.slurm.job_id import base_id, element, ids_of, is_one, order
+from hpc_kit.slurm.job_ids import base_id, element, ids_of, is_one, order
 
 
 @pytest.mark.parametrize(

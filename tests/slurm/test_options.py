@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN, Option, Options, Value, parse_options
 from hpc_kit.slurm.option_table import OPTIONS
-from hpc_kit.slurm.options import SALLOC, SBATCH, SRUN, Option, Options, Value, parse_options
 
 from .oracle import messages
 
@@ -197,7 +197,7 @@ def test_parsing_needs_neither_difflib_nor_dataclasses_nor_subprocess() -> None:
     import sys
 
     program = (
-        "import sys, hpc_kit.slurm.directives, hpc_kit.slurm.commands, hpc_kit.slurm.runner;"
+        "import sys, hpc_kit.slurm.directives, hpc_kit.slurm.commands, hpc_kit.slurm.client;"
         "heavy = {'difflib', 'dataclasses', 'subprocess', 'datetime', 'pathlib', 'msgspec', 'torch'};"
         "sys.exit(repr(heavy & sys.modules.keys()) if heavy & sys.modules.keys() else 0)"
     )

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from hpc_kit.slurm.outlook import Queue, clock, duration, sentence_of
-from hpc_kit.slurm.status import JobStatus, parse_queue
+from hpc_kit.slurm.job_status import JobStatus, parse_queue
+from hpc_kit.slurm.start_forecast import Queue, clock, duration, sentence_of
 
 NOW = dt.datetime.fromisoformat("2026-11-20T13:00")  # a Friday
 

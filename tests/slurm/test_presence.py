@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm import cluster_name, presence
+from hpc_kit.runs.access import version_of
+from hpc_kit.slurm import cluster_identity, presence
 from hpc_kit.slurm.presence import find_slurm
 from hpc_kit.spec.cluster import Cluster
-from hpc_kit.submit.access import version_of
 from tests.slurm.test_commands import Slurm, program
 
 
@@ -105,4 +105,4 @@ def test_the_release_is_asked_without_asking_first_whether_there_is_a_slurm(
 )
 def test_the_clusters_name_is_read_from_its_configuration(line: str, name: str | None, tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(f"# ours\n{line}\nSlurmUser=slurm\n")
-    assert cluster_name.asked({"SLURM_CONF": str(tmp_path / "slurm.conf")}) == name
+    assert cluster_identity.asked({"SLURM_CONF": str(tmp_path / "slurm.conf")}) == name

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.slurm.reasons import REASONS, lasts, waits_for_my_jobs
+from hpc_kit.slurm.pending_reasons import REASONS, lasts, waits_for_my_jobs
 from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state, parse_state
 
 

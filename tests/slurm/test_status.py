@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.slurm.job_id import base_id
+from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.job_status import JobStatus, parse_sacct, parse_scontrol_job, parse_squeue
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import JobStatus, parse_sacct, parse_scontrol_job, parse_squeue
 from hpc_kit.slurm.units import UNLIMITED
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.errors import DirectiveError, HpcKitError, UnitError
+from hpc_kit.slurm.getopt import SBATCH, SRUN
 from hpc_kit.slurm.kinds import check_value, slurm_words
 from hpc_kit.slurm.option_table import OPTIONS, Option
-from hpc_kit.slurm.options import SBATCH, SRUN
-from hpc_kit.slurm.values import (
+from hpc_kit.slurm.option_values import (
     ArraySpec,
     Condition,
     Dependency,

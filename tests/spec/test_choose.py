@@ -13,8 +13,8 @@ import pytest
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.render import render
 from hpc_kit.slurm import presence
-from hpc_kit.spec.choose import Choice, default_cluster, default_name
-from hpc_kit.submit.submission import submit
+from hpc_kit.spec.default_cluster import Choice, default_cluster, default_name
+from hpc_kit.submission.submit import submit
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
 ) -> None:
     monkeypatch.setattr(presence, "CONFIGURATIONS", ())
     monkeypatch.setattr(presence, "PROBE_SECONDS", 0.1)
-    monkeypatch.setattr("hpc_kit.spec.choose._may_have_gpus", lambda _: True)
+    monkeypatch.setattr("hpc_kit.spec.default_cluster._may_have_gpus", lambda _: True)
     Path(slurm["FOLDER"], "sinfo").write_text("#!/bin/sh\nexec sleep 60\n")
     assert default_name(project, slurm) == "slurm"
     assert default_cluster(project, slurm, sure=False) == Choice("slurm", {})

@@ -8,7 +8,7 @@ import pytest
 
 from hpc_kit.errors import SpecError
 from hpc_kit.script.render import render
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.write import save_job
 from tests.conftest import ROOT
@@ -23,7 +23,7 @@ TWO = HEAD + (
 
 def resolved(project: Path, text: str, cluster: str = "slurm", **settings: object) -> Resolved:
     (project / "jobs/mine.toml").write_text(text)
-    return resolve(files.load("mine", cluster, set=settings, root=project), root=project)
+    return resolve(load.load("mine", cluster, set=settings, root=project), root=project)
 
 
 def test_components_are_counted_each_and_form_one_world(project: Path) -> None:
@@ -39,7 +39,7 @@ def test_components_are_counted_each_and_form_one_world(project: Path) -> None:
 def test_a_component_that_is_another_is_kept_in_the_job_file(project: Path) -> None:
     found = resolved(project, TWO)
     save_job(found.asked, project / "jobs/again.toml")
-    again = files.load_job("again", root=project)
+    again = load.load_job("again", root=project)
     assert again.component == found.asked.component
     told = render("mine", "slurm", set={"component": [{"nodes": 1}, {"nodes": 1, "constraint": "a&b"}]}, root=project)
     line = next(line for line in told.splitlines() if line.startswith("# again"))
@@ -85,5 +85,5 @@ def test_the_real_parser_reads_each_component(project: Path) -> None:
 
 
 def test_the_shipped_one_has_two_components() -> None:
-    found = resolve(files.load("hetjob", "slurm", root=ROOT), root=ROOT)
+    found = resolve(load.load("hetjob", "slurm", root=ROOT), root=ROOT)
     assert [(part.nodes, part.ntasks, part.resources.cpus_per_task) for part in found.parts] == [(1, 2, 2), (1, 2, 1)]

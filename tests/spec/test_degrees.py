@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_kit.check.preflight import findings
 from hpc_kit.errors import SpecError
-from hpc_kit.script.preflight import findings
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.spec.degrees import rank_bytes
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.layout import Layout, Model, told
+from hpc_kit.spec.layout_checks import rank_bytes
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
-from hpc_kit.submit.submission import submit
+from hpc_kit.submission.submit import submit
 from tests.pictures import coordinates
 
 layouts = st.builds(Layout, dp=st.integers(1, 4), pp=st.integers(1, 4), tp=st.integers(1, 4), cp=st.integers(1, 3))
@@ -37,7 +37,7 @@ def fit(
     )
     cluster = Cluster(name="c", node=Node(gpus=0, mem=mem))
     root = Path("/project")
-    return resolve(files.load(made, cluster, root=root), root=root)
+    return resolve(load.load(made, cluster, root=root), root=root)
 
 
 def refusal(*arguments: Any, **named: Any) -> str:
@@ -153,7 +153,7 @@ def test_the_embedded_slurms_nodes_share_this_machines_memory() -> None:
     )  # fmt: skip
     root = Path("/project")
     small = Cluster(name="c", slurm="embedded", node=Node(gpus=0))
-    found = resolve(files.load(job, small, root=root), root=root)
+    found = resolve(load.load(job, small, root=root), root=root)
     (note,) = found.notes
     assert note.startswith("the model does not fit this machine: 5,000,000,000,000 parameters: with ")
     assert "; 4 ranks: 74505.8 GiB of its " in note
@@ -162,4 +162,4 @@ def test_the_embedded_slurms_nodes_share_this_machines_memory() -> None:
     with pytest.raises(SpecError, match="does not fit this machine"):
         submit(job, small, root=root)
     big = Cluster(name="c", slurm="embedded", node=Node(gpus=0, mem="40T"))
-    assert resolve(files.load(job, big, root=root), root=root).notes == ()
+    assert resolve(load.load(job, big, root=root), root=root).notes == ()

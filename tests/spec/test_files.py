@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
 
 MINIMAL = 'command = ["python", "train.py"]\n'
@@ -21,7 +21,7 @@ def write(project: Path, text: str, name: str = "mine") -> None:
 
 def resolved(project: Path, job: str = "mine", cluster: str = "local", **settings: Any) -> Resolved:
     changes = {key.replace("__", "."): value for key, value in settings.items()}
-    return resolve(files.load(job, cluster, set=changes, root=project), root=project)
+    return resolve(load.load(job, cluster, set=changes, root=project), root=project)
 
 
 def fault(project: Path, text: str, cluster: str = "local", **settings: Any) -> str:
@@ -159,7 +159,7 @@ def test_unquoted_time_of_toml_is_taken_as_slurms(project: Path) -> None:
 )
 def test_set_takes_text_where_the_key_wants_text(project: Path, key: str, text: str, value: object) -> None:
     write(project, MINIMAL)
-    assert getattr(files.load_job("mine", set={key: text}, root=project).resources, key.partition(".")[2]) == value
+    assert getattr(load.load_job("mine", set={key: text}, root=project).resources, key.partition(".")[2]) == value
 
 
 def test_gpu_options_are_left_out_and_said_so_where_there_is_no_gpu(project: Path) -> None:
@@ -209,13 +209,13 @@ def test_an_unreadable_file_is_one_clear_error(project: Path) -> None:
 def test_setting_a_table_and_its_key_is_refused(project: Path) -> None:
     write(project, MINIMAL)
     with pytest.raises(SpecError, match="already set"):
-        files.load("mine", "local", set={"env.A": "1", "env.A.B": "2"}, root=project)
+        load.load("mine", "local", set={"env.A": "1", "env.A.B": "2"}, root=project)
 
 
 @pytest.mark.parametrize("text", ["1e5", "007", "1_000", "1.50", "true", "[1]", "a b", "0x10", "2"])
 def test_set_leaves_a_variable_the_text_it_is(project: Path, text: str) -> None:
     write(project, MINIMAL)
-    assert str(files.load_job("mine", set={"env.LR": text}, root=project).env["LR"]) == text
+    assert str(load.load_job("mine", set={"env.LR": text}, root=project).env["LR"]) == text
 
 
 def test_extends_cannot_be_set(project: Path) -> None:
@@ -310,10 +310,10 @@ def test_another_way_to_say_the_same_replaces_what_is_extended(
 ) -> None:
     (project / "jobs/base.toml").write_text(f'command = ["true"]\n[resources]\n{base}\n')
     (project / "jobs/mine.toml").write_text(f'extends = "base"\n[resources]\n{own}\n')
-    assert files.load_job("mine").resources.given() == expected
+    assert load.load_job("mine").resources.given() == expected
     name, _, value = own.partition(" = ")
     assert (
-        files.load_job("base", set={f"resources.{name}": tomllib.loads(f"x = {value}")["x"]}).resources.given()
+        load.load_job("base", set={f"resources.{name}": tomllib.loads(f"x = {value}")["x"]}).resources.given()
         == expected
     )
 

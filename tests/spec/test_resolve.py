@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.slurm.options import SBATCH
-from hpc_kit.spec import files
+from hpc_kit.slurm.getopt import SBATCH
+from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Embedded, Node
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
@@ -24,7 +24,7 @@ def fit(cluster: Cluster = UNKNOWN, root: Path = Path("/project"), defaults: Any
     """A job of these options, on a cluster with these defaults."""
     cluster = structs.replace(cluster, defaults=Resources(**(defaults or {})))
     job = Job(name="job", command=("python", "train.py"), resources=Resources(**resources))
-    return resolve(files.load(job, cluster, root=root), root=root)
+    return resolve(load.load(job, cluster, root=root), root=root)
 
 
 def options(resolved: Resolved, *names: str) -> dict[str, object]:
@@ -254,7 +254,7 @@ def test_a_cluster_that_cannot_be_is_refused(cluster: Cluster, expected: str) ->
 
 def test_torchrun_is_started_once_a_node() -> None:
     uneven = Job(name="job", command=("a",), resources=Resources(nodes=3, ntasks=7))
-    loaded = files.load(uneven, UNKNOWN, set={"launch.launcher": "torchrun"})
+    loaded = load.load(uneven, UNKNOWN, set={"launch.launcher": "torchrun"})
     with pytest.raises(SpecError, match="torchrun would be started 3 times a node"):
         resolve(loaded)
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.script.render import render_resolved
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Component, Job
 from hpc_kit.spec.layout import Layout, Model
@@ -32,7 +32,7 @@ def fit(command: str, *, ranks: int = 4, nodes: int = 1, **tables: dict[str, int
         layout=Layout(**tables.get("layout", {})),
         model=Model(**tables.get("model", {})),
     )
-    return resolve(files.load(made, CPUS, root=ROOT), root=ROOT)
+    return resolve(load.load(made, CPUS, root=ROOT), root=ROOT)
 
 
 def test_an_option_is_read_with_its_default_and_the_numbers_that_it_takes(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_class_under_another_name_is_found(tmp_path: Path) -> None:
 
 
 def test_of_several_programs_none_speaks_for_the_job() -> None:
-    loaded = files.load("ddp_1node", CPUS, root=ROOT)
+    loaded = load.load("ddp_1node", CPUS, root=ROOT)
     parts = tuple(Component(command=("python", f"{name}.py"), nodes=1, ntasks_per_node=2) for name in "ab")
     job = structs.replace(loaded.job, layout=Layout(pp=2), component=parts)
     assert resolve(structs.replace(loaded, job=job), root=ROOT).job.layout.pp == 2
@@ -104,7 +104,7 @@ def test_a_batch_is_the_shipped_programs_own_and_no_other_programs() -> None:
     assert fit("ddp.py", ranks=4).world_size == 4
     with pytest.raises(SpecError, match="the global batch does not divide"):
         fit("ddp.py", ranks=3)
-    loaded = files.load("ddp_1node", CPUS, root=ROOT)
+    loaded = load.load("ddp_1node", CPUS, root=ROOT)
     resources = structs.replace(loaded.job.resources, ntasks_per_node=3)
     mine = structs.replace(loaded.job, command=("python", "mine.py"), resources=resources)
     assert resolve(structs.replace(loaded, job=mine), root=ROOT).world_size == 3
@@ -130,7 +130,7 @@ def test_a_degree_of_one_is_told_to_a_program_that_would_take_all_ranks() -> Non
     made = Job(
         name="mine", command=("python", "jobs/train/context.py"), resources=Resources(nodes=1, ntasks_per_node=2)
     )
-    loaded = files.load(made, CPUS, set={"layout.cp": 1}, root=ROOT)
+    loaded = load.load(made, CPUS, set={"layout.cp": 1}, root=ROOT)
     assert resolve(loaded, root=ROOT).told == "cp=1"
 
 

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpc_kit.slurm.status import QUEUE_FIELDS, SQUEUE_FIELDS
+from hpc_kit.runs.access import Access
+from hpc_kit.slurm.job_status import QUEUE_FIELDS, SQUEUE_FIELDS
 from hpc_kit.slurm.user import user_name
-from hpc_kit.submit.access import Access
 
 SBATCH = """#!/bin/bash
 printf '%s\\n' "$@" >"$FAKE/sbatch.argv"

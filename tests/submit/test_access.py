@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpc_kit.embedded.state import State
 from hpc_kit.errors import AnswerNo
+from hpc_kit.runs.access import Access, access_of, embedded_environ
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.submit.access import Access, access_of, embedded_environ
-from hpc_kit.submit.watcher import watcher_of
+from hpc_kit.submission.watcher import watcher_of
+from pocketslurm.queue.state import State
 
 LOCAL = Cluster(name="local", slurm="embedded")
 

@@ -18,11 +18,11 @@ from submitit.slurm.slurm import SlurmExecutor
 
 import hpc_kit
 from hpc_kit.errors import JobFailed, RecordError, SpecError, SubmitRefused
-from hpc_kit.submit import lost, table
-from hpc_kit.submit.access import Access, access_of
-from hpc_kit.submit.executor import Executor, PartlySubmitted
-from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
-from hpc_kit.submit.job import FunctionJob, ScriptJob
+from hpc_kit.runs.access import Access, access_of
+from hpc_kit.submission import lost_answers, table
+from hpc_kit.submission.executor import Executor, PartlySubmitted
+from hpc_kit.submission.job_handles import FunctionJob, ScriptJob
+from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
 from tests.submit import functions
 from tests.submit.fake import FakeSlurm
 
@@ -139,7 +139,7 @@ def test_a_job_whose_answer_was_lost_gets_its_functions_when_it_is_found(
     executor: Executor, slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LOOK_SECONDS", "AWAY_SECONDS", "LOOK_PAUSE"):
-        monkeypatch.setattr(lost, name, 0)
+        monkeypatch.setattr(lost_answers, name, 0)
     slurm.says("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
     with pytest.raises(AnswerLost) as error:
         executor.map_array(functions.add, [1, 2], [3, 4])
@@ -283,7 +283,7 @@ def test_the_time_limit_reaches_the_protocol(executor: Executor, slurm: FakeSlur
 @pytest.fixture
 def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Access]:
     """The embedded Slurm with a queue of its own, empty again at the end."""
-    from hpc_kit.spec.files import load_cluster
+    from hpc_kit.spec.load import load_cluster
 
     monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "state"))
     (project / "env" / "here.toml").write_text(

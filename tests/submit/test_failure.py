@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.runs.first_failure import find_failure, signal_name
+from hpc_kit.runs.run_folders import Run, of_folder
+from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import State
-from hpc_kit.slurm.status import JobStatus
-from hpc_kit.submit.failure import find_failure, signal_name
-from hpc_kit.submit.runs import Run, of_folder
 from tests.submit.test_tracebacks import TRACEBACK
 
 

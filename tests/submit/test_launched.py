@@ -11,12 +11,12 @@ import pytest
 
 from hpc_kit.errors import LaunchError
 from hpc_kit.run_files import END, RECORD
+from hpc_kit.runs import launched
+from hpc_kit.runs.access import Access
+from hpc_kit.runs.outcome import end_of, ends_of
+from hpc_kit.runs.run_folders import Run, Runs, of_folder
+from hpc_kit.runs.status import Wanted, look
 from hpc_kit.slurm.states import State
-from hpc_kit.submit import launched
-from hpc_kit.submit.access import Access
-from hpc_kit.submit.listing import Wanted, look
-from hpc_kit.submit.outcome import end_of, ends_of
-from hpc_kit.submit.runs import Run, Runs, of_folder
 
 ID = "20261123070121"
 

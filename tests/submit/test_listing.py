@@ -13,16 +13,16 @@ import pytest
 from hpc_kit.cli.table import rows
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.run_files import write_whole
-from hpc_kit.slurm.runner import Completed
+from hpc_kit.runs import cluster_match, record
+from hpc_kit.runs.access import Access
+from hpc_kit.runs.cancelling import cancel
+from hpc_kit.runs.cluster_match import access_for, is_of, typed_name
+from hpc_kit.runs.run_folders import Runs
+from hpc_kit.runs.status import Line, Wanted, look, statuses
+from hpc_kit.slurm.client import Completed
 from hpc_kit.slurm.states import State
 from hpc_kit.slurm.user import user_name
-from hpc_kit.submit import record, whose
-from hpc_kit.submit.access import Access
-from hpc_kit.submit.cancelling import cancel
-from hpc_kit.submit.listing import Line, Wanted, look, statuses
-from hpc_kit.submit.runs import Runs
-from hpc_kit.submit.submission import submit
-from hpc_kit.submit.whose import access_for, is_of, typed_name
+from hpc_kit.submission.submit import submit
 from tests.submit.fake import FakeSlurm, row_of
 
 
@@ -258,7 +258,7 @@ def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Pa
     ],
 )
 def test_names_of_two_users(known: str | None, told: str, another: bool) -> None:
-    assert whose._is_another(known, told) == another
+    assert cluster_match._is_another(known, told) == another
 
 
 def test_of_two_clusters_runs_of_one_id_that_of_the_cluster_asked_counts(slurm: FakeSlurm, runs: Path) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.slurm.runner import Completed
+from hpc_kit.runs import record
+from hpc_kit.runs.access import Access
+from hpc_kit.runs.follow import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
+from hpc_kit.runs.run_folders import Run, Runs, of_folder
+from hpc_kit.slurm.client import Completed
 from hpc_kit.slurm.states import State
-from hpc_kit.submit import record
-from hpc_kit.submit.access import Access
-from hpc_kit.submit.monitor import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
-from hpc_kit.submit.runs import Run, Runs, of_folder
-from hpc_kit.submit.submission import submit
+from hpc_kit.submission.submit import submit
 from tests.submit.fake import FakeSlurm
 
 Step = Callable[[], object]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable, SubmitRefused
-from hpc_kit.slurm.runner import Completed
-from hpc_kit.spec import files
+from hpc_kit.slurm.client import Completed
+from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.submit.refusals import LOST, refusal
+from hpc_kit.submission.refusals import LOST, refusal
 from tests.submit.fake import FakeSlurm
 
 FAILED = "sbatch: error: Batch job submission failed: {}\n"
@@ -20,7 +20,7 @@ FAILED = "sbatch: error: Batch job submission failed: {}\n"
 @pytest.fixture
 def resolved(slurm: FakeSlurm, project: Path) -> Resolved:
     changes = {"resources.partition": "mian", "resources.cpus_per_task": 64}
-    return resolve(files.load("job", "fake", set=changes, root=project), root=project)
+    return resolve(load.load("job", "fake", set=changes, root=project), root=project)
 
 
 def answer(words: str) -> Completed:
@@ -73,7 +73,7 @@ def test_each_refusal_gets_its_remedy(
 
 def test_a_job_without_a_partition_is_shown_those_that_there_are(slurm: FakeSlurm, project: Path) -> None:
     slurm.says("sinfo.out", "gpu\nmain\n")
-    resolved = resolve(files.load("job", "fake", root=project), root=project)
+    resolved = resolve(load.load("job", "fake", root=project), root=project)
     error = refusal(resolved, slurm.access(os.environ), answer("No partition specified or system default partition"))
     assert error.remedy == "name one: --partition=gpu or main"
 
@@ -113,7 +113,7 @@ def test_what_leaves_it_open_whether_the_job_is_there(words: str) -> None:
 
 
 def test_memory_that_no_node_has_is_said_beside_what_they_have(slurm: FakeSlurm, project: Path) -> None:
-    loaded = files.load("job", "fake", set={"resources.mem": "900G"}, root=project)
+    loaded = load.load("job", "fake", set={"resources.mem": "900G"}, root=project)
     words = "Memory specification can not be satisfied\nRequested node configuration is not available"
     slurm.says("sinfo.out", "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)\n")
     error = refusal(resolve(loaded, root=project), slurm.access(os.environ), answer(words))

@@ -17,16 +17,17 @@ import pytest
 import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
 from hpc_kit.run_files import write_whole
+from hpc_kit.runs.access import Access
+from hpc_kit.runs.record import encode
 from hpc_kit.script.render import render, render_resolved
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.resolve import resolve
-from hpc_kit.submit import handover, lost, provenance, staging, submission
-from hpc_kit.submit.access import Access
-from hpc_kit.submit.ends import obeyed_later
-from hpc_kit.submit.handover import AnswerLost, SubmitInterrupted
-from hpc_kit.submit.record import encode
-from hpc_kit.submit.staging import STAGING
-from hpc_kit.submit.submission import submit
+from hpc_kit.submission import lost_answers, provenance, sbatch, staging
+from hpc_kit.submission import submit as submission
+from hpc_kit.submission.deferred_signals import obeyed_later
+from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
+from hpc_kit.submission.staging import STAGING
+from hpc_kit.submission.submit import submit
 from tests.submit.fake import FakeSlurm
 
 
@@ -122,7 +123,7 @@ def test_what_the_script_says_holds_against_the_users_defaults_for_sbatch(
     defaults = {"SBATCH_PARTITION": "debug", "SBATCH_OUTPUT": "/x", "SBATCH_WAIT": "", "SBATCH_QOS": "low"}
     for name, value in defaults.items():
         monkeypatch.setenv(name, value)
-    resolved = resolve(files.load("job", "fake", set={"resources.partition": "gpu"}))
+    resolved = resolve(load.load("job", "fake", set={"resources.partition": "gpu"}))
     done = submission.send(resolved, render_resolved(resolved, root=project), root=project)
     assert {name for name in slurm.sbatch_environ() if name in defaults} == {"SBATCH_QOS"}
     assert done.notes == (
@@ -271,7 +272,7 @@ def test_without_a_repository_or_without_git_the_record_says_which(
 ) -> None:
     assert record_of(submit("job", "fake").run.folder)["git"]["note"] == "no git repository here"
     (project / ".git").mkdir()
-    monkeypatch.setattr("hpc_kit.submit.provenance._GIT", ("no-such-git",))
+    monkeypatch.setattr("hpc_kit.submission.provenance._GIT", ("no-such-git",))
     note = record_of(submit("job", "fake").run.folder)["git"]["note"]
     assert note == "git cannot be run here: No such file or directory"
 
@@ -280,7 +281,7 @@ def test_without_a_repository_or_without_git_the_record_says_which(
 def test_a_patch_beyond_all_measure_is_left_out_and_said_so(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpc_kit.submit.provenance.MAX_PATCH", 1000)
+    monkeypatch.setattr("hpc_kit.submission.provenance.MAX_PATCH", 1000)
     git(project, "init", "-q")
     (project / "train.py").write_text("")
     git(project, "add", "train.py")
@@ -348,7 +349,7 @@ def test_a_controller_that_is_away_is_not_a_refusal(slurm: FakeSlurm, project: P
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOOK_SECONDS", "AWAY_SECONDS", "LOOK_PAUSE"):
-        monkeypatch.setattr(lost, name, 0)
+        monkeypatch.setattr(lost_answers, name, 0)
 
 
 LOST = REFUSED.format("Socket timed out on send/recv operation")
@@ -393,8 +394,8 @@ def test_a_job_that_slurm_takes_late_is_waited_for(slurm: FakeSlurm, monkeypatch
 
     slurm.says("sbatch.error", LOST)
     slurm.says("sbatch.hook", 'echo "${!#}" >"$FAKE/late"')
-    monkeypatch.setattr(lost, "LOOK_SECONDS", 60)
-    monkeypatch.setattr(lost, "AWAY_SECONDS", 60)
+    monkeypatch.setattr(lost_answers, "LOOK_SECONDS", 60)
+    monkeypatch.setattr(lost_answers, "AWAY_SECONDS", 60)
     monkeypatch.setattr(time, "sleep", pause)
     assert submit("job", "fake").job_id == "41"
 
@@ -405,7 +406,7 @@ def test_ctrl_c_while_it_is_looked_for_keeps_what_would_find_it(
     def interrupted(script: Path, access: Access) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lost, "look", interrupted)
+    monkeypatch.setattr(lost_answers, "look", interrupted)
     assert lose(slurm, project).is_dir()
 
 
@@ -615,8 +616,8 @@ def behind(call: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (handover, "_start"),  # sbatch runs, and nobody holds its handle yet
-        (handover, "hand_over"),
+        (sbatch, "_start"),  # sbatch runs, and nobody holds its handle yet
+        (sbatch, "hand_over"),
         (submission, "deliver"),
         (provenance.Git, "state"),
         (staging, "_set_aside"),
@@ -698,7 +699,7 @@ def test_ctrl_c_while_git_is_waited_for_keeps_the_record(
 def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolved = resolve(files.load("job", "fake"))
+    resolved = resolve(load.load("job", "fake"))
     text = render_resolved(resolved, root=project)
     told: list[str] = []
 
@@ -743,7 +744,7 @@ def test_a_second_ctrl_c_does_not_wait_for_an_sbatch_that_hangs(
 
     slurm.says("sbatch.hook", "exec sleep 60")
     monkeypatch.setattr(submission, "import_module", interrupted)
-    monkeypatch.setattr(handover, "INTERRUPTED_SECONDS", 0.1)
+    monkeypatch.setattr(sbatch, "INTERRUPTED_SECONDS", 0.1)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
 
@@ -752,14 +753,14 @@ def test_ctrl_c_while_it_is_given_up_keeps_what_finds_the_job_later(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.says("sbatch.hook", "exec sleep 60")
-    monkeypatch.setattr(handover, "SBATCH_SECONDS", 0.2)
-    killed = handover._kill
+    monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
+    killed = sbatch._kill
 
     def twice(process: subprocess.Popen[str]) -> tuple[str, str]:
         killed(process)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(handover, "_kill", twice)
+    monkeypatch.setattr(sbatch, "_kill", twice)
     with pytest.raises(KeyboardInterrupt):
         submit("job", "fake")
     (own,) = (project / "runs" / "job").glob(f"{staging.STAGING}*")
@@ -782,8 +783,8 @@ def test_an_sbatch_that_hangs_is_given_up_with_all_that_it_has_started(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
     slurm.says("sbatch.hook", hook)
-    monkeypatch.setattr(handover, "_KILLED_SECONDS", 30)
-    monkeypatch.setattr(handover, "SBATCH_SECONDS", 0.2)
+    monkeypatch.setattr(sbatch, "_KILLED_SECONDS", 30)
+    monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
 

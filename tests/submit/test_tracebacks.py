@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.submit.tracebacks import headline, last_traceback
+from hpc_kit.runs.tracebacks import headline, last_traceback
 
 
 def log_of(program: str, folder: Path) -> str:

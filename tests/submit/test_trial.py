@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable, SubmitRefused
-from hpc_kit.spec import files
+from hpc_kit.spec import load
 from hpc_kit.spec.resolve import resolve
-from hpc_kit.submit.trial import Start, parse, would_start
+from hpc_kit.submission.trial import Start, parse, would_start
 from tests.submit.fake import FakeSlurm
 
 TOMORROW = dt.datetime.fromisoformat("2026-11-23T14:20:05")
@@ -41,7 +41,7 @@ def ask(slurm: FakeSlurm, project: Path, says: str, status: int = 0) -> Start:
     slurm.says("sbatch.hook", SAYS)
     slurm.says("says", says)
     slurm.says("exit", str(status))
-    return would_start(resolve(files.load("job", "fake", root=project), root=project), root=project)
+    return would_start(resolve(load.load("job", "fake", root=project), root=project), root=project)
 
 
 def test_the_scheduler_is_asked_with_the_very_script_and_nothing_is_left(slurm: FakeSlurm, project: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import UnknownJob
-from hpc_kit.submit.access import Access
-from hpc_kit.submit.submission import submit
-from hpc_kit.submit.watching import Look, watch
+from hpc_kit.runs.access import Access
+from hpc_kit.runs.watching import Look, watch
+from hpc_kit.submission.submit import submit
 from tests.submit.fake import FakeSlurm
 
 Step = Callable[[], object]

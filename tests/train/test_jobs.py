@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.spec import files, places
+from hpc_kit.spec import load, search_path
 from tests.conftest import ROOT, need_library
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-LOADED = {name: files.load_job(name, root=ROOT) for name in places.names("jobs", ROOT)}
+LOADED = {name: load.load_job(name, root=ROOT) for name in search_path.names("jobs", ROOT)}
 JOBS = [name for name, job in LOADED.items() if "--steps" in job.command]
 """Those that train; tests/cluster starts all on a real one."""
 

@@ -9,15 +9,15 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpc_kit.errors import IncompleteEnvironment, LauncherError
-from hpc_kit.runtime.launchers import handed_on, leftovers, slurm
+from hpc_kit.runtime.launchers import inherited_variables, leftovers, slurm_step
 from hpc_kit.runtime.launchers.agreement import CHOICE
-from hpc_kit.runtime.launchers.families import FAMILIES
-from hpc_kit.runtime.launchers.mpi import from_mpi
-from hpc_kit.runtime.launchers.plain import from_plain_variables, launched_inside
+from hpc_kit.runtime.launchers.mpi_variables import FAMILIES
+from hpc_kit.runtime.launchers.mpirun import from_mpi
 from hpc_kit.runtime.launchers.single import single
-from hpc_kit.runtime.launchers.slurm import from_slurm_step
+from hpc_kit.runtime.launchers.slurm_step import from_slurm_step
 from hpc_kit.runtime.launchers.ssh import from_ssh
 from hpc_kit.runtime.launchers.submitit import from_submitit
+from hpc_kit.runtime.launchers.torch_variables import from_plain_variables, launched_inside
 from hpc_kit.runtime.launchers.torchrun import from_torchrun
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _chosen(choice: str) -> Iterator[tuple[str, Launcher]]:
 def number_of(environ: Mapping[str, str]) -> int | None:
     """The number that tells this process from the others of its launch, also where they contradict one another."""
     try:
-        in_step = slurm.why_no_step(environ) is None
+        in_step = slurm_step.why_no_step(environ) is None
     except LauncherError:
         in_step = True
     names = ("SLURM_PROCID",) if in_step else (*(names.rank for names in FAMILIES.values()), "RANK")
@@ -113,7 +113,7 @@ def resolve(environ: Mapping[str, str]) -> World:
         ContradictoryEnvironment: Two launchers claim this process, or numbers do not fit together.
     """
     choice = environ.get(CHOICE, "").strip()
-    left = {} if choice == "env" else handed_on.inherited(environ)
+    left = {} if choice == "env" else inherited_variables.inherited(environ)
     if choice in _INNER:
         left |= {name: value for name, value in environ.items() if _OF_OTHERS.fullmatch(name)}
     environ = {name: value for name, value in environ.items() if name not in left}

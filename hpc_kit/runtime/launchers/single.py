@@ -6,11 +6,11 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers import leftovers, places, slurm
+from hpc_kit.runtime.launchers import leftovers, places, slurm_step
 from hpc_kit.runtime.launchers.agreement import CHOICE
-from hpc_kit.runtime.launchers.families import FAMILIES
 from hpc_kit.runtime.launchers.leftovers import FORGOTTEN
-from hpc_kit.runtime.variables import number, shown
+from hpc_kit.runtime.launchers.mpi_variables import FAMILIES
+from hpc_kit.runtime.launchers.variables import number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def single(environ: Mapping[str, str]) -> World:
 
 
 def _why(environ: Mapping[str, str]) -> str:
-    return slurm.why_no_step(environ) or "no srun step"
+    return slurm_step.why_no_step(environ) or "no srun step"
 
 
 def _forgotten(environ: Mapping[str, str]) -> tuple[str, ...]:

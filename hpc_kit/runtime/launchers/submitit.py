@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime import ports
-from hpc_kit.runtime.launchers import slurm
-from hpc_kit.runtime.variables import needed
+from hpc_kit.runtime.launchers import slurm_step
+from hpc_kit.runtime.launchers.variables import needed
+from hpc_kit.runtime.rendezvous import ports
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def from_submitit(environ: Mapping[str, str]) -> World | None:
     if environ.get("SUBMITIT_EXECUTOR") != "local" or not environ.get(_RANK):
         return None
     rank, size = needed(environ, _RANK, beside="SUBMITIT_EXECUTOR"), needed(environ, _SIZE, beside=_RANK)
-    inside = environ.get("SLURM_STEP_NUM_TASKS") == "1" or slurm.may_be_typed(environ)
-    if slurm.why_no_step(environ) is None and not inside:
+    inside = environ.get("SLURM_STEP_NUM_TASKS") == "1" or slurm_step.may_be_typed(environ)
+    if slurm_step.why_no_step(environ) is None and not inside:
         raise ContradictoryEnvironment(
             "two launchers claim this process",
             found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.addresses import is_loopback
-from hpc_kit.runtime.launchers import leftovers, places, slurm
-from hpc_kit.runtime.launchers.families import FAMILIES
-from hpc_kit.runtime.launchers.plain import PLAIN_SOURCES
-from hpc_kit.runtime.variables import counts_of, hosts_of, master_port, needed, number, shown
+from hpc_kit.runtime.launchers import leftovers, places, slurm_step
+from hpc_kit.runtime.launchers.mpi_variables import FAMILIES
+from hpc_kit.runtime.launchers.torch_variables import PLAIN_SOURCES
+from hpc_kit.runtime.launchers.variables import counts_of, hosts_of, master_port, needed, number, shown
+from hpc_kit.runtime.rendezvous.network import is_loopback
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
     if not run or not any(environ.get(name) for name in _EVIDENCE):
         return None
     foreign = places.names_another_job(environ, environ.get("MASTER_ADDR", ""))
-    if foreign and slurm.why_no_step(environ) is not None:
+    if foreign and slurm_step.why_no_step(environ) is not None:
         return None  # a batch shell whose job a worker of torchrun has submitted
     beside = "TORCHELASTIC_RUN_ID"
     rank, world_size = needed(environ, "RANK", beside=beside), needed(environ, "WORLD_SIZE", beside=beside)
@@ -66,7 +66,7 @@ def _beside_step(
     """A warning where agents of the step are missing; an error where the step is newer than torchrun's variables."""
     if agents is None:
         return ()
-    if slurm.why_no_step(environ) is not None:
+    if slurm_step.why_no_step(environ) is not None:
         return _more_agents_than_nodes(environ, agents) or _fewer_agents_than_ranks(environ, agents)
     # Containers often get a few of the step's variables: without its size it contradicts nobody.
     tasks = number(environ, "SLURM_STEP_NUM_TASKS")
@@ -76,7 +76,7 @@ def _beside_step(
     if not foreign and (tasks in {None, 1, agents} or by_mpirun):
         return ()
     # Asked last: a later step has inherited by what it is known, and there task 0 alone looks so.
-    if slurm.may_be_typed(environ) and not foreign:
+    if slurm_step.may_be_typed(environ) and not foreign:
         return _more_agents_than_nodes(environ, agents)
     if tasks is not None and 1 < agents < tasks and not several_a_node and not foreign:
         return (f"{agents} agents make this world, and the step has {tasks} tasks (GROUP_WORLD_SIZE)",)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from hpc_kit.runtime import failure
+from hpc_kit.runtime import first_failure
 from hpc_kit.runtime.mpi.buffers import Datatypes
 from hpc_kit.runtime.mpi.collectives import Collectives
 from hpc_kit.runtime.mpi.faults import Faults
-from hpc_kit.runtime.mpi.group import MpiGroup
-from hpc_kit.runtime.mpi.line import Line
-from hpc_kit.runtime.mpi.messages import Messages
-from hpc_kit.runtime.mpi.shared import SharedMemory
+from hpc_kit.runtime.mpi.operations import Line
+from hpc_kit.runtime.mpi.point_to_point import Messages
+from hpc_kit.runtime.mpi.process_group import MpiGroup
+from hpc_kit.runtime.mpi.shared_memory import SharedMemory
 from hpc_kit.runtime.mpi.waiting import in_time
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -> MpiGr
     """
     comm, shared = in_time(lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group")
     types, faults = _types(module), Faults(module)
-    line = Line(lambda: failure.ends_by(module.COMM_WORLD.Abort, at_exit=True))
+    line = Line(lambda: first_failure.ends_by(module.COMM_WORLD.Abort, at_exit=True))
     collectives = Collectives(comm, types, module.IN_PLACE, shared)
     return MpiGroup(collectives, Messages(comm, module, types, line, faults), line, faults, timeout=timeout)
 

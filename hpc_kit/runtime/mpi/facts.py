@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError
-from hpc_kit.runtime import addresses, failure
+from hpc_kit.runtime import first_failure
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,7 +30,7 @@ def asked(world: World, timeout: float) -> World:
     """
     if world.launcher != "mpi":
         return world
-    from hpc_kit.runtime.mpi import evidence, library, watch
+    from hpc_kit.runtime.mpi import evidence, init_watchdog, library
 
     # Two mpiexec of MPICH in one job, or on one host, are told apart by nothing else.
     if mpiexec := evidence.mpiexec_of_proxy():
@@ -37,14 +38,14 @@ def asked(world: World, timeout: float) -> World:
     if find_spec("mpi4py") is None:
         return world
 
-    with watch.timed(world, timeout):
+    with init_watchdog.timed(world, timeout):
         try:
             module = library.load(world, os.environ)
         except HpcKitError:
             return world
         if mpiexec:
             # It kills the others, and would end with their 9; what MPI_Abort tells it is its own exit code.
-            failure.ends_by(lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code))
+            first_failure.ends_by(lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code))
         return _of_communicator(world, module)
 
 
@@ -54,9 +55,9 @@ def _of_communicator(world: World, module: ModuleType) -> World:
     local_rank, local_size = host.rank, host.size
     first_here = host.bcast(comm.rank)
     host.Free()
-    ranks = comm.allgather((first_here, addresses.of_this_node(os.environ)))
+    ranks = comm.allgather((first_here, network.of_this_node(os.environ)))
     leaders = sorted({first for first, _ in ranks})
-    own = (*addresses.of_this_machine(), socket.gethostname())
+    own = (*network.of_this_machine(), socket.gethostname())
     # Two launches of one size on a host share everything that variables tell: this number they do not.
     where, key = comm.bcast((own, uuid.uuid4().hex))
     facts = {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.shared import SharedMemory
+    from hpc_kit.runtime.mpi.shared_memory import SharedMemory
     from hpc_kit.runtime.mpi.waiting import Clock
 
 _AT_ONCE = 16

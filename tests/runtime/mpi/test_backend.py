@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime.failure import is_victim
+from hpc_kit.runtime.first_failure import is_victim
 from hpc_kit.runtime.mpi import buffers
 from tests.runtime.mpi import launch
 

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment, SpecError
 from hpc_kit.runtime import devices, resolve
-from hpc_kit.runtime.mpi import evidence, facts, library, registration
+from hpc_kit.runtime.mpi import backend, evidence, facts, library
 from tests.runtime.launches import Step, worker
 
 OPEN_MPI = {
@@ -258,9 +258,9 @@ def test_programs_that_look_for_mpi_are_led_to_it_where_it_has_started_them(monk
     for name in ("_MPI_AVAILABLE", "ProcessGroupMPI", "_new_process_group_helper"):
         monkeypatch.setattr(c10d, name, getattr(c10d, name, None), raising=False)
     monkeypatch.setattr(c10d, "_MPI_AVAILABLE", False)
-    registration.install()
-    assert registration.is_ours()
+    backend.install()
+    assert backend.is_ours()
     assert not dist.is_mpi_available()
     assert devices.backend_for("mpi") == "mpi"
-    registration.install(shown=True)
+    backend.install(shown=True)
     assert dist.is_mpi_available()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.line import Line
+from hpc_kit.runtime.mpi.operations import Line
 from hpc_kit.runtime.mpi.waiting import Clock, in_time
 from hpc_kit.runtime.mpi.work import Tellers
 

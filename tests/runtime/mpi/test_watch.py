@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.runtime import addresses, resolve
-from hpc_kit.runtime.mpi import watch
+from hpc_kit.runtime import resolve
+from hpc_kit.runtime.mpi import init_watchdog
+from hpc_kit.runtime.rendezvous import network
 from tests.runtime.mpi import launch
 
 
@@ -65,7 +66,7 @@ def test_launches_at_the_same_time_do_not_meet_one_another() -> None:
     assert [sorted(text.splitlines()) for text in said] == [[f"{name}: ['{name}', '{name}']"] * 2 for name in "AB"]
 
 
-def seen(**named: Any) -> watch.Watch:
+def seen(**named: Any) -> init_watchdog.Watch:
     facts: dict[str, Any] = {
         "token": f"test {os.getpid()} {time.monotonic_ns()}",
         "ports": [],
@@ -77,12 +78,12 @@ def seen(**named: Any) -> watch.Watch:
         "timeout": 9.0,
         "pid": 0,
     }
-    return watch.Watch(**facts | named)
+    return init_watchdog.Watch(**facts | named)
 
 
 def test_hosts_are_told_with_how_many_of_their_ranks_came(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, tuple[int | None, list[int]]] = {"n2": (2, [3]), "n3": (None, [])}
-    monkeypatch.setattr(watch.Watch, "_asked", lambda _self, host: answers[host])
+    monkeypatch.setattr(init_watchdog.Watch, "_asked", lambda _self, host: answers[host])
     mine = seen()
     with mine.present():
         error, is_first = mine.told()
@@ -112,7 +113,7 @@ def test_where_no_variable_names_the_hosts_only_this_one_is_told() -> None:
 
 
 def test_another_host_is_answered() -> None:
-    port = addresses.free_port(everywhere=True)
+    port = network.free_port(everywhere=True)
     there = seen(ports=[port], rank=2, here="localhost")
     here = seen(token=there.token, ports=[port], hosts=["n1", "localhost"])
     with there.present():
@@ -124,13 +125,13 @@ def test_another_host_is_answered() -> None:
 def test_a_host_counts_its_ranks_once_for_all_that_ask_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
 
-    def ranks_here(self: watch.Watch) -> list[int]:
+    def ranks_here(self: init_watchdog.Watch) -> list[int]:
         counted.append(self.rank)
         return [self.rank]
 
-    monkeypatch.setattr(watch.Watch, "_ranks_here", ranks_here)
-    monkeypatch.setattr(watch, "_COUNTED", 600.0)
-    there = seen(ports=[addresses.free_port(everywhere=True)], rank=2)
+    monkeypatch.setattr(init_watchdog.Watch, "_ranks_here", ranks_here)
+    monkeypatch.setattr(init_watchdog, "_COUNTED", 600.0)
+    there = seen(ports=[network.free_port(everywhere=True)], rank=2)
     with there.present():
         assert [there._asked("localhost") for _ in range(3)] == [(2, [2])] * 3
     assert counted == [2]
@@ -141,7 +142,7 @@ def test_a_host_without_a_free_thread_answers_nobody_and_watches(monkeypatch: py
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", none)
-    mine = seen(ports=[addresses.free_port(everywhere=True)])
+    mine = seen(ports=[network.free_port(everywhere=True)])
     with mine.present():
         assert mine._ranks_here() == [0]
 
@@ -150,12 +151,12 @@ def test_a_host_without_a_free_thread_answers_nobody_and_watches(monkeypatch: py
 def test_a_rank_that_can_start_no_clock_waits_without_one(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", python)
     went = 0
-    with watch.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0):
+    with init_watchdog.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0):
         went += 1
     assert went == 1
     with (
         pytest.raises(OSError, match="of the body"),
-        watch.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0),
+        init_watchdog.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0),
     ):
         raise OSError("of the body")
 
@@ -166,7 +167,7 @@ def test_a_rank_is_ended_at_the_time_out_even_where_that_cannot_be_told(
 ) -> None:
     ended: list[tuple[int, int]] = []
 
-    def told(_self: watch.Watch) -> object:
+    def told(_self: init_watchdog.Watch) -> object:
         if goes_on:
             return None, False
         raise OSError("a broken pipe")
@@ -175,11 +176,11 @@ def test_a_rank_is_ended_at_the_time_out_even_where_that_cannot_be_told(
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(astuple(mine))])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(os, "kill", lambda *killed: ended.append(killed))
-    monkeypatch.setattr(watch, "_ends", lambda seconds: seconds == watch._FIRST)
-    monkeypatch.setattr(watch.Watch, "told", told)
+    monkeypatch.setattr(init_watchdog, "_ends", lambda seconds: seconds == init_watchdog._FIRST)
+    monkeypatch.setattr(init_watchdog.Watch, "told", told)
     if goes_on:
-        watch.main()
+        init_watchdog.main()
     else:
         with pytest.raises(OSError, match="a broken pipe"):
-            watch.main()
+            init_watchdog.main()
     assert ended == ([] if goes_on else [(mine.pid, signal.SIGKILL)])

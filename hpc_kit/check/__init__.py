@@ -1,0 +1,1 @@
+"""Reads any sbatch script and finds faults in it."""

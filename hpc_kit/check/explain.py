@@ -1,0 +1,82 @@
+"""The text of each rule, for `hpc-kit check --explain` and for docs/rules.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Protocol
+
+from hpc_kit.check.external_checkers import CHECKERS
+from hpc_kit.check.preflight import CHECKS
+from hpc_kit.check.rules import RULES
+from hpc_kit.errors import SpecError
+from hpc_kit.errors import page as page_of_docs
+
+_HEAD = """\
+# What `hpc-kit check` finds
+
+`hpc-kit check JOB` looks at a job's script, `hpc-kit check FILE` at any sbatch script, `hpc-kit check -` at one on
+standard input. Nothing is run. Exit status: 0 nothing found, or warnings alone; 1 an error (with `--strict`, also a
+warning); 2 wrong use. `hpc-kit check --explain KIT203` prints the text of one rule, of which this page is made.
+
+An **error** fails, wastes or falsifies the job for sure. A **warning** depends on the site, on Slurm's version, or on
+what was meant.
+"""
+
+
+class Topic(Protocol):
+    """Whatever has a code and a text."""
+
+    @property
+    def code(self) -> str:
+        """Its code."""
+        ...
+
+    @property
+    def severity(self) -> str:
+        """Its usual severity."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """Title, what happens, why, how to mend, where documented."""
+        ...
+
+
+def topics() -> Sequence[Topic]:
+    """All of them: rules, what is looked for on this machine, and other checkers."""
+    return (*RULES, *CHECKS, *CHECKERS)
+
+
+def explain(code: str) -> str:
+    """The text of one code.
+
+    Raises:
+        SpecError: There is no such code; near ones are named.
+    """
+    wanted = code.upper()
+    if re.fullmatch(r"SC\d{4}", wanted):
+        return f"{wanted}: a finding of shellcheck.\n\nDocumented: www.shellcheck.net/wiki/{wanted}\n"
+    by_code = {topic.code: topic for topic in topics()}
+    if wanted not in by_code:
+        near = get_close_matches(wanted, by_code, n=3)
+        raise SpecError(f"no rule {code}", remedy=" or ".join(near) or f"{page_of_docs('rules.md')} lists them")
+    topic = by_code[wanted]
+    title, _, rest = topic.text.partition("\n")
+    rest = re.sub(r"\bdocs/([\w-]+\.md)", lambda match: page_of_docs(match[1]), rest.rstrip())
+    return f"{topic.code} ({topic.severity}): {title.rstrip('.')}\n{rest}\n"
+
+
+def page() -> str:
+    """docs/rules.md."""
+    lines = [_HEAD, "| code | usually | finds |", "|---|---|---|"]
+    lines += [f"| {topic.code} | {topic.severity} | {_title(topic)} |" for topic in topics()]
+    for topic in topics():
+        paragraphs = re.sub(r"(?m)^(Mend|Documented): ", r"\n**\1:** ", topic.text.partition("\n")[2].strip())
+        lines += ["", f"## {topic.code}", "", f"{_title(topic)}.", "", re.sub(r"\n{3,}", "\n\n", paragraphs)]
+    return "\n".join(lines) + "\n"
+
+
+def _title(topic: Topic) -> str:
+    return topic.text.partition("\n")[0].rstrip(".").replace("|", "\\|")

@@ -1,0 +1,180 @@
+"""Checkers that others wrote, where they are installed: bash itself, shellcheck, and sbatch's own parser."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from hpc_kit.check.batch_script import Script
+from hpc_kit.check.rules.base import Evidence, Finding, Severity
+from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.client import Runner
+from hpc_kit.slurm.command_environment import clean_environ
+from hpc_kit.slurm.presence import find_slurm
+
+NO_SLURM = "no Slurm to ask"
+"""Why sbatch is skipped where this machine is no login node."""
+
+_SECONDS = 20.0
+_BASH = {"bash", "sh", "dash", None}
+_SHELLCHECK = {"bash", "sh", "dash", "ksh"}
+_IGNORED = {1008, 1017, 1071, 1090, 1091, 1101, 1128, 1143, 2148, 2154, 2215, 2239}
+"""What our own rules say better, or what cannot be known from the one file: #!, line ends, sourced files, variables."""
+_OWN_GRAMMAR = {1072, 1073, 1088, 1089}
+"""Where shellcheck itself stops reading; whether the shell does, `bash -n` tells."""
+
+
+class Outcome(NamedTuple):
+    """What a checker found; `skipped`: why it could not be asked."""
+
+    name: str
+    findings: tuple[Finding, ...] = ()
+    skipped: str | None = None
+
+
+class Checker(NamedTuple):
+    """A checker, with its code and the text that explains it."""
+
+    code: str
+    name: str
+    ask: Callable[[Script, Path, Runner, Mapping[str, str]], Iterator[Finding] | str]
+    severity: Severity = "error"
+
+    @property
+    def text(self) -> str:
+        """What it finds."""
+        return inspect.getdoc(self.ask) or ""
+
+
+def ask_all(script: Script, runner: Runner, environ: Mapping[str, str], *, real_slurm: bool = True) -> list[Outcome]:
+    """What each checker says of a script.
+
+    Args:
+        script: The script.
+        runner: What runs the commands.
+        environ: The environment in which they are looked for and run.
+        real_slurm: Ask sbatch, too, where there is one with a configuration.
+    """
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="hpc_kit.") as folder:
+        file = Path(folder) / "script.sbatch"
+        file.write_text(script.text, encoding="utf-8")
+        for checker in CHECKERS:
+            if checker.code == "KIT902" and not real_slurm:
+                outcomes.append(Outcome(checker.name, skipped="the job is for the embedded Slurm"))
+            elif any(finding.code == "KIT901" and finding.severity == "error" for finding in _found(outcomes)):
+                outcomes.append(Outcome(checker.name, skipped="bash cannot read it"))
+            else:
+                outcomes.append(_ask(checker, script, file, runner, environ))
+    return outcomes
+
+
+def _found(outcomes: Iterable[Outcome]) -> Iterator[Finding]:
+    return (finding for outcome in outcomes for finding in outcome.findings)
+
+
+def _ask(checker: Checker, script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Outcome:
+    try:
+        answer = checker.ask(script, file, runner, environ)
+    except SlurmUnavailable as error:
+        return Outcome(checker.name, skipped=error.what)
+    return Outcome(checker.name, skipped=answer) if isinstance(answer, str) else Outcome(checker.name, tuple(answer))
+
+
+def _missing(program: str, environ: Mapping[str, str]) -> bool:
+    return shutil.which(program, path=environ.get("PATH")) is None
+
+
+def _finding(code: str, severity: Severity, script: Script, line: int, column: int, what: str, remedy: str) -> Finding:
+    evidence = (Evidence(line, script.lines[line - 1]),) if 0 < line <= len(script.lines) else ()
+    return Finding(code, severity, line, column, what, remedy, None, evidence)
+
+
+def _bash(script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+    """Bash cannot read the script.
+
+    `bash -n` reads it to the end without running it: a quote, an `if` or a here-document that is never closed would
+    otherwise be met in the middle of the job.
+
+    Mend: as bash says; the fault is often above the line that it names.
+    Documented: bash(1), set -n.
+    """
+    if script.interpreter not in _BASH:
+        return f"it is for {script.interpreter}"
+    if _missing("bash", environ):
+        return "not installed"
+    answer = runner(["bash", "-n", str(file)], timeout=_SECONDS, environ={**environ, "LC_ALL": "C"})
+    severity: Severity = "error" if answer.returncode else "warning"
+    return iter(
+        [
+            _finding("KIT901", severity, script, int(match[1]), 1, f"bash: {match[2].strip()}", "bash -n FILE")
+            for match in re.finditer(r": line (\d+): (?!`)(.*)", answer.stderr)
+        ][:1]
+    )
+
+
+def _shellcheck(script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+    """What shellcheck warns of, with its own code (SC2086, ...).
+
+    Only what it calls an error or a warning; its notes on style are left out.
+
+    Mend: `shellcheck FILE` explains each, as does www.shellcheck.net/wiki/SC2086; a line
+    `# shellcheck disable=SC2086` above the place silences one.
+    Documented: www.shellcheck.net.
+    """
+    if script.interpreter not in _SHELLCHECK:
+        return f"it is for {script.interpreter or 'no interpreter'}"
+    if _missing("shellcheck", environ):
+        return "not installed"
+    answer = runner(["shellcheck", "--format=json", "--severity=warning", str(file)], timeout=_SECONDS, environ=environ)
+    try:
+        comments = json.loads(answer.stdout)
+    except ValueError:
+        return "it gave no answer that can be read"
+    return iter([_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED])
+
+
+def _from_shellcheck(comment: Mapping[str, object], script: Script) -> Finding:
+    code, line, column = (int(str(comment[key])) for key in ("code", "line", "column"))
+    # Of its errors, those of grammar end a job; the others are habits that mostly work.
+    severity: Severity = (
+        "error" if comment["level"] == "error" and code < 2000 and code not in _OWN_GRAMMAR else "warning"
+    )
+    remedy = f"www.shellcheck.net/wiki/SC{code}"
+    return _finding(f"SC{code}", severity, script, line, column, str(comment["message"]), remedy)
+
+
+def _sbatch(script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+    """The cluster's own sbatch refuses the script.
+
+    Where there is a Slurm with a configuration, `sbatch --test-only` is asked: it knows the site's partitions, limits
+    and plugins, and submits nothing.
+
+    Mend: as sbatch says.
+    Documented: sbatch(1), --test-only.
+    """
+    if find_slurm(environ, runner) is None:
+        return NO_SLURM
+    if script.problems or not script.text.startswith("#!"):
+        return "mend the directives first"
+    answer = runner(["sbatch", "--test-only", str(file)], timeout=_SECONDS, environ=clean_environ(environ))
+    words = re.sub(r"^(sbatch|allocation failure): (error: |fatal: )?", "", answer.stderr, flags=re.MULTILINE).strip()
+    if answer.returncode == 0:
+        return iter(())
+    if re.search(r"unable to contact|connection|timed out|configuration source|munge", words, re.IGNORECASE):
+        return "Slurm does not answer"
+    what = words.splitlines()[0] if words else f"exit status {answer.returncode}"
+    return iter([Finding("KIT902", "error", 0, 0, f"sbatch: {what}", "mend what it names", words or None)])
+
+
+CHECKERS = (
+    Checker("KIT901", "bash", _bash),
+    Checker("SCnnnn", "shellcheck", _shellcheck, "warning"),
+    Checker("KIT902", "sbatch's parser", _sbatch),
+)

@@ -1,0 +1,254 @@
+"""Rules of torchrun and its like: do they know how many nodes there are, and which one each is?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.batch_script import Script
+from hpc_kit.check.launched import LOOPS, Launch
+from hpc_kit.check.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.check.shell.words import as_assignment
+from hpc_kit.check.stages import Stage
+
+_NEEDS = {
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_GPUS": "gpus",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+    "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+}
+"""Variables that Slurm sets where their option is given, and only there."""
+
+_INSTEAD = {
+    "SLURM_CPUS_PER_TASK": "${SLURM_CPUS_PER_TASK:-1}",
+    "SLURM_GPUS": "$((SLURM_NNODES * SLURM_GPUS_ON_NODE))",
+    "SLURM_GPUS_PER_NODE": "$SLURM_GPUS_ON_NODE",
+    "SLURM_NTASKS_PER_NODE": "$((SLURM_NTASKS / SLURM_NNODES))",
+}
+
+
+_SOURCES = re.compile(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
+
+
+@rule("KIT207")
+def lonely_agents(subject: Subject) -> Iterator[Fault]:
+    """An agent, torchrun or accelerate, is told another number of nodes than it is started on.
+
+    Without --nnodes torchrun takes its own node for all there are: started on four, each trains the same model by
+    itself. With too many it waits for nodes that never come, with too few the last ones are not let in. Without
+    --node-rank those that meet at a --master-addr all take themselves for node 0. A loop that starts one after the
+    other, without `&`, does not get beyond the first.
+
+    Mend: `--nnodes=$SLURM_NNODES`, and `srun torchrun ...` for all nodes at once.
+    Documented: pytorch.org/docs/stable/elastic/run.html.
+    """
+    script = subject.script
+    for launch in script.launches:
+        agent = launch.agent
+        if agent is None or agent.opaque or script.is_cut(launch):
+            continue
+        fault = _one_by_one(launch, agent) or _miscounted(script, launch, agent) or _all_first(script, launch, agent)
+        if fault is not None:
+            first = agent.words[0]
+            what, remedy, evidence = fault
+            doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _meets(agent))
+            doubtful = doubtful or launch.by_default
+            lines = (evidence, launch.step.line)
+            yield Fault(first.line, first.column, what, remedy, lines, "warning" if doubtful else None)
+
+
+def _told(agent: Stage) -> tuple[int, int] | None:
+    """The least and the most nodes that an agent was told of; None where that is not known."""
+    if agent.kind == "deepspeed":
+        return None
+    if "standalone" in agent.options:
+        return 1, 1
+    text = agent.option("nnodes", "num-machines")
+    if text is None:
+        return (1, 1) if agent.kind == "torchrun" else None
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.text)
+    return None if match is None else (int(match[1]), int(match[2] or match[1]))
+
+
+def _one_by_one(launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+    """A loop over hosts that waits for each before it starts the next."""
+    starter, nodes = launch.stage("ssh", "srun"), agent.option("nnodes", "num-machines")
+    if starter is None or nodes is None or nodes.text in {"1", "1:1"} or not launch.repeated:
+        return None
+    if any(place.statement.background for place in launch.step.place.outward()) or starter.words[1].text == "-f":
+        return None
+    if starter.kind == "srun" and not starter.options.keys() & {"nodelist", "relative"}:
+        return None
+    what = "the loop starts the next host when this one has ended, and this one waits for the others"
+    return what, f"{starter.name} ... &, and wait behind the loop; or one srun for all", None
+
+
+def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+    geometry, job, told = script.geometry_of(launch), script.geometry, _told(agent)
+    line = script.line_of("nodes", "ntasks")
+    if told is not None and job.said and job.nodes is not None and _one_a_pass(launch) and told[0] > job.nodes:
+        return f"{agent.kind} waits for {told[0]} nodes, and the job has {job.nodes}", "--nnodes=$SLURM_NNODES", line
+    if told is None or not job.said or geometry.nodes is None or geometry.nodes != job.nodes:
+        return None
+    alone = launch.multiplier is None and launch.stage("ssh") is None
+    # Elements of an array may be each other's nodes.
+    if (geometry.per_node != 1 and not alone) or (alone and (_elsewhere(agent) or "array" in script.options)):
+        return None
+    if script.tells(agent, "nnodes"):
+        return None
+    if geometry.nodes < told[0]:
+        what = f"{agent.kind} waits for {told[0]} nodes, and there {_are(geometry.nodes)}"
+        return what, "--nnodes=$SLURM_NNODES", line
+    if geometry.nodes > told[1] == 1:
+        what = f"{agent.kind} is told of one node, and started on {geometry.nodes}: each trains by itself"
+        return what, "--nnodes=$SLURM_NNODES, and where to meet: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT", line
+    if geometry.nodes > told[1]:
+        what = f"{agent.kind} takes {told[1]} nodes, and is started on {geometry.nodes}: the others are not let in"
+        return what, "--nnodes=$SLURM_NNODES", line
+    return None
+
+
+def _one_a_pass(launch: Launch) -> bool:
+    """A loop over the job's nodes starts it, one on each."""
+    srun = launch.stage("srun")
+    loops = [place for place in launch.step.place.outward() if place.compound and place.compound.kind in LOOPS]
+    return srun is not None and "nodelist" in srun.options and len(loops) == 1
+
+
+def _all_first(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+    """Agents that meet at a fixed address, each of which takes itself for the first."""
+    nodes, geometry = agent.option("nnodes", "num-machines"), script.geometry_of(launch)
+    if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _elsewhere_said(script, agent):
+        return None
+    if agent.options.keys() & {"node-rank", "machine-rank"} or not geometry.several_nodes or geometry.per_node != 1:
+        return None
+    if agent.kind == "accelerate":
+        what = "no --machine_rank: accelerate stops, or each node takes itself for the first, as its default file says"
+        return what, "srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'", None
+    if _meets(agent) or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
+        return None
+    what = f"no --node-rank: each of the {geometry.least_nodes} nodes takes itself for node 0"
+    return what, "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which counts them itself", None
+
+
+def _meets(agent: Stage) -> bool:
+    """The nodes get their numbers as they meet."""
+    backend = agent.option("rdzv-backend")
+    return backend is not None and backend.text != "static"
+
+
+def _elsewhere_said(script: Script, agent: Stage) -> bool:
+    """A file, or the environment, may tell the agent what its line does not."""
+    said = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assigned)
+    return said or "config-file" in agent.options or "standalone" in agent.options
+
+
+def _are(count: int) -> str:
+    return "is one" if count == 1 else f"are {count}"
+
+
+def _elsewhere(agent: Stage) -> bool:
+    """Its number is said from outside: the other nodes may be those of other jobs."""
+    number = agent.option("node-rank", "machine-rank")
+    return number is not None and not number.known
+
+
+@rule("KIT209", "warning")
+def missing_variables(subject: Subject) -> Iterator[Fault]:
+    """A variable of Slurm that is empty where it is read.
+
+    SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK are there only
+    where the job gives the option of that name; in the batch script so is SLURM_NTASKS, or with --ntasks-per-node.
+    SLURM_LAUNCH_NODE_IPADDR and SLURM_STEP_... are srun's, for its tasks. In a session of ssh there is none of Slurm's
+    at all: what stands in single quotes is expanded there (an error).
+
+    Mend: give the option, or read what is always there: SLURM_GPUS_ON_NODE, SLURM_NNODES; over ssh, let
+    the batch shell expand it, in double quotes.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    script = subject.script
+    for launch in script.launches:
+        if launch.stage("ssh") is None or _SOURCES.search(" ".join(word.text for word in launch.step.words)):
+            continue
+        for word in launch.step.command.words:
+            for part in word.parts:
+                match = re.search(r"\$\{?(SLURM_\w+)", part.text) if part.kind == "text" and part.quoted else None
+                if match is not None:
+                    line = part.origin.line + part.text[: match.start()].count("\n")
+                    what = f"${match[1]} is not set in a session of ssh"
+                    remedy = "double quotes: the batch shell expands it; for the node's number, count in the loop"
+                    yield Fault(line, part.origin.column, what, remedy, (launch.step.line,), "error")
+    yield from _of_steps_alone(script)
+    yield from _options_not_given(script)
+
+
+def _tasks_not_given(script: Script) -> Iterator[Fault]:
+    """In the batch shell, not in a task, the number of tasks is there only where it was asked for."""
+    own = {each.name for each in script.assigned}
+    for step in script.steps if script.options.keys() & {"nodes", "nodelist"} else ():
+        if step.task:
+            continue
+        values = [assignment.value for assignment in step.command.assignments]
+        declared = [as_assignment(word) for word in step.command.words[1:]] if step.name == "export" else []
+        values += [each.value for each in declared if each is not None]
+        parts = [part for value in values for part in value.parts]
+        if any(launch.step is step for launch in script.launches):
+            parts += [part for word in step.command.words for part in word.parts if part.kind == "variable"]
+        for part in parts:
+            match = re.search(r"\bSLURM_(NTASKS|NPROCS)\b(?!:?-)", part.raw)
+            if match is not None and match[0] not in own:
+                what = f"${match[0]} is not set in the batch script: the job does not give --ntasks"
+                yield Fault(part.origin.line, part.origin.column, what, "#SBATCH --ntasks-per-node=1", (step.line,))
+
+
+def _lines_of_steps(script: Script, option: str) -> set[int]:
+    """Lines of what a task's shell expands where its own srun gives an option: srun sets the variable there."""
+    given = [launch.step.command for launch in script.launches if any(option in each.options for each in launch.stages)]
+    parts = [part for command in given for word in command.words for part in word.parts if part.quoted]
+    parts += [part for command in given if command.document is not None for part in command.document.parts]
+    texts = [part for part in parts if part.kind == "text"]
+    return {part.origin.line + below for part in texts for below in range(part.text.count("\n") + 1)}
+
+
+def _given_wrongly(script: Script, option: str) -> bool:
+    """A directive that sbatch does not take gives it."""
+    return any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
+
+
+def _of_steps_alone(script: Script) -> Iterator[Fault]:
+    """What srun sets for its tasks is not there in the batch script."""
+    own = {each.name for each in script.assigned}
+    for each in script.assigned:
+        match = re.fullmatch(r"\$\{?(SLURM_(LAUNCH_NODE_IPADDR|SRUN_COMM_HOST|STEP_\w+))\}?", each.value.text)
+        if match is not None and not each.task and match[1] not in own:
+            what = f"${match[1]} is not set in the batch script: srun sets it, for its tasks"
+            remedy = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) for the first host'
+            yield Fault(each.line, each.column, what, remedy)
+
+
+def _options_not_given(script: Script) -> Iterator[Fault]:
+    # A script that says nothing of its size gets all of it from the command line.
+    if not script.readable or script.heterogeneous or not (script.geometry.said or script.geometry.gpus):
+        return
+    if script.options.keys().isdisjoint({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}):
+        yield from _tasks_not_given(script)
+    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    own = {each.name for each in script.assigned}
+    for name, option in _NEEDS.items():
+        guarded = re.search(rf"\$\{{{name}(\[|:?[-+?=])|-[zvn] *\"?(\$\{{?)?{name}\b", text)
+        if option in script.options or name in own or guarded or _given_wrongly(script, option):
+            continue
+        if "GPUS" in name and not script.geometry.gpus:
+            continue
+        in_steps = _lines_of_steps(script, option)
+        for match in re.finditer(rf"(?<!\\)\$\{{?{name}\b|\$\(\([^()\n]*?\b{name}\b", text):
+            line = text[: match.start()].count("\n") + 1
+            if line in in_steps:
+                continue
+            what = f"${name} is not set: the job does not give --{option}"
+            remedy = f"#SBATCH --{option}=..." + (f"; or {_INSTEAD[name]}" if name in _INSTEAD else "")
+            yield Fault(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)
+
+
+RULES: tuple[Rule, ...] = (lonely_agents, missing_variables)

@@ -1,0 +1,256 @@
+"""Rules of meeting and of devices: address, port, GPUs, secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.batch_script import Script
+from hpc_kit.check.launched import Launch
+from hpc_kit.check.rules.base import Fault, Rule, Subject, rule
+from hpc_kit.check.shell.trace import Assigned
+from hpc_kit.check.shell.values import Text
+from hpc_kit.check.shell.words import Word
+from hpc_kit.check.stages import Stage
+
+EPHEMERAL = (32768, 60999)
+"""Ports that Linux hands out by itself (net.ipv4.ip_local_port_range)."""
+
+_LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)\Z")
+_ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
+_URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|(?:\$\{[^}\s]*\}|[^\s:/\[\]])+):\d+)(?=/|\?|\Z)")
+"""The init_method of init_process_group, as programs take it: --dist-url tcp://HOST:PORT."""
+_THIS_HOST = re.compile(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
+_MEET = "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun reads no MASTER_ADDR"
+_PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
+_PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
+
+
+@rule("KIT301")
+def loopback_master(subject: Subject) -> Iterator[Fault]:
+    """MASTER_ADDR is this host itself, and the job has several nodes.
+
+    On each node, localhost is that node: the ranks of the other nodes wait for a rank 0 that never comes, or each node
+    becomes a world of its own.
+
+    Mend: the first node's name: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
+    """
+    script = subject.script
+    wide = [launch for launch in script.launches if script.geometry_of(launch).several_nodes]
+    if not wide or not (script.heterogeneous or script.geometry.several_nodes):
+        return
+    remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    on_each = f"another machine on each of the {max(script.geometry_of(launch).least_nodes for launch in wide)} nodes"
+    lines = (script.line_of("nodes", launch=wide[0]),)
+    addresses = [each for each in script.assigned if each.name == "MASTER_ADDR"]
+    elsewhere = [each for each in addresses if not _names_itself(each.value.text, own=each.task)]
+    addresses = [each for each in addresses if not any(each.instead_of(other) for other in elsewhere)]
+    places = [each.value for each in addresses]
+    own = [each.value for each in addresses if each.task]
+    for launch in wide:
+        agent = launch.agent
+        option = agent.option(*_ADDRESS_OPTIONS) if agent else None
+        if agent is not None and "standalone" not in agent.options:
+            places += [option] if option else []
+            own += [option] if option and launch.inner.task else []
+            host = None if script.is_cut(launch) else _default_host(agent)
+            if host and not any(each.name.startswith("PET_") for each in script.assigned):
+                first = agent.words[0]
+                what = f"torchrun is not told where to meet, and takes {host}: {on_each}"
+                yield Fault(first.line, first.column, what, _MEET, (*lines, launch.step.line))
+        places += _urls(launch)
+    for text in places:
+        host = re.sub(r"(?<=[^:]):(\d+|\$.*)\Z", "", text.text)
+        if _names_itself(host, own=text in own):
+            yield Fault(text.line, text.column, f"{host} is {on_each}", remedy, lines)
+
+
+def _names_itself(host: str, *, own: bool) -> bool:
+    """Each host takes this name for itself; `own`: each expands it."""
+    return bool(_LOOPBACK.match(host) or (own and _THIS_HOST.match(host)))
+
+
+def _default_host(agent: Stage) -> str | None:
+    """Where torchrun meets its peers on other nodes if it is not told; it reads no MASTER_ADDR."""
+    nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
+    own = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
+    if agent.kind != "torchrun" or own or agent.opaque or nodes is None or nodes.text in {"1", "1:1"}:
+        return None
+    if "rdzv-endpoint" in agent.options:
+        return None
+    if backend is None or backend.text == "static":
+        return None if "master-addr" in agent.options else "127.0.0.1"
+    return "localhost" if backend.text == "c10d" else None
+
+
+@rule("KIT302", "warning")
+def fixed_port(subject: Subject) -> Iterator[Fault]:
+    """The rendezvous port is fixed.
+
+    Two jobs on one node, or a job and the rest of the one before it, take the same port: "address already in use", or
+    the ranks of one join the other. 29500 is what everybody uses.
+
+    Mend: a port from the job id, below 32768: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
+    Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
+    """
+    if "exclusive" in subject.script.options:
+        return
+    for text, port in _first_of_each(_ports(subject.script)):
+        if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
+            what = f"port {port} is fixed: two jobs on a node meet there"
+            yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+
+
+@rule("KIT303", "warning")
+def ephemeral_port(subject: Subject) -> Iterator[Fault]:
+    """The rendezvous port lies where Linux takes ports for outgoing connections.
+
+    From 32768 to 60999 the kernel gives ports to whoever connects somewhere: now and then yours is taken when rank 0
+    wants it, and the job fails to start.
+
+    Mend: a port from the job id, below 32768: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
+    Documented: ip(7), ip_local_port_range.
+    """
+    for text, port in _first_of_each(_ports(subject.script)):
+        if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
+            what = f"port {port} is one that Linux hands out by itself ({EPHEMERAL[0]}-{EPHEMERAL[1]})"
+            yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+
+
+def _first_of_each(ports: Iterator[tuple[Text, int]]) -> Iterator[tuple[Text, int]]:
+    """One place for each number: that where it is given mends the others."""
+    seen: set[int] = set()
+    for text, port in ports:
+        if port not in seen:
+            seen.add(port)
+            yield text, port
+
+
+def _ports(script: Script) -> Iterator[tuple[Text, int]]:
+    """Ports that are written as numbers."""
+    texts = [each.value for each in script.assigned if _PORTS.match(each.name) and _is_read(script, each)]
+    for launch in script.launches:
+        if launch.agent is not None and "standalone" not in launch.agent.options:
+            texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
+        if launch.trains:
+            texts += _urls(launch)
+    for text in texts:
+        port = text.text.rpartition(":")[2]
+        # Port 0 asks the system for a free one.
+        if port.isdigit() and 0 < int(port) < 65536:
+            yield text.part(len(text.text) - len(port), len(text.text)), int(port)
+
+
+def _is_read(script: Script, each: Assigned) -> bool:
+    """Programs see the variable, or another line of the script mentions it."""
+    lines = (line for number, line in enumerate(script.lines, start=1) if number != each.line)
+    code = [line for line in lines if not re.match(r"\s*(#|echo\b|printf\b)", line)]
+    training = [launch for launch in script.launches if launch.trains]
+    if training and all(launch.stage("torchrun") for launch in training):
+        # torchrun knows its port from its options alone, and gives its workers one of its own.
+        return any(re.search(rf"\$\{{?{each.name}\b", line) for line in code)
+    return each.exported or each.task or each.value.default or any(each.name in line for line in code)
+
+
+def _urls(launch: Launch) -> list[Text]:
+    """HOST:PORT of each tcp:// that the program is given."""
+    found = ((word, _URL.search(word.text)) for word in launch.program.words)
+    return [word.part(match.start(1), match.end(1)) for word, match in found if match]
+
+
+_HANDED_ON = (
+    r"\b(export|declare|typeset)\b[^\n;]*\b{}\b",
+    r"--export[= ]\S*{}=",
+    r"-x +{}\b",
+    r"\s(-e|--env)[= ]+\S*(?<![\w${{]){}\b",
+)
+"""How a script's text hands a variable on: by the shell, srun, mpirun, or into a container."""
+_READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
+
+
+@rule("KIT304")
+def unexported_variables(subject: Subject) -> Iterator[Fault]:
+    """A variable that programs read is set, but not exported.
+
+    `MASTER_ADDR=...` without `export` is the batch shell's own: in the tasks it is not set, and
+    `srun bash -c '... $MASTER_ADDR ...'` puts nothing in its place. Where nothing in the script reads it either, it is
+    a warning.
+
+    Mend: `export MASTER_ADDR=...`.
+    Documented: bash(1), ENVIRONMENT.
+    """
+    script = subject.script
+    started = [launch for launch in script.launches if launch.trains]
+    lines = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    text = lines.replace("\\\n", " ")
+    if not started or not script.is_shell or re.search(r"set\s+(-\w*a|-o\s+allexport)", text):
+        return
+    if any(word.parts[:1] and word.parts[0].kind != "text" for word in _export_words(script)):
+        # What is exported is not known.
+        return
+    quoted = [
+        part.text for launch in started for word in launch.step.command.words for part in word.parts if part.quoted
+    ]
+    agents = all(launch.agent for launch in started)
+    for name in dict.fromkeys(each.name for each in script.assigned if _READ_BY_PROGRAMS.match(each.name)):
+        places = [each for each in script.assigned if each.name == name]
+        if any(re.search(each.format(name), text) for each in _HANDED_ON) or any(
+            each.exported or each.task for each in places
+        ):
+            continue
+        first, mention = places[0], rf"\$\{{?{name}\b"
+        if any(re.search(mention, each) for each in quoted):
+            what = f"{name} is not exported: the tasks put nothing in the place of ${name}"
+        elif agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE):
+            continue
+        else:
+            what = f"{name} is not exported: no program sees it"
+        sure = "put nothing" in what and not script.sources_others
+        yield Fault(
+            first.line,
+            max(1, first.column - len(name) - 1),
+            what,
+            f"export {name}=...",
+            (),
+            None if sure else "warning",
+        )
+
+
+def _export_words(script: Script) -> list[Word]:
+    return [word for step in script.steps if step.name == "export" for word in step.command.words[1:]]
+
+
+@rule("KIT311", "warning")
+def visible_devices(subject: Subject) -> Iterator[Fault]:
+    """CUDA_VISIBLE_DEVICES is written by hand.
+
+    Slurm sets it to the GPUs that the job, or the task, was given. Other numbers name GPUs that may be another job's,
+    or none at all where cgroups hide them; with one GPU a task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task
+    but the first without any.
+
+    Mend: remove the line; ask for GPUs with --gpus-per-task or --gpus-per-node, and let the program take device
+    `local_rank % torch.cuda.device_count()`.
+    Documented: slurm.schedmd.com/gres.html.
+    """
+    script = subject.script
+    for each in script.assigned:
+        if each.name not in {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}:
+            continue
+        text = each.value.text
+        # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
+        if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
+            continue
+        bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
+        certain = each.task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
+        yield Fault(
+            each.value.line,
+            each.value.column,
+            f"{each.name} is Slurm's to set; {text} may be none of this job's GPUs",
+            "remove it; device = local rank, counted among the visible ones",
+            (script.line_of("gpus-per-task", "gpus-per-node", "gres", "gpus"),),
+            "error" if certain else None,
+        )
+
+
+RULES: tuple[Rule, ...] = (loopback_master, fixed_port, ephemeral_port, unexported_variables, visible_devices)

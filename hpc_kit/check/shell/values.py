@@ -1,0 +1,253 @@
+"""What can be known, without running anything, of the text that a word becomes."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hpc_kit.check.shell.arithmetic import calculate
+from hpc_kit.check.shell.words import NAME, Origin, Part, Piece, Word
+
+TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
+"""What only a task knows of itself; the batch shell has them too, always 0."""
+
+_MOST_PIECES = 500
+"""A value of more, put together by hundreds of lines, is taken for unknown: each reader would go through all of it."""
+
+FIRST_NODE = "FIRST-NODE"
+"""What stands for the name of the host on which the batch shell runs."""
+
+_MENTION = re.compile(rf"\$\{{?({'|'.join(TASK_VARIABLES)})\b")
+_SET_BY_SLURM = ("SLURM_", "CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_")
+_BARE_MENTION = re.compile(rf"\b({'|'.join(TASK_VARIABLES)})\b")
+
+
+class Read(NamedTuple):
+    """A task's variable, expanded by a shell that is no task: its name and place."""
+
+    name: str
+    line: int
+    column: int
+
+
+class Text(NamedTuple):
+    """Text that a word became, with where its pieces stand in the file.
+
+    What could not be known is left as written (`$NAME`). `opaque`: nothing but that, and so several words or none;
+    `default`: some of it stands in for a variable that may come from outside (`${NAME:-1}`).
+    """
+
+    text: str
+    pieces: tuple[Piece, ...]
+    reads: tuple[Read, ...] = ()
+    opaque: bool = False
+    default: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Nothing in it was left unexpanded."""
+        return "$" not in self.text and "`" not in self.text
+
+    @property
+    def line(self) -> int:
+        """Line of its first character."""
+        return self.pieces[0].origin.line
+
+    @property
+    def column(self) -> int:
+        """Column of its first character."""
+        return self.pieces[0].origin.column
+
+    def part(self, start: int, end: int) -> Text:
+        """A slice of it."""
+        first = max(0, bisect_right([piece.start for piece in self.pieces], start) - 1)
+        pieces: list[Piece] = []
+        for piece in self.pieces[first:]:
+            if piece.start >= end and pieces:
+                break
+            skipped = max(0, start - piece.start)
+            origin = piece.origin
+            if skipped and origin.exact:
+                before = self.text[piece.start : start]
+                line = origin.line + before.count("\n")
+                column = skipped - before.rfind("\n") if "\n" in before else origin.column + skipped
+                origin = Origin(line, column)
+            pieces.append(Piece(max(0, piece.start - start), origin))
+        return Text(self.text[start:end], tuple(pieces), self.reads, default=self.default)
+
+
+def join(texts: Iterable[Text], *, separator: str = "") -> Text:
+    """Several texts as one."""
+    letters, pieces, reads, default = "", list[Piece](), list[Read](), False
+    for text in texts:
+        letters += separator if letters and separator else ""
+        pieces += [Piece(piece.start + len(letters), piece.origin) for piece in text.pieces]
+        letters += text.text
+        reads += text.reads
+        default = default or text.default
+    return Text(letters, tuple(pieces) or (Piece(0, Origin(exact=False)),), tuple(reads), default=default)
+
+
+class Environment:
+    """The variables of a shell, as far as they are known.
+
+    Args:
+        values: Variables by name; None where one is set, but not known to what.
+        arrays: Array variables by name.
+        exported: Names that programs see.
+        positional: `$1`, `$2`, ... where they are known.
+        task: The shell runs as a task: it knows its own rank.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Text | None],
+        *,
+        arrays: Mapping[str, tuple[Text, ...]] | None = None,
+        exported: Iterable[str] = (),
+        positional: Sequence[Text] | None = None,
+        task: bool = False,
+    ) -> None:
+        self.values = dict(values)
+        self.arrays = dict(arrays or {})
+        self.exported = set(exported)
+        self.positional = positional
+        self.task = task
+
+    def copy(self) -> Environment:
+        """An independent one, for a block that may not run, or a subshell."""
+        return Environment(
+            self.values, arrays=self.arrays, exported=self.exported, positional=self.positional, task=self.task
+        )
+
+    def child(self, positional: Sequence[Text], *, task: bool) -> Environment:
+        """That of a program: exported variables only."""
+        values = {name: value for name, value in self.values.items() if name in self.exported}
+        return Environment(values, exported=self.exported, positional=positional, task=task or self.task)
+
+    def set(self, name: str, value: Text | tuple[Text, ...] | None) -> None:
+        """Give a variable a value, or make it unknown."""
+        self.arrays.pop(name, None)
+        if isinstance(value, Text) and len(value.pieces) > _MOST_PIECES:
+            value = None
+        if isinstance(value, Text) or value is None:
+            self.values[name] = value
+        else:
+            self.values.pop(name, None)
+            self.arrays[name] = value
+
+    def forget(self, names: Iterable[str]) -> None:
+        """These may have any value now."""
+        for name in names:
+            self.set(name, None)
+
+
+def expand_value(word: Word, environment: Environment) -> Text:
+    """What a word becomes where it is not split: in an assignment."""
+    pieces = [piece for part in word.parts for piece in _pieces(part, environment)]
+    return join(pieces) if pieces else Text("", (Piece(0, Origin(word.line, word.column, exact=False)),))
+
+
+def expand(word: Word, environment: Environment) -> list[Text]:
+    """The words that a word becomes: an unquoted variable is split, an array gives an element each."""
+    fields: list[list[Text]] = [[]]
+    for part in word.parts:
+        several = _several(part, environment)
+        if several is not None:
+            for index, text in enumerate(several):
+                if index:
+                    fields.append([])
+                fields[-1].append(text)
+            continue
+        for text in _pieces(part, environment):
+            if part.quoted or part.kind != "variable" or text.opaque:
+                fields[-1].append(text)
+                continue
+            for index, match in enumerate(re.finditer(r"\S+", text.text)):
+                if index:
+                    fields.append([])
+                fields[-1].append(text.part(match.start(), match.end()))
+    one = len(fields) == 1 and len(fields[0]) == 1
+    if one and fields[0][0].opaque and not word.parts[0].quoted:
+        return [fields[0][0]]
+    return [join(field) for field in fields if field]
+
+
+def _several(part: Part, environment: Environment) -> Sequence[Text] | None:
+    """The words of an array or of the positional parameters, where the part is one that gives several."""
+    if part.kind != "variable":
+        return None
+    several: Sequence[Text] | None = None
+    if part.text in {"@", "*"} and not part.detail:
+        several = environment.positional
+    elif part.detail in {"[@]", "[*]"}:
+        several = environment.arrays.get(part.text)
+    if several is None or (part.quoted and "@" in part.text + part.detail):
+        return several
+    if part.quoted:
+        return [join(several, separator=" ")]
+    return [text.part(*match.span()) for text in several for match in re.finditer(r"\S+", text.text)]
+
+
+def _pieces(part: Part, environment: Environment) -> list[Text]:
+    place = (Piece(0, part.origin),)
+    if part.kind == "text":
+        return [Text(part.text, place)]
+    read = _reads(part, environment)
+    if part.kind == "variable" and (value := _lookup(part, environment)) is not None:
+        return [value._replace(reads=value.reads + read)]
+    fixed = (Piece(0, part.origin._replace(exact=False)),)
+    if not environment.task and _is_this_host(part):
+        return [Text(FIRST_NODE, fixed)]
+    if part.kind == "arithmetic":
+        text = _arithmetic(part.text, environment)
+        given = [environment.values.get(name) for name in re.findall(NAME, part.text)]
+        return [Text(text, fixed, read, default=any(value is not None and value.default for value in given))]
+    program = re.match(r"\s*[\w./-]*", part.text)
+    shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"
+    return [Text(shown, fixed, read, opaque=not part.quoted)]
+
+
+def _is_this_host(part: Part) -> bool:
+    if part.kind == "variable":
+        return part.text in {"HOSTNAME", "SLURMD_NODENAME"} and not part.detail
+    return part.kind == "command" and bool(re.match(r"\s*(/\S*/)?hostname\b", part.text))
+
+
+def _lookup(part: Part, environment: Environment) -> Text | None:
+    name, detail = part.text, part.detail
+    if name.isdigit() and environment.positional is not None and not detail:
+        index = int(name) - 1
+        return environment.positional[index] if 0 <= index < len(environment.positional) else None
+    value = environment.values.get(name)
+    default = re.fullmatch(r":?-([\w./:,@%+=-]*)", detail)
+    if not detail or (default and value is not None):
+        return value
+    # What Slurm sets needs no default in a job: that is what the script falls back to elsewhere.
+    if default and name not in environment.values and not name.startswith(_SET_BY_SLURM):
+        return Text(default[1], (Piece(0, part.origin._replace(exact=False)),), default=True)
+    return None
+
+
+def _reads(part: Part, environment: Environment) -> tuple[Read, ...]:
+    if environment.task or part.kind == "process":
+        return ()
+    if part.kind == "command" and ("srun" in part.text or "'" in part.text):
+        return ()
+    pattern = _BARE_MENTION if part.kind == "arithmetic" else _MENTION
+    names = dict.fromkeys(match[1] for match in pattern.finditer(part.raw))
+    return tuple(Read(name, part.origin.line, part.origin.column) for name in names)
+
+
+def _arithmetic(source: str, environment: Environment) -> str:
+    """The value of `$((...))`; with what is known put in where some of it is not."""
+
+    def known(match: re.Match[str]) -> str:
+        value = environment.values.get(match[1])
+        return value.text if value is not None and value.text.isdigit() else match[0]
+
+    filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?", known, source)
+    result = calculate(filled)
+    return str(result) if result is not None else "$((" + re.sub(r"\s+", "", filled) + "))"

@@ -1,0 +1,253 @@
+"""What the user asked for: the arguments that `render`, `check` and `submit` share, and the job they make."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from msgspec import Struct
+
+from hpc_kit.errors import SpecError
+from hpc_kit.slurm.getopt import parse_options
+from hpc_kit.spec import load, search_path
+from hpc_kit.spec.default_cluster import Choice, default_cluster
+from hpc_kit.spec.job import Job, Launch
+from hpc_kit.spec.load import Loaded
+from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.resources import Resources
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Request(Struct, frozen=True):
+    """A job to be made: by name, or by the program behind `--`."""
+
+    job: str | None
+    program: tuple[str, ...]
+    shape: str | None
+    settings: tuple[str, ...]
+    cluster: str | None
+    options: dict[str, object]
+
+
+class JobCommand(click.Command):
+    """A command that makes a job: it takes every option of sbatch, and behind `--` a program exactly as it stands.
+
+    Sbatch's options are read by its own table and not by click, which would have to be told of all ninety first.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Set the program and sbatch's options aside before click looks at the rest."""
+        own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta["program"] = tuple(program)
+        names = {name: param for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
+        ours, others = _split(own, {name: param for name, param in names.items() if isinstance(param, click.Option)})
+        ctx.meta["sbatch"], words = sbatch_options(others)
+        return super().parse_args(ctx, [*ours, *words])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say what the table of options leaves out."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text("Every option of sbatch is an option here, too: --time 2:00:00, -p gpu, --requeue.")
+
+
+def _split(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
+    """The words of our own options, with their values; and all others."""
+    mine: list[str] = []
+    others: list[str] = []
+    words = iter(args)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        short = word[:2] if not word.startswith("--") else name
+        option = ours.get(name) or (ours.get(short) if short == "-j" else None)
+        if option is None:
+            others.append(word)
+            continue
+        # As with sbatch's own, a value that may be left out is written behind an equals sign.
+        may = bool(option.metavar and option.metavar.startswith("[="))
+        mine.append(f"{name}={option.flag_value}" if may and not equals else word)
+        alone = may or option.is_flag or equals or (short == "-j" and len(word) > 2)
+        mine.extend([] if alone else [value for value in [next(words, None)] if value is not None])
+    return mine, others
+
+
+def sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
+    """Sbatch's options in a command line, by field name and as sbatch itself reads them; and the words between them.
+
+    Raises:
+        DirectiveError: An option that sbatch does not have, or one without its value.
+        SpecError: An option of sbatch that is not a job's.
+    """
+    found: dict[str, object] = {}
+    between: list[str] = []
+    while words:
+        options, rest = parse_options(words)
+        for given in options.given:
+            name = given.option.name.replace("-", "_")
+            if name not in Resources.__struct_fields__:
+                raise SpecError(
+                    f"--{given.option.name} is not an option of a job",
+                    found="sbatch has it, for the submission itself",
+                    remedy="submit --wait follows the job to its end"
+                    if name == "wait"
+                    else "hpc-kit render ... > job.sbatch, then sbatch with it",
+                )
+            found[name] = True if given.value is None else given.value
+        between += rest[:1]
+        words = list(rest[1:])
+    return found, between
+
+
+def job_arguments(function: F) -> F:
+    """The arguments of a command that makes a job: its name or `-j`, `--set`, `--cluster`."""
+    return click.argument("job", required=False)(job_options(function))
+
+
+def job_options(function: F) -> F:
+    """As `job_arguments`, without the job's name."""
+    decorators = (
+        click.option("-j", "shape", metavar="NODESxRANKS", help="Nodes x ranks a node, such as 4x2."),
+        click.option(
+            "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override anything: resources.nodes=2."
+        ),
+        click.option("--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine]."),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def request_of() -> Request:
+    """The request that the arguments of `job_arguments` make."""
+    return _request(click.get_current_context().params["job"])
+
+
+def requests_of(jobs: tuple[str, ...]) -> list[Request]:
+    """The requests that `job_options` make of several jobs, or of a program without any.
+
+    Raises:
+        SpecError: A program stands behind several jobs.
+    """
+    if len(jobs) > 1 and click.get_current_context().meta["program"]:
+        raise SpecError(
+            "words behind -- belong to one job",
+            found=f"{len(jobs)} jobs: {', '.join(jobs)}",
+            remedy="one job; or the words in the `command` of its file",
+        )
+    found = [_request(job) for job in jobs] or [_request(None)]
+    if (
+        found[0].shape is not None
+        and jobs
+        and not found[0].program
+        and search_path.is_program(jobs[0], search_path.current_folder())
+    ):
+        words = ("python", *jobs) if jobs[0].endswith(".py") else jobs
+        raise SpecError(
+            f"'{jobs[0]}' is a program, and no job file",
+            remedy=f"a program stands behind --:  hpc-kit submit -j {found[0].shape} -- {shlex.join(words)}",
+        )
+    return found
+
+
+def _request(job: str | None) -> Request:
+    ctx = click.get_current_context()
+    given = ctx.params
+    program, options = ctx.meta["program"], ctx.meta["sbatch"]
+    # click takes the sign along: -j=4x2
+    shape = given["shape"] and given["shape"].removeprefix("=")
+    return Request(job, program, shape, given["settings"], given["cluster"], options)
+
+
+def job_of(request: Request, root: Path, *, sure: bool = False) -> Resolved:
+    """The job of a request, fitted to its cluster; `sure`: see `default_cluster`.
+
+    Raises:
+        SpecError: The request, or a file that it names, says something that cannot be.
+    """
+    choice = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ, sure=sure)
+    return resolve(loaded(request, root, choice), root=root, again=again(request, choice))
+
+
+def loaded(request: Request, root: Path, choice: Choice) -> Loaded:
+    """The job of a request and its cluster, as files and command line say.
+
+    Raises:
+        SpecError: A file is missing, or something says what cannot be.
+    """
+    settings = {**choice.settings, **_settings(request)}
+    job = request.job if request.job is not None else adhoc(request.program)
+    if request.job is not None and request.program:
+        base = load.load_job(request.job, root=root)
+        settings["command"] = [*base.command, *request.program]
+    return load.load(job, choice.name, set=settings, root=root)
+
+
+def adhoc(program: tuple[str, ...]) -> Job:
+    """The job of a program without a job file: started through the runtime, so that it need not know us.
+
+    Raises:
+        SpecError: There is no program.
+    """
+    if not program:
+        typed = f"hpc-kit {click.get_current_context().command.name}"
+        raise SpecError(
+            "neither a job nor a program", remedy=f"{typed} ddp_4node, or {typed} -j 4x2 -- python train.py"
+        )
+    if program[0].endswith(".py"):
+        program = ("python", *program)
+    stem = re.sub(r"[^\w.+-]+", "_", Path(_subject(program)).name.removesuffix(".py")) or "job"
+    return Job(name=stem, description=shlex.join(program), command=program, launch=Launch(bootstrap=True))
+
+
+def _subject(program: tuple[str, ...]) -> str:
+    """What a command line is about: the file or module at its end, whatever starts it with whatever options."""
+    from hpc_kit.check.started import started
+
+    found = started(program)
+    last = next((each for each in reversed(found) if each.kind != "wrapper"), found[0])
+    return last.file or last.module or last.program
+
+
+def _settings(request: Request) -> dict[str, object]:
+    """Everything that overrides the files, the more specific last."""
+    settings: dict[str, object] = {}
+    if request.shape is not None:
+        shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", request.shape)
+        if not shape:
+            raise SpecError(f"-j {request.shape} is no shape", remedy="nodes x ranks a node: -j 4x2")
+        settings |= {"resources.nodes": int(shape[1]), "resources.ntasks_per_node": int(shape[2])}
+    settings |= {f"resources.{name}": value for name, value in request.options.items()}
+    for setting in request.settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise SpecError(f"--set {setting} sets nothing", remedy="--set resources.nodes=2")
+        settings[key.strip()] = value
+    return settings
+
+
+def again(request: Request, choice: Choice, *options: str) -> tuple[str, ...]:
+    """The command line that makes the same script on any machine.
+
+    Args:
+        request: The job.
+        choice: Its cluster.
+        options: Words before those of the job.
+    """
+    words = ["hpc-kit", "render", *options]
+    if request.job is not None:
+        words.append(request.job)
+    if request.shape is not None:
+        words += ["-j", request.shape]
+    words += ["--cluster", choice.name]
+    for name, value in request.options.items():
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if value is True else [f"{option}={value}"]
+    for setting in (*(f"{key}={value}" for key, value in choice.settings.items()), *request.settings):
+        words += ["--set", setting]
+    return (*words, "--", *request.program) if request.program else tuple(words)

@@ -1,0 +1,1 @@
+"""Runs of jobs: records, states, logs and outcomes."""

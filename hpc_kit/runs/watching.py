@@ -1,0 +1,129 @@
+"""Looking at jobs again and again: how they stand, and what has changed since the last look."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.start_forecast import IN_LINE, reason_name
+from hpc_kit.slurm.states import State
+from hpc_kit.runs.status import Line, Listing, Wanted, look
+from hpc_kit.runs.follow import LOST_LOOKS, PASSING
+from hpc_kit.runs.run_folders import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from hpc_kit.runs.access import Access
+
+
+class Change(NamedTuple):
+    """A job that is new, or in another state than before, or waits for another reason."""
+
+    line: Line
+    old: State | None
+
+
+class Look(NamedTuple):
+    """One look: all jobs as they stand, what is new, and whether nothing more will come."""
+
+    lines: list[Line]
+    changes: list[Change]
+    unreachable: SlurmUnavailable | None
+    """Slurm did not answer: the lines are those of the last look that it did."""
+
+    over: bool
+
+    @property
+    def well(self) -> bool:
+        """Every job has ended, and well."""
+        return all(line.state is State.COMPLETED for line in self.lines)
+
+
+def watch(
+    words: Sequence[str],
+    runs: Path,
+    access: Access,
+    *,
+    interval: float,
+    cluster: str | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Look]:
+    """Look at jobs until all are over; without words at this user's queue, and at what comes into it meanwhile.
+
+    A controller that does not answer is asked again.
+
+    Args:
+        words: Ids and names of jobs.
+        runs: The folder of runs.
+        access: The Slurm.
+        interval: Seconds between two looks.
+        cluster: See `listing.look`.
+        sleep: Waits that many seconds.
+
+    Raises:
+        UnknownJob: At the first look, neither Slurm nor `runs` knows a job.
+    """
+    watched = _Watched(Wanted.of(words)._replace(latest=False))
+    while True:
+        try:
+            listing = look(watched.wanted(), Runs(runs), access, cluster=cluster)
+        except SlurmUnavailable as error:
+            listing = Listing([], error)
+        yield watched.take(listing)
+        if watched.over:
+            return
+        sleep(interval)
+
+
+class _Watched:
+    """What is known of the jobs so far."""
+
+    def __init__(self, first: Wanted) -> None:
+        self._first = first
+        self._lines: dict[str, Line] = {}
+        self._told: dict[str, tuple[State, str]] = {}
+        self._bases: set[str] = set()
+        self._lost: dict[str, int] = {}
+        self._begun = False
+        self.over = False
+
+    def wanted(self) -> Wanted:
+        """What is left to be asked: nothing of what has ended."""
+        if not self._begun:
+            return self._first
+        going = tuple(dict.fromkeys(base_id(job_id) for job_id in self._lines if not self._is_over(job_id)))
+        return self._first._replace(ids=going, again=True)
+
+    def _is_over(self, job_id: str) -> bool:
+        return self._lines[job_id].state.finished or self._lost.get(job_id, 0) >= LOST_LOOKS
+
+    def take(self, listing: Listing) -> Look:
+        """Take in what a look has shown."""
+        changes = []
+        for line in listing.lines:
+            # Of the queue as a whole, what had ended before is not to be watched.
+            over_before = self._first.mine and line.state.finished and base_id(line.job_id) not in self._bases
+            if over_before or (line.state is State.UNKNOWN and listing.unreachable is not None):
+                continue
+            unknown = line.state is State.UNKNOWN
+            self._lost[line.job_id] = self._lost.get(line.job_id, 0) + 1 if unknown else 0
+            self._lines[line.job_id] = line
+            self._bases.add(base_id(line.job_id))
+            if change := self._change(line):
+                changes.append(change)
+        self._begun = self._begun or listing.unreachable is None
+        self.over = self._begun and listing.unreachable is None and all(map(self._is_over, self._lines))
+        return Look(list(self._lines.values()), changes, listing.unreachable, self.over)
+
+    def _change(self, line: Line) -> Change | None:
+        reason = reason_name(line.status) if line.status is not None and line.state is State.PENDING else ""
+        told = line.state, "" if reason in IN_LINE else reason
+        if line.state in PASSING and not self._is_over(line.job_id):
+            return None
+        old = self._told.get(line.job_id)
+        self._told[line.job_id] = told
+        return None if old == told else Change(line, old[0] if old else None)

@@ -1,0 +1,86 @@
+"""A process that leaves the name of a rank which can no longer: killed by a signal, or crashed in a library.
+
+For launchers that run ranks as processes of their own (Ray): under srun, torchrun and mpirun the shell or the agent
+around a rank does this.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure
+from hpc_kit.runtime import first_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OVER = b"over"
+_SIGNAL, _EXIT_CODE = 0x7F, 52
+"""Of a wait status, the bits of a signal; where proc(5) has the status in the line of a process."""
+
+
+@contextmanager
+def witnessed(rank: int) -> Iterator[None]:
+    """Whoever dies inside without raising anything has its name left as the first that failed, if it is.
+
+    Without a run folder nothing is started.
+    """
+    folder = os.environ.get(RUN_VARIABLE)
+    if not folder:
+        yield
+        return
+    words = [
+        sys.executable,
+        "-m",
+        "hpc_kit.runtime.crash_watcher",
+        folder,
+        str(rank),
+        first_failure.host(),
+        str(os.getpid()),
+    ]
+    # In a session of its own: what ends the rank's group must not end it.
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        os.register_at_fork(after_in_child=partial(_leave, process))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                process.communicate(_OVER)
+
+
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """A process that the rank has forked does not speak for it, and must not keep the pipe open after its end."""
+    if process.stdin is not None:
+        process.stdin.close()
+        process.stdin = None
+
+
+def ended_with(pid: int) -> int:
+    """The exit code, as a shell has it, of a process that is ending; 137 where it is gone already."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = int(fields[_EXIT_CODE - 3])  # two fields stand before the bracket
+    except (OSError, ValueError, IndexError):
+        return 128 + signal.SIGKILL
+    number = status & _SIGNAL
+    return 128 + number if number else status >> 8
+
+
+def main() -> None:
+    """Wait for the end of the rank, or for its word that it ends by itself."""
+    folder, rank, host, pid = sys.argv[1:]
+    if sys.stdin.buffer.read(len(_OVER)) != _OVER and (code := ended_with(int(pid))):
+        claim_first_failure(Path(folder), int(rank), host, code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""MPI: a process of mpirun or mpiexec. Evidence is a rank and a size, never a prefix of a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
+from hpc_kit.runtime.launchers import agreement, leftovers, places, slurm_step
+from hpc_kit.runtime.launchers.mpi_variables import (
+    FAMILIES,
+    SIZELESS,
+    Names,
+    hosts_of_job,
+    job_of,
+    key_of,
+    set_by_hydra,
+)
+from hpc_kit.runtime.launchers.variables import hosts_of, master_port, needed, number, shown
+from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS", "Horovod"}
+"""Launchers that belong to no MPI."""
+
+
+def from_mpi(environ: Mapping[str, str]) -> World | None:
+    """The world of a process that mpirun or mpiexec started, or None.
+
+    No variable of most of them tells the node; it is None unless all ranks are on this one.
+
+    Raises:
+        IncompleteEnvironment: A rank stands without a size, or a number is none.
+        ContradictoryEnvironment: A rank lies outside its size, or a later srun step has inherited the variables.
+    """
+    for family, names in FAMILIES.items():
+        if not names.evident(environ):
+            continue
+        world = _world(environ, family, names)
+        in_step = slurm_step.why_no_step(environ) is None
+        if _is_the_steps_own(environ, world, names) if in_step else _foreign(environ, names):
+            return None
+        if in_step and _is_of_a_later_step(environ, world, family):
+            raise _contradiction(environ, world, names)
+        warnings = () if in_step else _more_ranks_than_tasks(environ, world, names)
+        agrees = agreement.with_plain_variables(environ, world)
+        left = world.left + leftovers.local_rank(environ, world)
+        return replace(world, warnings=warnings, agrees=agrees, left=left)
+    _refuse_half_set(environ)
+    return None
+
+
+def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: Names) -> tuple[str, ...]:
+    """In a batch shell: sbatch, called by a rank of mpirun, hands its variables on; on the same node all names fit."""
+    tasks = number(environ, "SLURM_NTASKS")
+    if tasks is None or world.world_size <= tasks or not places.was_submitted_here(environ):
+        return ()
+    said = shown(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
+    return (f"more ranks than the job has tasks: {said}; unset {names.rank} if it is the submitter's",)
+
+
+def _refuse_half_set(environ: Mapping[str, str]) -> None:
+    """A rank without a size is a launch that cannot be told; what srun sets as well may be a step's, or inherited."""
+    in_slurm = bool(environ.get("SLURM_JOB_ID"))
+    for names in FAMILIES.values():
+        of_srun = in_slurm and names.size == "PMI_SIZE" and not set_by_hydra(environ)
+        rank, size = bool(environ.get(names.rank)), bool(environ.get(names.size))
+        if rank != size and not of_srun and names.rank not in SIZELESS:
+            needed(environ, names.size if rank else names.rank, beside=names.rank if rank else names.size)
+    for name in SIZELESS:
+        if environ.get(name) and not (in_slurm and _may_be_of_srun(environ, name)):
+            raise IncompleteEnvironment(
+                f"{name} tells a rank, and no variable how many there are",
+                found=shown(environ, name, "PMIX_NAMESPACE", "PMIX_HOSTNAME", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+                remedy="export WORLD_SIZE=RANKS in the job script, before the launcher starts them;\n"
+                "or start with mpirun, mpiexec, srun or torchrun, which set the size too;\n"
+                f"or unset {name}, if it is left over",
+                everywhere=True,
+            )
+
+
+def _may_be_of_srun(environ: Mapping[str, str], name: str) -> bool:
+    if name == "PMIX_RANK":
+        foreign = places.names_another_job(environ, environ.get("PMIX_HOSTNAME", ""))
+        return foreign or not environ.get("PMIX_NAMESPACE", "").startswith("prte")
+    return name != "PMI_ID" or bool(environ.get("PMI_RANK")) or not environ.get("MPI_LOCALRANKID")
+
+
+def _world(environ: Mapping[str, str], family: str, names: Names) -> World:
+    size, nodes = needed(environ, names.size, beside=names.rank), number(environ, names.nodes)
+    local_size, told_by = _local_size(environ, names, size, nodes)
+    key, job = key_of(environ, names, size), job_of(environ)
+    one_node = nodes == 1 or size == local_size
+    known = names.nodes if nodes else f"{names.local_size} = {names.size}"
+    unknown = "unknown until the ranks meet"
+    return World(
+        rank=needed(environ, names.rank, beside=names.size),
+        world_size=size,
+        local_rank=number(environ, names.local_rank),
+        local_world_size=local_size,
+        node_rank=number(environ, names.node) if not one_node else 0,
+        nnodes=1 if one_node else nodes,
+        master_addr=environ.get("MASTER_ADDR") or None,
+        master_port=ports.candidates(key, master_port(environ))[0],
+        launcher="mpi",
+        name=f"the {family} launch"
+        if family in _OWN_NAMES
+        else f"the mpirun of {family}" + (f" in job {job}" if job else ""),
+        key=key,
+        sources={
+            "rank": names.rank,
+            "world_size": names.size,
+            "local_rank": names.local_rank or unknown,
+            "local_world_size": told_by or unknown,
+            "node_rank": known if one_node else names.node or unknown,
+            "nnodes": known if one_node or nodes else unknown,
+            "master_addr": "MASTER_ADDR, set by the job" if environ.get("MASTER_ADDR") else unknown,
+            "master_port": f"from {key}",
+        },
+        left=leftovers.of_mpi(environ),
+        hosts=hosts_of_job(environ),
+    ).checked()
+
+
+def _local_size(environ: Mapping[str, str], names: Names, size: int, nodes: int | None) -> tuple[int | None, str]:
+    """Ranks on this node, where it is told, or where no other number is possible."""
+    told = number(environ, names.local_size)
+    if told is not None:
+        return told, names.local_size
+    if nodes == 1:
+        return size, f"{names.size}, one node"
+    return (1, f"{names.size} = {names.nodes}") if nodes == size else (None, "")
+
+
+def _is_the_steps_own(environ: Mapping[str, str], world: World, names: Names) -> bool:
+    """Whether they are the step's: the step tells the same, and the nodes.
+
+    ParaStation's srun sets Hydra's names; Open MPI's are set by MPI_Init in a rank of srun's for what that starts, and
+    by scripts for a program that reads nothing else.
+    """
+    by_srun = environ.get("PMIX_NAMESPACE", "").startswith("slurm.pmix.")
+    if not by_srun and any(environ.get(name) for name in (*names.host, *names.launch)):
+        return False
+    step = _step(environ, world)
+    # Daemons of mpirun are steps of one task a node, and tell the same where each has one rank.
+    daemon = step is not None and max(step.tasks_per_node, default=1) == 1
+    if step is None or (names.over_ssh and not by_srun and (slurm_step.may_be_typed(environ) or daemon)):
+        return False
+    numbers = ("rank", "world_size", "local_rank", "local_world_size")
+    return all(getattr(world, name) in {getattr(step, name), None} for name in numbers)
+
+
+def _step(environ: Mapping[str, str], world: World) -> World | None:
+    """The step around; None where its size is not told, as in containers: what has no size contradicts no other."""
+    if not environ.get("SLURM_STEP_NUM_TASKS") and world.world_size > 1:
+        return None
+    return slurm_step.from_slurm_step({name: value for name, value in environ.items() if name.startswith("SLURM")})
+
+
+def _foreign(environ: Mapping[str, str], names: Names) -> bool:
+    """Whether the variables name a host of another job: a rank of mpirun has called sbatch."""
+    return any(places.names_another_job(environ, environ.get(name, "")) for name in names.host)
+
+
+def _is_of_a_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:
+    """Whether an srun step with ranks of its own runs here; daemons of mpirun are steps of one task a node."""
+    names, step = FAMILIES[family], _step(environ, world)
+    if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
+        return False
+    if _foreign(environ, names) or slurm_step.may_be_typed(environ):
+        return _foreign(environ, names)
+    # An MPI that finds no launcher is a world of one; others have been asked for one.
+    alone = world.world_size == 1 < step.world_size and family not in _OWN_NAMES
+    if max(step.tasks_per_node, default=1) > 1 or alone:
+        return True
+    # A daemon starts its ranks on its own node.
+    nodes = hosts_of(environ, "SLURM_JOB_NODELIST")
+    elsewhere = [environ[name] for name in names.host if environ.get(name) in nodes and environ[name] not in step.hosts]
+    return bool(elsewhere)
+
+
+def _contradiction(environ: Mapping[str, str], world: World, names: Names) -> ContradictoryEnvironment:
+    if world.world_size == 1:
+        remedy = "srun --mpi=pmix, so that MPI sees the step's ranks (srun --mpi=list shows what there is here);\n"
+        remedy += f"or unset {names.rank} {names.size} before srun, if they are left over"
+    else:
+        remedy = f"unset {names.rank} {names.size} before srun, if an mpirun outside of the step has left them;\n"
+        remedy += "for an MPI program: srun --mpi=pmix (srun --mpi=list shows what there is)"
+    remedy += ";\nor HPC_KIT_LAUNCHER=slurm, or mpi: which of the two is right"
+    return ContradictoryEnvironment(
+        "two launchers claim this process",
+        found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "
+        "(SLURM_PROCID, SLURM_STEP_NUM_TASKS)\n"
+        f"MPI says rank {world.rank} of {world.world_size} ({names.rank}, {names.size})",
+        remedy=remedy,
+        everywhere=environ.get("SLURM_STEP_NUM_TASKS") != environ[names.size],
+    )

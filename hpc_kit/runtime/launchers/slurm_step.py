@@ -1,0 +1,242 @@
+"""Slurm: the step that srun started, and only the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import ContradictoryEnvironment
+from hpc_kit.runtime.launchers import agreement, leftovers, master, places
+from hpc_kit.runtime.launchers.variables import counts_of, hosts_of, needed, number
+from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.world import World
+from hpc_kit.slurm import nodelist
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NO_REAL_STEP = 0xFFFF_FFF0
+"""Step ids from here up are names: batch, interactive, extern. Newer releases write them as -5, -6, ..."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An srun step, by its own variables."""
+
+    job: str
+    number: str
+    ntasks: int
+    nnodes: int | None
+    hosts: tuple[str, ...]
+    """In the order of their numbers."""
+    tasks_per_node: tuple[int, ...]
+    """Of `hosts`."""
+    component: tuple[str, ...]
+    """In a heterogeneous job, the nodes of `hosts` that this task's own component has."""
+    here: str | None
+    """This node's name, SLURMD_NODENAME."""
+    task_ids: tuple[str, ...]
+    """Ranks on this node, SLURM_GTIDS."""
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Step:
+        """The step variables; numbers that are there are checked, absent ones are None or empty."""
+        here = environ.get("SLURMD_NODENAME") or None
+        hosts, counts = hosts_of(environ, "SLURM_STEP_NODELIST"), counts_of(environ, "SLURM_STEP_TASKS_PER_NODE")
+        components = _components(environ, hosts)
+        if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
+            # The list is sorted by name, and the counts with it; the numbers follow the components.
+            of_host = dict(zip(hosts, counts, strict=False))
+            hosts = tuple(host for component in components for host in component)
+            counts = tuple(of_host[host] for host in hosts if of_host)
+        return cls(
+            job=environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "?",
+            number=environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "?",
+            ntasks=needed(environ, "SLURM_STEP_NUM_TASKS", beside="SLURM_PROCID"),
+            nnodes=number(environ, "SLURM_STEP_NUM_NODES") or len(hosts) or len(counts) or None,
+            hosts=hosts,
+            tasks_per_node=counts,
+            component=next((component for component in components if here in component), ()),
+            here=here,
+            # Components of a heterogeneous step may count their tasks from 0 each: then these are not ranks.
+            task_ids=ids if (ids := _ids(environ)) and environ.get("SLURM_PROCID", "").strip() in ids else (),
+        )
+
+
+def _components(environ: Mapping[str, str], hosts: Sequence[str]) -> list[tuple[str, ...]]:
+    """The step's nodes, component by component; none outside of a heterogeneous job, or where the lists do not fit."""
+    for word in ("HET", "PACK"):
+        groups = range(number(environ, f"SLURM_{word}_SIZE") or 0)
+        lists = [hosts_of(environ, f"SLURM_JOB_NODELIST_{word}_GROUP_{group}") for group in groups]
+        components = [tuple(host for host in nodes if host in hosts) for nodes in lists]
+        if sorted(host for component in components for host in component) == sorted(hosts):
+            return components
+    return []
+
+
+def _ids(environ: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(filter(None, environ.get("SLURM_GTIDS", "").split(",")))
+
+
+def from_slurm_step(environ: Mapping[str, str]) -> World | None:
+    """The world of an srun step, or None outside of one.
+
+    Reads step variables only: in a step smaller than the job, SLURM_JOB_NODELIST and SLURM_JOB_NUM_NODES
+    still describe the job.
+
+    Raises:
+        IncompleteEnvironment: A step variable is missing or is no number.
+        ContradictoryEnvironment: The step's own numbers do not fit together, or RANK and WORLD_SIZE say otherwise.
+    """
+    if why_no_step(environ) is not None:
+        return None
+    step = Step.read(environ)
+    beside = "SLURM_STEP_NUM_TASKS"
+    node_rank = _node_rank(step, needed(environ, "SLURM_NODEID", beside=beside), environ)
+    key = key_of(environ, step)
+    local_world_size, told_by = _local_world_size(step, node_rank)
+    world = World(
+        rank=needed(environ, "SLURM_PROCID", beside=beside),
+        world_size=step.ntasks,
+        local_rank=needed(environ, "SLURM_LOCALID", beside=beside),
+        local_world_size=local_world_size,
+        node_rank=node_rank,
+        nnodes=step.nnodes,
+        master_port=ports.candidates(key)[0],
+        launcher="slurm",
+        name=f"the srun step {step.job}.{step.number}",
+        key=key,
+        sources=_sources(key) | {"local_world_size": told_by},
+        hosts=step.hosts,
+        tasks_per_node=step.tasks_per_node,
+        left=leftovers.of_step(environ),
+    ).checked()
+    agrees, left = leftovers.pmi(environ, world)
+    left = (*world.left, *left, *leftovers.local_rank(environ, world))
+    world = replace(world, agrees=agreement.with_plain_variables(environ, world) + agrees, left=left)
+    return master.with_address(environ, world, here=step.here, task_ids=step.task_ids)
+
+
+def why_no_step(environ: Mapping[str, str]) -> str | None:
+    """The variable that shows that this process is no task of a step; None in a step."""
+    step_id = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    if step_id.startswith("-") or (step_id.isdigit() and int(step_id) >= _NO_REAL_STEP):
+        return f"SLURM_STEP_ID = {step_id}, a shell of the job"
+    if _is_certainly_a_task(environ):
+        return None
+    tasks = number(environ, "SLURM_STEP_NUM_TASKS")
+    if tasks is None:
+        # A step that lacks its size is half-set: the step itself refuses it.
+        return None if step_id.isdigit() and environ.get("SLURM_PROCID") else "no SLURM_STEP_NUM_TASKS"
+    if tasks == 1 and (number(environ, "SLURM_NTASKS") or 1) > 1:
+        return f"SLURM_STEP_NUM_TASKS = 1 beside SLURM_NTASKS = {environ['SLURM_NTASKS']}, an interactive step"
+    # It leaks into the steps that are started from that shell, too: there it stands beside other counts.
+    if tasks == 1 and environ.get("SLURM_PTY_PORT"):
+        return f"SLURM_PTY_PORT = {environ['SLURM_PTY_PORT']}, the shell of an srun --pty"
+    return _leaked(environ)
+
+
+def _is_certainly_a_task(environ: Mapping[str, str]) -> bool:
+    """Whether no shell of a job looks like this: they are all rank 0, on node 0."""
+    ids = [environ.get(name, "").strip() for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")]
+    return any(ids[0] and text not in {"", "0"} for text in ids)
+
+
+def may_be_typed(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher in this step may have been typed in the shell of `srun --pty`, task 0 of a step of any size.
+
+    Later steps inherit SLURM_PTY_PORT: there task 0 looks the same, and the other tasks do not.
+    """
+    return bool(environ.get("SLURM_PTY_PORT")) and not _is_certainly_a_task(environ)
+
+
+def _leaked(environ: Mapping[str, str]) -> str | None:
+    """How the step variables betray that sbatch was called inside a step and handed them on to a batch shell."""
+    step = Step.read(environ)
+    if step.here and step.hosts and step.here not in step.hosts:
+        return f"SLURM_STEP_NODELIST = {environ['SLURM_STEP_NODELIST']} without this node, {step.here}"
+    if step.task_ids != ("0",):
+        return None
+    # A batch shell has the one task 0 on node 0; slurmstepd names all tasks of a node in a real step.
+    if step.tasks_per_node[:1] > (1,):
+        return f"SLURM_GTIDS = 0 alone, although SLURM_STEP_TASKS_PER_NODE = {environ['SLURM_STEP_TASKS_PER_NODE']}"
+    # srun --preserve-env keeps the job's counts in a real step: they alone prove nothing.
+    counts = (("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"))
+    others = [job for job, of_step in counts if environ.get(job) and environ[job] != environ.get(of_step)]
+    submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
+    if others and (submitter in step.hosts or places.are_not_all_here(environ, step.hosts)):
+        return f"{others[0]} = {environ[others[0]]} beside a step of another job, {environ['SLURM_STEP_NODELIST']}"
+    return None
+
+
+def key_of(environ: Mapping[str, str], step: Step) -> str:
+    """What all tasks of this step share, and those of no other step, array element or attempt."""
+    parts = [
+        f"job {step.job}",
+        f"step {step.number}",
+        f"restart {environ.get('SLURM_RESTART_COUNT') or 0}",
+    ]
+    if element := environ.get("SLURM_ARRAY_TASK_ID"):
+        parts.append(f"array {element}")
+    if environ.get("SLURM_HET_SIZE") or environ.get("SLURM_PACK_SIZE"):
+        # The components number their steps apart, and some releases give each its own job id.
+        parts[0] = f"job {environ.get('SLURM_JOB_ID_HET_GROUP_0', environ.get('SLURM_JOB_ID_PACK_GROUP_0', step.job))}"
+        parts.append(f"nodes {environ.get('SLURM_STEP_NODELIST', '')}")
+    # Job ids are a cluster's own; embedded ones on one machine, a queue each, all begin with job 1.
+    parts += [f"{name} {environ[name]}" for name in ("SLURM_CLUSTER_NAME", "HPC_KIT_SLURM_STATE") if environ.get(name)]
+    return ", ".join(parts)
+
+
+def _node_rank(step: Step, told: int, environ: Mapping[str, str]) -> int:
+    """The index of this node in the step's lists: SLURM_NODEID, once the lists agree with each other and with it."""
+    found = (
+        f"SLURM_STEP_NUM_TASKS = {step.ntasks}, SLURM_STEP_TASKS_PER_NODE = "
+        f"{environ.get('SLURM_STEP_TASKS_PER_NODE')}, SLURM_STEP_NODELIST = {environ.get('SLURM_STEP_NODELIST')}, "
+        f"SLURM_STEP_NUM_NODES = {step.nnodes}"
+    )
+    if step.task_ids:
+        found += "".join(f", {name} = {environ.get(name)}" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"))
+    sizes = {len(step.tasks_per_node), len(step.hosts), step.nnodes or 0} - {0}
+    wrong = len(sizes) > 1 or (step.tasks_per_node and sum(step.tasks_per_node) != step.ntasks)
+    if wrong or not _is_listed(step, environ):
+        raise ContradictoryEnvironment(
+            f"the numbers of the srun step {step.job}.{step.number} do not fit together",
+            found=found,
+            remedy="unset the SLURM_STEP_ variables that an earlier step has left behind, and start with srun",
+        )
+    if step.here not in step.component:
+        return told
+    # Some releases count the nodes of each component from 0.
+    listed = step.hosts.index(step.here)
+    return listed if told == step.component.index(step.here) else told
+
+
+def _is_listed(step: Step, environ: Mapping[str, str]) -> bool:
+    """Whether SLURM_GTIDS, the ranks on this node by their local ids, has this rank at its own."""
+    local = number(environ, "SLURM_LOCALID")
+    return local is None or local >= len(step.task_ids) or step.task_ids[local] == environ["SLURM_PROCID"].strip()
+
+
+def _local_world_size(step: Step, node_rank: int) -> tuple[int | None, str]:
+    """Tasks on this node, and who tells: the tasks' own list, which no distribution and no order of nodes deceives."""
+    # In a step of several components that are started from one line, the list of nodes is not in their order.
+    index = step.hosts.index(step.here) if step.hosts.count(step.here or "") == 1 else node_rank
+    listed = step.tasks_per_node[index] if index < len(step.tasks_per_node) else None
+    if step.task_ids and listed != len(step.task_ids):
+        return len(step.task_ids), f"SLURM_GTIDS = {','.join(step.task_ids)}"
+    if listed is not None:
+        counts = nodelist.fold_tasks_per_node(step.tasks_per_node)
+        return listed, f"SLURM_STEP_TASKS_PER_NODE = {counts}, node {index}"
+    return (step.ntasks, "SLURM_STEP_NUM_TASKS, one node") if step.nnodes == 1 else (None, "unknown until they meet")
+
+
+def _sources(key: str) -> dict[str, str]:
+    return {
+        "rank": "SLURM_PROCID",
+        "local_rank": "SLURM_LOCALID",
+        "world_size": "SLURM_STEP_NUM_TASKS",
+        "local_world_size": "",
+        "node_rank": "SLURM_NODEID",
+        "nnodes": "SLURM_STEP_NUM_NODES",
+        "master_port": f"from {key}",
+    }

@@ -1,0 +1,243 @@
+"""A clock for MPI_Init, which waits for all ranks without one: a process beside each rank.
+
+MPI_Init keeps Python's lock while it waits, so that no thread and no signal handler of the rank could tell anything or
+end it. This process tells which ranks came, host by host, and ends the rank. It lives no longer than the wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import RendezvousError
+from hpc_kit.runtime.rendezvous import network, ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpc_kit.runtime.world import World
+
+_ROOT = Path(__file__).parents[3]
+_PROGRAM = f"import sys; sys.path[:1] = []; sys.path.append({str(_ROOT)!r}); from {__name__} import main; main()"
+
+_TELLING = 3.0
+"""Seconds of the time-out that are kept for asking the other hosts."""
+_ANSWER = 1.0
+_COUNTED = 0.2
+"""Seconds for which a host's ranks are not counted anew: all ranks of all hosts ask at the same moment."""
+_FIRST = 2.0
+"""Seconds for the first rank to tell all of it, before the others say a line each."""
+_MOST_PORTS = 3
+_MOST_NAMED = 16
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What one of these processes knows."""
+
+    token: str
+    """Of the launch: ranks of another one are not counted."""
+    ports: list[int]
+    """Where the first of a host tells the others who is there."""
+    rank: int
+    size: int
+    local_size: int | None
+    here: str
+    hosts: list[str]
+    """Where ranks may be; none where no variable tells."""
+    timeout: float
+    pid: int
+    """The rank's."""
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Be counted inside. Abstract sockets of the host: nothing of them is left on any disk."""
+        with ExitStack() as held:
+            for name in (str(self.rank), "speaker"):
+                mine = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                try:
+                    mine.bind(self._name(name))
+                except OSError:
+                    continue
+                if name == "speaker":
+                    self._listen(held)
+            yield
+
+    def _listen(self, held: ExitStack) -> None:
+        listener = next(filter(None, (network.listen(port, everywhere=True) for port in self.ports)), None)
+        if listener is not None:
+            held.enter_context(listener)
+            held.callback(listener.shutdown, socket.SHUT_RDWR)  # wakes the thread
+            with suppress(RuntimeError):  # no thread more for this user: the other hosts are told nothing
+                Thread(target=self._answer, args=(listener,), daemon=True).start()
+
+    def told(self) -> tuple[RendezvousError, bool]:
+        """Who did not come, and whether this rank is the first of those that came."""
+        came = {self.here: (self.local_size, self._ranks_here())} | self._elsewhere()
+        there = sorted({self.rank, *(rank for _, ranks in came.values() for rank in ranks)})
+        absent = sorted(set(range(self.size)) - set(there))
+        lines = [line for host, (size, ranks) in came.items() if (line := _line(host, size, ranks))]
+        if not absent:
+            what = f"MPI_Init did not end within {self.timeout:g} s, although all {self.size} ranks have come to it"
+        elif self.hosts or self.local_size == self.size:
+            what = f"{len(absent)} of {self.size} ranks did not come to MPI_Init within {self.timeout:g} s"
+            lines.insert(0, f"not there: {_numbers(absent)}")
+        else:
+            what = f"not all of {self.size} ranks came to MPI_Init within {self.timeout:g} s"
+            lines = [f"{self.here}: {_numbers(there)} came; the other hosts are not known here"]
+        if self.rank != there[0]:
+            return RendezvousError(f"{what}: {lines[0]}" if absent else what), False
+        return RendezvousError(what, found="\n".join(lines) or None, remedy=_remedy(absent)), True
+
+    def _name(self, what: str) -> str:
+        return f"\0{self.token}/{what}"
+
+    def _ranks_here(self) -> list[int]:
+        return [rank for rank in range(self.size) if _is_bound(self._name(str(rank)))]
+
+    def _answer(self, listener: socket.socket) -> None:
+        answer, until = b"", 0.0
+        while True:
+            try:
+                call, _ = listener.accept()
+            except OSError:
+                return
+            with suppress(OSError), call:
+                if time.monotonic() >= until:
+                    answer = f"{self.token}\n{json.dumps([self.local_size, self._ranks_here()])}\n".encode()
+                    until = time.monotonic() + _COUNTED
+                call.sendall(answer)
+
+    def _elsewhere(self) -> dict[str, tuple[int | None, list[int]]]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        others = [host for host in self.hosts if host != self.here]
+        mine = self._ranks_here()
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = dict(zip(others, pool.map(self._asked, others), strict=True))
+        # Slurm may call this node otherwise than it calls itself.
+        return {host: answer for host, answer in found.items() if not answer[1] or answer[1] != mine}
+
+    def _asked(self, host: str) -> tuple[int | None, list[int]]:
+        for port in self.ports:
+            with (
+                suppress(OSError, ValueError),
+                socket.create_connection((host, port), timeout=_ANSWER) as call,
+                call.makefile() as answer,
+            ):
+                if answer.readline().strip() == self.token:
+                    size, ranks = json.loads(answer.readline())
+                    return size, ranks
+        return None, []
+
+
+@contextmanager
+def timed(world: World, timeout: float) -> Iterator[None]:
+    """Inside, this rank waits for the others `timeout` seconds at most; then it ends, with a word on who did not come.
+
+    Where no process can be started beside it, it waits without a clock.
+
+    Args:
+        world: Who this process is, by its variables.
+        timeout: In seconds.
+    """
+    if world.world_size == 1:
+        yield
+        return
+    import subprocess
+
+    from hpc_kit.runtime.rendezvous import store
+
+    watch = Watch(
+        token=store.token(world),
+        ports=ports.beacons(f"MPI_Init of {world.key}")[:_MOST_PORTS],
+        rank=world.rank,
+        size=world.world_size,
+        local_size=world.local_world_size,
+        here=network.of_this_node(os.environ),
+        hosts=list(world.hosts),
+        timeout=timeout,
+        pid=os.getpid(),
+    )
+    # Without site, and with no import that it may not need: the rank does not wait for it, but shares its core.
+    command = [sys.executable, "-S", "-c", _PROGRAM, json.dumps(astuple(watch))]
+    with ExitStack() as held:
+        with suppress(OSError):
+            process = held.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL))
+            held.callback(process.kill)
+        yield
+
+
+def main() -> None:
+    """Watch the rank that has started this, until it closes the pipe or its time is up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # they are the rank's
+    watch = Watch(*json.loads(sys.argv[1]))
+    with watch.present():
+        if _ends(max(watch.timeout - _TELLING, 0.8 * watch.timeout)):
+            return
+        goes_on = False
+        try:
+            goes_on = _tell(watch)
+        finally:  # whatever went wrong with telling it
+            if not goes_on and os.getppid() == watch.pid:
+                os.kill(watch.pid, signal.SIGKILL)
+        if goes_on:
+            return
+        # Others may look a moment later, before they are ended: this rank has come. mpirun waits for the end of stderr.
+        os.close(2)
+        time.sleep(_TELLING)
+
+
+def _tell(watch: Watch) -> bool:
+    """Tell who did not come, on stderr and in the run's folder; whether the rank has gone on meanwhile."""
+    from hpc_kit.runtime import first_failure
+
+    error, is_first = watch.told()
+    if not is_first and _ends(_FIRST):
+        return True
+    os.write(2, f"hpc-kit: {error}\n".encode())
+    first_failure.claim(error, watch.rank)
+    return False
+
+
+def _ends(seconds: float) -> bool:
+    """Whether the rank has gone on, or has ended, within this time."""
+    return bool(select.select([0], [], [], seconds)[0])
+
+
+def _is_bound(name: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        return probe.connect_ex(name) == 0
+
+
+def _line(host: str, size: int | None, ranks: list[int]) -> str:
+    """A line for a host from which ranks are, or may be, missing."""
+    if not ranks:
+        return f"{host}: nobody came"
+    return "" if len(ranks) == size else f"{host}: {len(ranks)}{f' of {size}' if size else ''} came"
+
+
+def _numbers(ranks: list[int]) -> str:
+    from hpc_kit.runtime.rendezvous import node_comparison
+
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.listed(ranks, _MOST_NAMED)}"
+
+
+def _remedy(absent: list[int]) -> str:
+    if absent:
+        first = "look at their logs: a rank that fails or waits before it comes never calls MPI_Init"
+    else:
+        first = "MPI's own network does not serve: try it with another (mpirun --mca btl tcp,self; FI_PROVIDER=tcp)"
+    return f"{first};\nHPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer"

@@ -1,0 +1,168 @@
+"""Messages between two ranks: each begins at once, and goes on whether somebody waits for it or not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch import distributed as dist
+
+from hpc_kit.runtime.mpi.buffers import hosted_one, marks, put_back
+from hpc_kit.runtime.mpi.waiting import Clock
+from hpc_kit.runtime.mpi.work import NOT_SAID, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+    from types import ModuleType
+
+    from torch import Tensor
+
+    from hpc_kit.runtime.mpi.buffers import Datatypes
+    from hpc_kit.runtime.mpi.faults import Faults
+    from hpc_kit.runtime.mpi.operations import Line
+
+_SEND, _RECEIVE = "a message to send", "a message to receive"
+_PAUSE = 0.0002
+"""Seconds between two looks at messages that nobody waits for."""
+
+
+class Message(Pending):
+    """A message on its way."""
+
+    def __init__(
+        self, owner: Messages, what: str, request: Any, tensor: Tensor, host: Tensor, status: Any, seconds: float
+    ) -> None:
+        super().__init__([tensor])
+        self._owner = owner
+        self._request = request
+        self._what = what
+        self._marks = [] if status is None else marks([tensor])
+        self._host = host
+        self._status = status
+        self._seconds = seconds
+        self._looking = threading.Lock()
+
+    def Test(self) -> bool:  # noqa: N802 (as an MPI.Request)
+        """Whether it has come, or gone."""
+        # One thread at a time may ask MPI: the other one comes again.
+        if not self.done and self._looking.acquire(blocking=False):
+            try:
+                if not self.is_completed() and self._request.Test(self._status):
+                    self._over()
+            except self._owner.faults.mpi_error as error:
+                self.finished(self._owner.lost(self._what, error))
+            finally:
+                self._looking.release()
+        return self.done
+
+    def _over(self) -> None:
+        if self._status is not None:
+            for event in self._marks:
+                event.synchronize()
+            put_back(self._tensors[0], self._host)
+        self.finished(None)
+
+    def wait(self, timeout: timedelta = NOT_SAID) -> bool:
+        """Wait until the tensor can be used; a time-out of the caller's own choice may be followed by another wait.
+
+        Raises:
+            DistBackendError: MPI has lost it, or the time-out has passed; that of the group ends the group.
+        """
+        if not self.done:
+            chosen = timeout.total_seconds()
+            try:
+                Clock(self._what, self._tensors, chosen if chosen > 0 else self._seconds).finish(self)
+            except dist.DistBackendError as error:
+                if chosen <= 0:
+                    self._owner.break_off(error)
+                raise
+        self._is_told()
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def _source_rank(self) -> int:
+        source: int = self._status.source
+        return source
+
+    source_rank = _source_rank
+
+
+class Messages:
+    """The messages of one communicator."""
+
+    def __init__(self, comm: Any, module: ModuleType, types: Datatypes, line: Line, faults: Faults) -> None:
+        self._comm = comm
+        self._mpi = module
+        self._types = types
+        self._line = line
+        self.faults = faults
+        self._open: set[Message] = set()
+        self._wake = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def is_idle(self) -> bool:
+        """Whether no message is on its way."""
+        return all(message.done for message in list(self._open))
+
+    def close(self) -> None:
+        """End the thread once nothing is on its way; MPI may write what a message still waits for at any time."""
+        self._closed = True
+        self._wake.release()
+
+    def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> Message:
+        """Begin to send."""
+        host = hosted_one(tensor)
+        request = self._begun(_SEND, self._comm.Isend, self._types.moved(host), to, tag)
+        return self._under_way(Message(self, _SEND, request, tensor, host, None, seconds))
+
+    def receive(self, tensor: Tensor, source: int | None, tag: int, seconds: float) -> Message:
+        """Begin to receive; from any rank where `source` is None."""
+        host = hosted_one(tensor)
+        status = self._mpi.Status()
+        sender = self._mpi.ANY_SOURCE if source is None else source
+        request = self._begun(_RECEIVE, self._comm.Irecv, self._types.moved(host), sender, tag)
+        return self._under_way(Message(self, _RECEIVE, request, tensor, host, status, seconds))
+
+    def _begun(self, what: str, start: Callable[..., Any], *words: Any) -> Any:
+        self._line.refuse_if_broken()
+        try:
+            return start(*words)
+        except self.faults.mpi_error as error:
+            raise self.lost(what, error) from error
+
+    def lost(self, what: str, error: Exception) -> Exception:
+        """What is told of a message that MPI has lost; its group does nothing more."""
+        told = self.faults.told(what, error)
+        if isinstance(told, dist.DistBackendError):
+            self.break_off(told)
+        return told
+
+    def break_off(self, error: BaseException) -> None:
+        """Nothing can be done in this group any more."""
+        self._line.break_off(error)
+
+    def _under_way(self, message: Message) -> Message:
+        if message.Test():
+            return message
+        self._open.add(message)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._carry, name="hpc_kit_mpi", daemon=True)
+            self._thread.start()
+        self._wake.release()
+        return message
+
+    def _carry(self) -> None:
+        """MPI moves a long message only while it is called: this does it while the program computes."""
+        while True:
+            self._wake.acquire()
+            while self._open:
+                for message in list(self._open):
+                    if message.Test():
+                        self._open.discard(message)
+                time.sleep(_PAUSE)
+            if self._closed:
+                return

@@ -1,0 +1,256 @@
+"""`dist.ProcessGroup` over mpi4py: what DistributedDataParallel, fully_shard, pipelining and checkpoints call."""
+
+# torch declares every collective twice over, as its C++ side does; one of the two ways is enough to be called by.
+# mypy: disable-error-code="override,assignment"
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from hpc_kit.runtime.mpi import sparse
+from hpc_kit.runtime.mpi.collectives import Collectives
+from hpc_kit.runtime.mpi.operations import Line
+from hpc_kit.runtime.mpi.point_to_point import Messages
+from hpc_kit.runtime.mpi.reductions import Reduction
+from hpc_kit.runtime.mpi.waiting import Clock
+from hpc_kit.runtime.mpi.work import Together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from hpc_kit.runtime.mpi.faults import Faults
+
+_FAREWELL = 5.0
+"""Seconds that a group's end waits for the other ranks."""
+
+
+class MpiGroup(dist.ProcessGroup):
+    """One communicator as a process group of torch's.
+
+    Collectives stand in a line and are done one after the other, those that are waited for in the thread that waits.
+    Messages between two ranks begin at once.
+    """
+
+    def __init__(
+        self, collectives: Collectives, messages: Messages, line: Line, faults: Faults, *, timeout: timedelta
+    ) -> None:
+        super().__init__(collectives.rank, collectives.size)  # type: ignore[call-arg]
+        self._do = collectives
+        self._messages = messages
+        self._seconds = timeout.total_seconds()
+        self._faults = faults
+        self._line = line
+        self._done = Together()
+        self._together: list[dist.Work] | None = None
+        self._name = self._text = ""
+
+    def getBackendName(self) -> str:  # noqa: N802 (torch's name)
+        """What torch calls the backend."""
+        return "mpi"
+
+    # The C++ side keeps both names in backends of its own, of which this group has none.
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, text: str) -> None:
+        self._text = text
+
+    def getGroupName(self) -> str:  # noqa: N802 (torch's name)
+        """The name by which torch's operators find the group."""
+        return self._name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 (torch's name)
+        """What the group is for, in words."""
+        return self._text
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long each collective may take from now on."""
+        self._seconds = timeout.total_seconds()
+
+    def _run(self, name: str, options: Any, tensors: Sequence[Tensor], do: Callable[[Clock], None]) -> dist.Work:
+        """Do it now if the caller waits for it, else put it in line."""
+
+        def run(eager: bool) -> None:
+            clock = Clock(name, tensors, self._seconds, options=options, eager=eager)
+            try:
+                do(clock)
+            except self._faults.mpi_error as error:
+                raise self._faults.told(clock.what, error) from error
+
+        if self._together is None and not getattr(options, "asyncOp", True):
+            self._line.now(run, tensors)
+            return self._done
+        work = self._line.later(run, list(tensors))
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Every rank's tensor becomes the reduction of all."""
+        opts = opts or c10d.AllreduceOptions()
+        reduction = Reduction.of(opts.reduceOp)
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._run(
+                "all_reduce", opts, tensors, lambda clock: sparse.all_reduce(self._do, clock, tensors, reduction)
+            )
+        return self._run("all_reduce", opts, tensors, lambda clock: self._do.all_reduce(clock, tensors, reduction))
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """The same for several tensors."""
+        return self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        """The root's tensor becomes the reduction of all."""
+        reduction, root = Reduction.of(opts.reduceOp), opts.rootRank
+        return self._run("reduce", opts, tensors, lambda clock: self._do.reduce(clock, tensors, reduction, root))
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        """Every rank's tensor becomes the root's."""
+        opts = opts or c10d.BroadcastOptions()
+        root = opts.rootRank
+        return self._run("broadcast", opts, tensors, lambda clock: self._do.broadcast(clock, tensors, root))
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        """The outputs become the inputs of the ranks."""
+        opts = opts or c10d.AllgatherOptions()
+        pairs = list(zip(outputs, inputs, strict=True))
+
+        def do(clock: Clock) -> None:
+            for outs, given in pairs:
+                self._do.all_gather(clock, outs, given)
+
+        return self._run("all_gather", opts, [out for outs in outputs for out in outs], do)
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        """The outputs of each rank become its inputs."""
+        return self.allgather([list(each) for each in zip(*outputs, strict=True)], inputs, opts)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
+        """The output becomes the inputs of the ranks, one after the other."""
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        """The same for several tensors."""
+        opts = opts or c10d.AllgatherOptions()
+        pairs = list(zip(outputs, inputs, strict=True))
+        return self._run("all_gather", opts, outputs, lambda clock: self._do.all_gather_single(clock, pairs))
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
+        """The output becomes the reduction of the inputs for this rank."""
+        opts = opts or c10d.ReduceScatterOptions()
+        reduction = Reduction.of(opts.reduceOp)
+        pairs = list(zip(outputs, inputs, strict=True))
+
+        def do(clock: Clock) -> None:
+            for out, given in pairs:
+                self._do.reduce_scatter(clock, out, given, reduction)
+
+        return self._run("reduce_scatter", opts, outputs, do)
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
+        """The output becomes this rank's part of the reduction of the inputs."""
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        """The same for several tensors."""
+        opts = opts or c10d.ReduceScatterOptions()
+        reduction = Reduction.of(opts.reduceOp)
+        pairs = list(zip(outputs, inputs, strict=True))
+        return self._run(
+            "reduce_scatter", opts, outputs, lambda clock: self._do.reduce_scatter_single(clock, pairs, reduction)
+        )
+
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, output_rows: list[int], given_rows: list[int], opts: Any = None
+    ) -> dist.Work:
+        """Rows of the input go to the ranks in turn, and come from them into the output."""
+        opts = opts or c10d.AllToAllOptions()
+        return self._run(
+            "all_to_all",
+            opts,
+            [output],
+            lambda clock: self._do.all_to_all_single(clock, output, given, output_rows or (), given_rows or ()),
+        )
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        """A tensor to each rank, and one from each."""
+        opts = opts or c10d.AllToAllOptions()
+        return self._run("all_to_all", opts, outputs, lambda clock: self._do.all_to_all(clock, outputs, inputs))
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
+        """The root's outputs become the inputs of the ranks."""
+        outs, root = outputs[0] if outputs else [], opts.rootRank
+        return self._run("gather", opts, outs or inputs, lambda clock: self._do.gather(clock, outs, inputs[0], root))
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
+        """The output becomes the root's input for this rank."""
+        ins, root = inputs[0] if inputs else [], opts.rootRank
+        return self._run("scatter", opts, outputs, lambda clock: self._do.scatter(clock, outputs[0], ins, root))
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Wait until every rank is here."""
+        return self._run("barrier", opts or c10d.BarrierOptions(), (), self._do.barrier)
+
+    # What torch called them up to 2.10; its C++ side and other people's code still may.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        """Begin to send to a rank of this group."""
+        return self._noted(self._messages.send(tensors[0], rank, tag, self._seconds))
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        """Begin to receive from a rank of this group."""
+        return self._noted(self._messages.receive(tensors[0], rank, tag, self._seconds))
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
+        """Begin to receive from whichever rank sends."""
+        return self._noted(self._messages.receive(tensors[0], None, tag, self._seconds))
+
+    def _noted(self, work: dist.Work) -> dist.Work:
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _start_coalescing(self, _device: torch.device) -> None:
+        self._together = []
+
+    def _end_coalescing(self, _device: torch.device) -> dist.Work:
+        works, self._together = self._together or [], None
+        return Together(works)
+
+    def shutdown(self) -> None:
+        """Do what is left in line; nothing can be asked for after it."""
+        self._line.close()
+        self._messages.close()
+        if self._line.broken is None:
+            # A rank that never comes, or late: what is not freed costs memory, and waiting for it has no end.
+            with suppress(dist.DistBackendError):
+                self._do.close(Clock("the end of a group", (), min(self._seconds, _FAREWELL)))
+
+    def abort(self) -> None:
+        """Give up what is left."""
+        idle = self._line.is_idle() and self._messages.is_idle()
+        self._line.break_off(dist.DistBackendError("the group was aborted"), harmless=idle)
+        self._line.close()
+        self._messages.close()

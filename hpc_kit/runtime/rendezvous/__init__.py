@@ -1,0 +1,1 @@
+"""Meets all ranks of a job before the process group is created."""

@@ -1,0 +1,148 @@
+"""Whether all nodes run the same: Python, torch, hpc_kit and the program with what it imports from its own folder.
+
+Every rank brings its facts to the meeting and rank 0 compares them, so that it costs no message more.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections import Counter, defaultdict
+from functools import cache
+from hashlib import blake2s
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_kit import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from hpc_kit.runtime.world import World
+
+SAME = "HPC_KIT_SAME"
+"""Environment variable: with 0 nothing is compared, for all ranks."""
+
+Facts = dict[str, str]
+
+_OTHERS = (Path(os.__file__).parent, Path(__file__).parents[2])
+"""Python's own library, and this package."""
+
+_MOST_FILES = 200
+_MOST_NAMED = 8
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+\(?[ \t]*([\w, \t]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
+)
+
+
+def facts(world: World, program: Path | None, environ: Mapping[str, str]) -> Facts:
+    """What this process runs; the first rank of a node speaks for its code.
+
+    Args:
+        world: Who this process is.
+        program: Its program; None: the one that runs.
+        environ: Says whether anything is to be compared.
+    """
+    if environ.get(SAME, "1").strip() == "0" or world.world_size == 1:
+        return {}
+    import torch
+
+    # Builds for other devices, 2.13.0+cpu and 2.13.0+cu130, understand one another.
+    found = {"Python": platform.python_version(), "torch": torch.__version__.partition("+")[0], "hpc_kit": __version__}
+    program = None if world.local_rank else program or _running()
+    if program is not None and program.suffix == ".py" and program.is_file():
+        found[f"the code of {program.name}"] = fingerprint(program)
+    return found
+
+
+def differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
+    """A line for each fact that is not the same everywhere, the odd hosts first; each is a host with its facts."""
+    hosts: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    ranks: dict[str, Counter[str]] = defaultdict(Counter)
+    for host, mine in everybody:
+        for name, value in mine.items():
+            hosts[name][value][host] = None
+            ranks[name][value] += 1
+    lines = []
+    for name, values in hosts.items():
+        if len(values) > 1:
+            odd_first = sorted(values, key=lambda value: ranks[name][value])
+            lines.append(f"{name}: " + "; ".join(f"{value} on {listed(values[value])}" for value in odd_first))
+    return lines
+
+
+def fingerprint(program: Path) -> str:
+    """Eight digits that stand for a program and for all files of its own folder that it imports, at any depth."""
+    found = blake2s(digest_size=4)
+    for name, text in _sources(program):
+        found.update(name.encode() + b"\0" + text + b"\0")
+    return found.hexdigest()
+
+
+def _sources(program: Path) -> Iterator[tuple[str, bytes]]:
+    """The program's file and its own modules, each with its path below the program's folder."""
+    program = program.resolve()
+    folder, waiting = program.parent, [program]
+    seen = {program}
+    while waiting and len(seen) <= _MOST_FILES:
+        path = waiting.pop(0)
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        yield str(path.relative_to(folder)), text
+        new = [file for file in _imported(text, path, folder) if file not in seen]
+        seen.update(new)
+        waiting += new
+
+
+def _imported(text: bytes, path: Path, folder: Path) -> list[Path]:
+    """The files of the program's folder that a file imports."""
+    modules: dict[tuple[int, str], None] = {}
+    for dots, source, names, plain in _IMPORT.findall(text):
+        words = [word.split()[0].decode() for word in (names or plain).split(b",") if word.split()]
+        base = source.decode()
+        inside = [f"{base}.{word}".strip(".") for word in words] if dots or base else words
+        modules |= dict.fromkeys((len(dots), module) for module in (base, *inside) if module)
+    starts = {dots: path.parents[dots - 1] if dots else folder for dots, _ in modules}
+    found = [file for dots, module in modules for file in _files(starts[dots], module)]
+    return [file for file in dict.fromkeys(found) if file.is_relative_to(folder)]
+
+
+def _files(start: Path, module: str) -> Iterator[Path]:
+    """A module's file, and those of the packages around it; most modules lie elsewhere, and have none here."""
+    place = start
+    for part in module.split("."):
+        if f"{part}.py" in _names(place):
+            yield place / f"{part}.py"
+        elif part not in _names(place):
+            return
+        place /= part
+        if "__init__.py" in _names(place):
+            yield place / "__init__.py"
+
+
+@cache
+def _names(folder: Path) -> frozenset[str]:
+    """What lies in a folder: looked at once, where a question for each module would take longer than all reading."""
+    try:
+        return frozenset(os.listdir(folder))  # noqa: PTH208 - names alone
+    except OSError:
+        return frozenset()
+
+
+def _running() -> Path | None:
+    """The program of this process; None where it is no file of the user's own."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    path = Path(file).absolute() if file else None
+    if path is None or "site-packages" in path.parts:
+        return None
+    return None if any(path.is_relative_to(folder) for folder in _OTHERS) else path
+
+
+def listed(items: Iterable[object], most: int = _MOST_NAMED) -> str:
+    """Hosts or ranks with commas between; behind `most` of them only how many more there are."""
+    named = list(map(str, items))
+    return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

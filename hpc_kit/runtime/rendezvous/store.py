@@ -1,0 +1,175 @@
+"""The key-value store in which the ranks of a launch meet: rank 0 opens it, or their launcher has."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from datetime import timedelta
+from hashlib import blake2s
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import RendezvousError
+from hpc_kit.runtime.rendezvous import network, ports, store_discovery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch._C._distributed_c10d import TCPStore
+
+    from hpc_kit.runtime.world import World
+
+
+class Opened(NamedTuple):
+    """A store, and where it is."""
+
+    store: TCPStore
+    host: str
+    port: int
+    address: str = ""
+    """Where this process has found it."""
+    bell: socket.socket | None = None
+    """What ends when all have met."""
+    ring: Callable[[str], None] | None = None
+    """Tells a line to all who wait for the bell."""
+    held: int | None = None
+    """A descriptor that keeps the port from being given to others, where no store of ours is there."""
+
+
+def token(world: World, occasion: int = 0) -> str:
+    """What rank 0 of this meeting says, and nobody of another launch, user or earlier meeting."""
+    text = f"{world.launcher}, {world.key}, {world.world_size} ranks, user {os.getuid()}, {occasion}"
+    return f"hpc_kit/{blake2s(text.encode(), digest_size=16).hexdigest()}"
+
+
+@contextmanager
+def opened(world: World, token: str, timeout: float) -> Iterator[Opened]:
+    """Rank 0's store; inside, all ranks that ask are told of it.
+
+    Raises:
+        RendezvousError: All ports that this launch may use are taken.
+    """
+    store_discovery.allow_files(world.world_size)
+    with _bound(world) as listener, _announced(world, token, listener.getsockname()[1]) as ring:
+        yield _served(world, listener, timeout)._replace(ring=ring)
+
+
+def _bound(world: World) -> socket.socket:
+    """The first candidate port that is free, taken before anybody is told of it."""
+    alone = world.world_size == 1
+    candidates = [0] if alone else ports.candidates(world.key, world.master_port)
+    for candidate in candidates:
+        listener = network.listen(candidate, everywhere=not alone)
+        if listener is not None:
+            return listener
+    raise _all_taken(world, candidates)
+
+
+@contextmanager
+def _announced(world: World, token: str, port: int) -> Iterator[Callable[[str], None] | None]:
+    if world.world_size == 1:
+        yield None
+        return
+    candidates = ports.beacons(world.key)
+    listener = store_discovery.light(candidates)
+    if listener is None:
+        raise _all_taken(world, candidates)
+    with store_discovery.shining(listener, token, port, world.world_size) as ring:
+        yield ring
+
+
+def _served(world: World, listener: socket.socket, timeout: float) -> Opened:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        "127.0.0.1",
+        port,
+        None,
+        True,  # noqa: FBT003 (is_master)
+        timedelta(seconds=timeout),
+        wait_for_workers=False,
+        # A program's own env:// asks for the same port in this process: it gets this very store.
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
+    )
+    if world.world_size == 1:
+        held = _held_port()
+        return Opened(store, "127.0.0.1", held.getsockname()[1], held=held.detach())
+    return Opened(store, world.master_addr or socket.gethostname(), port)
+
+
+def _held_port() -> socket.socket:
+    """A port for the processes that a program alone in its world starts itself, where it asks for MASTER_PORT first.
+
+    They open a store there; ours would be in their way, which only this process can share. Bound, and not listened at,
+    it is given to nobody who asks for any port, and is free for whoever asks for this one (SO_REUSEADDR on both sides).
+    """
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Opened:
+    """The store of torchrun's agent, or of whatever launcher has set MASTER_ADDR and MASTER_PORT.
+
+    Raises:
+        RendezvousError: It cannot be reached, or its port is taken.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    if world.master_addr is None or world.master_port is None:
+        return _served(world, _bound(world), timeout)
+    launcher_has_opened_it = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = TCPStore(
+            world.master_addr,
+            world.master_port,
+            world.world_size,
+            world.rank == 0 and not launcher_has_opened_it,
+            timedelta(seconds=timeout),
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"no store at {world.master_addr}:{world.master_port} (MASTER_ADDR, MASTER_PORT) in {timeout:g} s",
+            found=str(error).splitlines()[0],
+            remedy="the launcher's log tells why its store is not there; a port that is taken: another MASTER_PORT",
+        ) from error
+    return Opened(store, world.master_addr, world.master_port)
+
+
+def connected(address: str, host: str, answer: store_discovery.Answer, timeout: float) -> Opened:
+    """The store of an owner that has answered at this address.
+
+    Raises:
+        RendezvousError: Its owner has gone.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    try:
+        store = TCPStore(
+            address,
+            answer.port,
+            None,
+            False,  # noqa: FBT003 (is_master)
+            timedelta(seconds=timeout),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"rank 0 on {host} went away while the ranks were meeting",
+            found=f"its store was at {address}:{answer.port}",
+            remedy="look at the log of rank 0, which tells why",
+        ) from error
+    return Opened(store, host, answer.port, address, answer.bell)
+
+
+def _all_taken(world: World, candidates: Sequence[int]) -> RendezvousError:
+    return RendezvousError(
+        f"all {len(candidates)} ports that {world.name} may use are taken on this node",
+        found=", ".join(map(str, candidates)),
+        remedy="free one of them; or export MASTER_PORT=PORT, one that is free on the node of rank 0",
+    )

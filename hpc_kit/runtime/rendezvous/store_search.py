@@ -1,0 +1,168 @@
+"""How a rank finds rank 0's store: by names, addresses and ports that may be right, and a token that proves it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import RendezvousError, SpecError
+from hpc_kit.runtime.rendezvous import network, ports, store_discovery
+from hpc_kit.runtime.rendezvous.store import Opened, connected
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpc_kit.runtime.world import World
+
+PATTERN = "HPC_KIT_MASTER_HOST"
+"""Environment variable: how hosts are named on the network of the training, `{host}i` or `{host}-ib0`."""
+
+_NAMES = 15.0
+"""Seconds that a name service may need at the start of a big job."""
+_ELSEWHERE = 5.0
+"""Seconds until rank 0 is looked for on the other nodes, too."""
+_MAX_PAUSE = 0.25
+_EVERY = 4
+"""Only each fourth time all ports are asked, while nobody is at home at the first."""
+
+
+@dataclass
+class Search:
+    """One rank's search."""
+
+    world: World
+    token: str
+    timeout: float
+    """Seconds to look for it."""
+    here: str
+    """This node's name."""
+    environ: Mapping[str, str]
+    start: float = field(default_factory=time.monotonic)
+    seen: dict[tuple[str, int], str] = field(default_factory=dict)
+    """What was heard at each place."""
+    first: dict[str, str] = field(default_factory=dict)
+    """The first address of each name."""
+
+    def find(self) -> Opened:
+        """Find the store that rank 0 has opened: only one that says the token is believed.
+
+        Raises:
+            RendezvousError: It was not found in time, or the name of rank 0's host does not serve.
+        """
+        likely = self._likely()
+        turn = 0
+        while (left := self.start + self.timeout - time.monotonic()) > 0:
+            waited = self.timeout - left
+            places = {host: self._addresses(host) for host in [*likely, *self._elsewhere(likely, turn, waited)]}
+            if not any(places[host] for host in likely):
+                for host in likely:
+                    self._addresses(host, required=True)
+            for host, found in places.items():
+                for address in found:
+                    answer = self._asked(host, address, turn)
+                    if answer is not None:
+                        # What libraries are told is the name, where the name leads there.
+                        name = host if self.first.get(host) == address else address
+                        left = max(1.0, self.start + self.timeout - time.monotonic())
+                        return connected(address, name, answer, left)
+            # Early it may come at any moment; later a longer pause is a small part of the wait.
+            time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 20, self.world.world_size / 5000)))
+            turn += 1
+        raise _not_found(self.world, likely, self.timeout, self.seen)
+
+    def _asked(self, host: str, address: str, turn: int) -> store_discovery.Answer | None:
+        first, *others = ports.beacons(self.world.key)
+        for called in ([first], others):
+            left = self.start + self.timeout - time.monotonic()
+            if left <= 0 or (called is others and turn % _EVERY and self.seen[host, first] == "Connection refused"):
+                return None
+            answer = store_discovery.ask(address, called, self.token, left)
+            if isinstance(answer, store_discovery.Answer):
+                return answer
+            self.seen |= {(host, port): problem for port, problem in answer.items()}
+        return None
+
+    def _likely(self) -> list[str]:
+        """Where rank 0 should be; an address set by the job script first, then the launcher's own."""
+        world = self.world
+        if world.master_addr is None:
+            hosts = list(world.reach or world.hosts)
+        else:
+            hosts = list(dict.fromkeys([world.master_addr, *(world.reach or world.hosts[:1])]))
+        if not hosts and world.nnodes == 1:
+            hosts = ["127.0.0.1"]
+        if not hosts:
+            raise RendezvousError(
+                "no variable tells on which host rank 0 is",
+                found=f"{world}; MASTER_ADDR is not set",
+                remedy="export MASTER_ADDR=HOST, the host of rank 0, for all ranks",
+            )
+        pattern = self.environ.get(PATTERN, "")
+        if pattern and "{host}" not in pattern:
+            raise SpecError(f"{PATTERN} names no host", found=f"{PATTERN} = {pattern}", remedy="{host}i, or {host}-ib0")
+        # Under their plain names they are looked for later, as all other nodes.
+        return [pattern.replace("{host}", host) if pattern and host in world.hosts else host for host in hosts]
+
+    def _elsewhere(self, likely: list[str], turn: int, waited: float) -> list[str]:
+        """After a while one other node at a time: no variable tells the order in which some steps lay their nodes."""
+        others = [] if self.world.reach else [host for host in self.world.hosts if host not in likely]
+        return [others[turn % len(others)]] if others and waited > _ELSEWHERE else []
+
+    def _addresses(self, host: str, *, required: bool = False) -> list[str]:
+        """A host's addresses as this node sees it; none while the name service may still need a moment.
+
+        Raises:
+            RendezvousError: It is `required`, since no other serves, and there is none.
+        """
+        try:
+            found = network.lookup(host)
+        except OSError as error:
+            return self._without_names(host, error, required=required)
+        self.first[host] = found[0]
+        # The own name may mean the loopback on a node itself, as Debian writes it, but never on another node.
+        others = [address for address in found if not network.is_loopback(address)]
+        if others or host in {*found, self.here} or self.world.nnodes == 1:
+            return others or found
+        if not required:
+            return []
+        raise RendezvousError(
+            f"the name {host} of rank 0's host means {self.here} itself there",
+            found=f"{host} resolves to {found[0]} on {self.here}"
+            + (f"\n{line}" if (line := network.hosts_line(host)) else ""),
+            remedy=f"replace the line of {host} in /etc/hosts on {self.here}:  ADDRESS {host}   "
+            "(its address on the network of the nodes);\nor export MASTER_ADDR=ADDRESS before srun",
+        )
+
+    def _without_names(self, host: str, error: OSError, *, required: bool) -> list[str]:
+        """Where the name does not resolve: addresses that Slurm tells; the token proves the right one."""
+        # The step was started from there: often, but not always, rank 0's node.
+        told = {network.of_slurm(host), self.environ.get("SLURM_LAUNCH_NODE_IPADDR")}
+        found = [address for address in told if address and not network.is_loopback(address)]
+        patient = time.monotonic() - self.start < min(_NAMES, self.timeout)
+        if found or patient or not required:
+            return found
+        raise RendezvousError(
+            f"the name {host} of rank 0's host does not resolve on {self.here}",
+            found=f"{error.strerror} (gai error {error.errno})",
+            remedy=f"add a line to /etc/hosts on {self.here}:  ADDRESS {host}   "
+            "(its address on the network of the nodes);\nor export MASTER_ADDR=ADDRESS before srun",
+        ) from error
+
+
+def _not_found(world: World, hosts: list[str], timeout: float, seen: Mapping[tuple[str, int], str]) -> RendezvousError:
+    heard: dict[tuple[str, str], list[str]] = {}
+    for (host, port), problem in seen.items():
+        heard.setdefault((host, problem), []).append(str(port))
+    found = [f"{host}: {problem} at {', '.join(called)}" for (host, problem), called in heard.items()]
+    likely = {problem for (host, _), problem in seen.items() if host in hosts}
+    if likely == {"no answer"}:
+        found.append(
+            "the name leads somewhere, and nothing comes back: a firewall drops what is sent, or the node is off"
+        )
+    return RendezvousError(
+        f"rank {world.rank} did not find rank 0 on {' or '.join(hosts)} within {timeout:g} s",
+        found="\n".join(found) or f"{' and '.join(hosts)} do not resolve",
+        remedy="the log of rank 0 tells why it did not open its store; where it runs, a firewall may be between;\n"
+        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+    )

@@ -1,0 +1,82 @@
+"""Torch's own names, for libraries that read the environment."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hpc_kit.runtime import devices
+from hpc_kit.runtime.launchers import inherited_variables
+from hpc_kit.runtime.launchers.agreement import sees_one_gpu
+from hpc_kit.runtime.rendezvous import ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hpc_kit.runtime.rendezvous.meeting import Meeting
+    from hpc_kit.runtime.world import World
+
+
+def for_libraries(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
+    """What `init_process_group("env://")` and others read; what somebody has chosen already stays.
+
+    NCCL finds its interfaces itself; gloo takes the one that the host's name means, which is often the wrong one.
+    """
+    exports = of_world(meeting.world, environ) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
+    exports |= for_gloo(meeting, environ)
+    threads = devices.threads(environ, meeting.world.local_world_size or 1)
+    if threads:
+        exports["OMP_NUM_THREADS"] = str(threads)
+    return exports | inherited_variables.mark(exports, environ)
+
+
+def for_gloo(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
+    """The interface on which the ranks have met, where nobody has chosen one in this job."""
+    chosen = environ.get("GLOO_SOCKET_IFNAME") and "GLOO_SOCKET_IFNAME" not in inherited_variables.inherited(environ)
+    return {"GLOO_SOCKET_IFNAME": meeting.interface} if meeting.interface and not chosen else {}
+
+
+def of_world(world: World, environ: Mapping[str, str]) -> dict[str, str]:
+    """The numbers of a world under torch's names; those that are not known are left out.
+
+    LOCAL_RANK stays 0 where a script has set it so because each task sees a GPU of its own.
+    """
+    left = inherited_variables.inherited(environ)
+    one_gpu = sees_one_gpu({name: value for name, value in environ.items() if name not in left}, world)
+    values = {
+        "RANK": world.rank,
+        "WORLD_SIZE": world.world_size,
+        "LOCAL_RANK": 0 if one_gpu else world.local_rank,
+        "LOCAL_WORLD_SIZE": world.local_world_size,
+        "GROUP_RANK": world.node_rank,
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def for_command(world: World, environ: Mapping[str, str]) -> dict[str, str]:
+    """The same for a command in place of this process, which meets the others by itself at the first port."""
+    exports = of_world(world, environ)
+    if world.world_size == 1:
+        port = world.master_port or ports.candidates(f"process {os.getpid()}")[0]
+        exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    elif world.master_addr is not None:
+        exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}
+    threads = devices.threads(environ, world.local_world_size or 1)
+    exports |= inherited_variables.mark(exports, environ)
+    return exports | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+
+
+@contextmanager
+def exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """`os.environ` with these variables, and as before at the end."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

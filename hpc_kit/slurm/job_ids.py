@@ -1,0 +1,55 @@
+"""Job ids and their parts: of an array's task `12_3`, a component `12+1`, tasks that wait `12_[4-9]`, a step `12.0`."""
+
+from __future__ import annotations
+
+import re
+
+JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[[^\]]*\])|\+[0-9]+)?(?P<step>\.\w+)?")
+_ID = re.compile(r"[0-9]+(?:[_+][0-9]+|_\[[0-9,:%-]+\])?")
+_IDS = re.compile(rf"{_ID.pattern}(?:,{_ID.pattern})*")
+_ONE = re.compile(r"[0-9]+(?:[_+][0-9]+)?")
+
+
+def is_one(text: str) -> bool:
+    """Whether it is the id of one job, task or component: neither several tasks nor a step."""
+    return _ONE.fullmatch(text) is not None
+
+
+def ids_of(word: str) -> tuple[str, ...]:
+    """The ids that a word of a command line stands for, written as Slurm does: `12`, `12,13_1`, `12_[4-9]`.
+
+    None of them where the word is no id, such as a job's name.
+    """
+    return tuple(job_id for each in _ID.findall(word) for job_id in tasks_of(each)) if _IDS.fullmatch(word) else ()
+
+
+def tasks_of(job_id: str) -> list[str]:
+    """`12_[4-6%2]` is 12_4, 12_5, 12_6; a list that Slurm has cut short (`...`) stays one id."""
+    from hpc_kit.errors import HpcKitError
+    from hpc_kit.slurm.option_values import parse_array
+
+    match = JOB_ID.fullmatch(job_id)
+    if match is None or not (match["task"] or "").startswith("["):
+        return [job_id]
+    try:
+        return [f"{match['base']}_{index}" for index in parse_array(match["task"]).indices]
+    except HpcKitError:
+        return [job_id]
+
+
+def base_id(job_id: str) -> str:
+    """The id without array index, component or step: 12 of `12_3`, `12+1`, `12_[4-9]` and `12.batch`."""
+    match = JOB_ID.fullmatch(job_id)
+    return match["base"] if match else job_id
+
+
+def element(job_id: str) -> str:
+    """Which of an array it is: 3 of `12_3`, [4-9] of `12_[4-9]`; nothing of what is no part of an array."""
+    match = JOB_ID.fullmatch(job_id)
+    return (match["task"] or "") if match else ""
+
+
+def order(job_id: str) -> tuple[int, int]:
+    """What ids are sorted by: the job's number, then that of the task or component; 0 for what has none."""
+    base, _, part = job_id.replace("+", "_").partition("_")
+    return int(base) if base.isdigit() else 0, int(part) if part.isdigit() else 0

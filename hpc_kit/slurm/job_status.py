@@ -1,0 +1,209 @@
+"""What Slurm says of jobs: pure parsers of squeue, sacct and scontrol, each for the format that `commands` asks for.
+
+The job's name may hold anything, a `|` and line breaks too, so it is the last field; a line that does not begin as a
+row belongs to the name above it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm import units
+from hpc_kit.slurm.job_ids import JOB_ID, base_id, tasks_of
+from hpc_kit.slurm.states import State, parse_state
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterator, Mapping, Sequence
+
+SQUEUE_FIELDS = {
+    "job_id": "%i", "raw_id": "%A", "state": "%T", "user": "%u", "partition": "%P", "submit": "%V", "start": "%S",
+    "end": "%e", "time_limit": "%l", "elapsed": "%M", "nodelist": "%N", "reason": "%r", "name": "%j",
+}  # fmt: skip
+"""Ours and squeue's words for what is asked, in the order of the row."""
+
+QUEUE_FIELDS = {
+    **{ours: word for ours, word in SQUEUE_FIELDS.items() if ours != "name"},
+    "priority": "%Q",
+    "name": "%j",
+}
+"""The same of everybody's jobs, with what orders them."""
+
+SACCT_FIELDS = {
+    "job_id": "JobID", "raw_id": "JobIDRaw", "state": "State", "exit": "ExitCode", "user": "User",
+    "partition": "Partition", "submit": "Submit", "start": "Start", "end": "End", "time_limit": "Timelimit",
+    "elapsed": "Elapsed", "nodelist": "NodeList", "reason": "Reason", "name": "JobName",
+}  # fmt: skip
+"""Ours and sacct's words."""
+
+_SCONTROL_FIELDS = {
+    "state": "JobState", "reason": "Reason", "exit": "ExitCode", "partition": "Partition", "submit": "SubmitTime",
+    "start": "StartTime", "end": "EndTime", "time_limit": "TimeLimit", "elapsed": "RunTime", "nodelist": "NodeList",
+}  # fmt: skip
+
+_RECORD = re.compile(r"JobId=(\S+)(.*?)JobName=(.*?)\s+UserId=([^\s(]+)(.*)", re.DOTALL)
+_CLUSTER = re.compile(r"CLUSTER: \S+\s*")
+"""What squeue prints above the jobs of each cluster that it was told to ask, also without a header."""
+
+_NOTHING = frozenset({"", "(null)", "None assigned", "N/A", "None", "Unknown"})
+
+
+class JobStatus(NamedTuple):
+    """One job, array task (`12_3`), component (`12+1`) or step (`12.batch`), as Slurm last saw it."""
+
+    job_id: str
+    name: str
+    state: State
+    raw_state: str
+    reason: str | None
+    exit_code: int | None
+    signal: int | None
+    nodelist: str
+    submit: dt.datetime | None
+    start: dt.datetime | None
+    """For a waiting job: when Slurm expects to start it."""
+    end: dt.datetime | None
+    """For a running job: when its time limit ends it."""
+    time_limit: int | None
+    """Seconds; `units.UNLIMITED` for none."""
+    elapsed: int | None
+    user: str
+    partition: str
+    raw_id: str
+    """SLURM_JOB_ID: for an array's task or a component another number than stands in `job_id`."""
+    priority: int | None = None
+    """Of a job in everybody's queue; 0: it is held."""
+
+
+def combined(own: Sequence[JobStatus]) -> JobStatus:
+    """The state of a job of several parts as a whole: that of the part that is least far, or failed first."""
+    by_state = {status.state: status for status in reversed(own)}
+    going = [state for state in by_state if not state.finished]
+    failed = [state for state in by_state if state.failed]
+    order = [State.RUNNING, *going, *failed, *by_state]
+    return next(by_state[state] for state in order if state in by_state)
+
+
+def whole(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | None:
+    """The state of one job among many; of an array or a heterogeneous job that of its elements or components."""
+    if job_id in told:
+        return told[job_id]
+    own = [status for key, status in told.items() if base_id(key) == job_id]
+    return combined(own) if own else None
+
+
+def parse_squeue(text: str) -> list[JobStatus]:
+    """Rows of squeue in the format of `commands.squeue_argv`."""
+    return [status for row in _rows(text, SQUEUE_FIELDS) for status in _statuses(row)]
+
+
+def parse_queue(text: str) -> list[JobStatus]:
+    """Rows of squeue in the format of `commands.queue_argv`."""
+    return [status for row in _rows(text, QUEUE_FIELDS) for status in _statuses(row)]
+
+
+def parse_sacct(text: str) -> list[JobStatus]:
+    """Rows of sacct in the format of `commands.sacct_argv`: jobs, and their steps where they were asked for."""
+    return [status for row in _rows(text, SACCT_FIELDS) for status in _statuses(row)]
+
+
+def parse_scontrol_job(text: str) -> list[JobStatus]:
+    """The jobs of `scontrol show job`, on one line each or on many."""
+    found: list[JobStatus] = []
+    for record in re.split(r"^(?=JobId=[0-9])", text, flags=re.MULTILINE):
+        match = _RECORD.match(record)
+        if match is None:
+            continue
+        number, ids, name, user, fields = match.groups()
+        row = {ours: _field(fields, theirs) for ours, theirs in _SCONTROL_FIELDS.items()}
+        row |= {"name": name, "user": user, "job_id": _full_id(number, ids), "raw_id": number}
+        found.extend(_statuses(row))
+    return found
+
+
+def _rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
+    lines: list[str] = []
+    for line in text.removesuffix("\n").split("\n"):
+        if _CLUSTER.fullmatch(line):
+            # Above each but the first stands an empty line.
+            lines[-1:] = [each.removesuffix("\n") for each in lines[-1:]]
+            continue
+        head, bar, _ = line.partition("|")
+        if bar and JOB_ID.fullmatch(head.strip()) and line.count("|") >= len(fields) - 1:
+            lines.append(line)
+        elif lines:
+            lines[-1] += f"\n{line}"
+    for line in lines:
+        yield dict(zip(fields, line.split("|", len(fields) - 1), strict=True))
+
+
+def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
+    """The status of a row; of each task where the row stands for several that wait."""
+    state = parse_state(row["state"])
+    # squeue has no field for the exit status, but a job that completed has no other than 0.
+    exit_code, colon, signal = row.get("exit", "0:0" if state is State.COMPLETED else "").partition(":")
+    ended = state.finished and colon
+    first, *others = tasks_of(row["job_id"].strip())
+    priority = row.get("priority", "")
+    status = JobStatus(
+        job_id=first,
+        name=row["name"],
+        state=state,
+        raw_state=row["state"],
+        reason=None if row["reason"] in _NOTHING else row["reason"],
+        exit_code=_number(exit_code) if ended else None,
+        signal=_number(signal) if ended else None,
+        nodelist="" if row["nodelist"] in _NOTHING else row["nodelist"],
+        submit=_instant(row["submit"]),
+        start=_instant(row["start"]),
+        end=_instant(row["end"]),
+        time_limit=_seconds(row["time_limit"]),
+        elapsed=_seconds(row["elapsed"]),
+        user=row["user"],
+        partition=row["partition"],
+        raw_id=row["raw_id"].partition(".")[0],
+        priority=_number(priority),
+    )
+    yield status
+    # Of ten thousand waiting tasks, all but the number is read once.
+    for job_id in others:
+        yield status._replace(job_id=job_id)
+
+
+def _number(text: str) -> int | None:
+    """A row that was cut short in the accounting tells what it still can."""
+    return int(text) if text.isdecimal() else None
+
+
+def _full_id(number: str, ids: str) -> str:
+    array, task = _field(ids, "ArrayJobId"), _field(ids, "ArrayTaskId")
+    if array and task:
+        return f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
+    het, offset = _field(ids, "HetJobId"), _field(ids, "HetJobOffset")
+    return f"{het}+{offset}" if het and offset else number
+
+
+def _field(text: str, key: str) -> str:
+    match = re.search(rf"(?:^|\s){key}=(\S*)", text)
+    return match[1] if match else ""
+
+
+@cache
+def _instant(text: str) -> dt.datetime | None:
+    import datetime as dt
+
+    try:
+        return dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+@cache
+def _seconds(text: str) -> int | None:
+    try:
+        return units.parse_time(text.strip())
+    except HpcKitError:
+        return None

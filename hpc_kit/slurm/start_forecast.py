@@ -1,0 +1,134 @@
+"""What a job may expect, in plain words: the jobs before it, when it starts, the time it has left."""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from hpc_kit.slurm.states import State, explain_reason, explain_state
+from hpc_kit.slurm.units import UNLIMITED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpc_kit.slurm.job_status import JobStatus
+
+IN_LINE = frozenset({"Priority", "Resources", "None", ""})
+"""Reasons of a job that waits for nothing but its turn."""
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+class Queue:
+    """Everybody's queue, for what goes before a job.
+
+    Args:
+        statuses: As the controller tells of all users' jobs.
+        user: Whose question it is. A site may show each user nothing but their own jobs (PrivateData).
+    """
+
+    def __init__(self, statuses: Iterable[JobStatus], user: str) -> None:
+        self._user = user
+        self._places: dict[str, list[tuple[int, int]]] = {}
+        self._others = False
+        for each in statuses:
+            self._others = self._others or each.user != user
+            if each.state is State.PENDING and reason_name(each) in IN_LINE:
+                for partition in each.partition.split(","):
+                    self._places.setdefault(partition, []).append(_place(each))
+        for places in self._places.values():
+            places.sort()
+
+    def ahead(self, status: JobStatus) -> int | None:
+        """Jobs in line that have a higher priority, in the partition where they are fewest; None: not told."""
+        if status.priority is None:
+            return None
+        lines = [self._places.get(partition, []) for partition in status.partition.split(",")]
+        return min(bisect_left(places, _place(status)) for places in lines)
+
+    def expectation(self, status: JobStatus, now: dt.datetime) -> str:
+        """Of a waiting job: `14 jobs ahead, starts about 14:20`; empty where nothing can be told.
+
+        Args:
+            status: The job.
+            now: The time here, without a zone, as Slurm gives times.
+        """
+        parts = []
+        reason = reason_name(status)
+        if reason in IN_LINE and (count := self.ahead(status)):
+            parts.append(f"{count} {'' if self._others else 'of your own '}job{'s'[: count != 1]} ahead")
+        if status.start is not None and status.start > now:
+            parts.append(f"starts {'at' if reason == 'BeginTime' else 'about'} {clock(status.start, now)}")
+        return ", ".join(parts)
+
+
+def _place(status: JobStatus) -> tuple[int, int]:
+    """Where a job stands in line: by priority, and of equals the older one first."""
+    return -(status.priority or 0), int(status.raw_id) if status.raw_id.isdigit() else 0
+
+
+def reason_name(status: JobStatus) -> str:
+    """The reason's own name, without what Slurm adds to it."""
+    return (status.reason or "").strip("()").partition(",")[0]
+
+
+def sentence_of(status: JobStatus, queue: Queue, now: dt.datetime) -> tuple[str, str | None]:
+    """A plain sentence on a job that is not over, and what to do where something can be done.
+
+    Args:
+        status: The job.
+        queue: What is before it.
+        now: The time here, without a zone.
+    """
+    if status.state is State.RUNNING:
+        return running(status), None
+    if status.state is State.UNKNOWN:
+        return f"Slurm says {status.raw_state}, a state that this version of hpc_kit does not know.", None
+    if status.state is not State.PENDING:
+        return explain_state(status.state), None
+    expected = queue.expectation(status, now)
+    if reason_name(status) in IN_LINE and expected:
+        return expected, None
+    meaning = explain_reason(status.reason or "None", status.job_id)
+    return (f"{meaning.sentence} {expected[0].upper()}{expected[1:]}." if expected else meaning.sentence), (
+        meaning.next_step
+    )
+
+
+def running(status: JobStatus) -> str:
+    """How long a job may go on: by Slurm's own clock, so that no other clock need be right."""
+    where = f" on {status.nodelist}" if status.nodelist else ""
+    if status.elapsed is None:
+        return f"It is running{where}."
+    if status.time_limit is None or status.time_limit == UNLIMITED:
+        return f"{duration(status.elapsed)} so far, no limit{where}"
+    left = status.time_limit - status.elapsed
+    if left < 0:
+        return f"{duration(status.elapsed)} so far, over its limit of {duration(status.time_limit)}{where}"
+    return f"{duration(left)} left of {duration(status.time_limit)}{where}"
+
+
+def duration(seconds: int) -> str:
+    """`2 d 3 h`, `3 h 10 min`, `9 min`, `45 s`: the two largest units, minutes from ten minutes on."""
+    if seconds < 600:
+        minutes, rest = divmod(max(0, seconds), 60)
+        return " ".join([f"{minutes} min"] * bool(minutes) + [f"{rest} s"] * bool(rest or not minutes))
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    named = [f"{days} d"] * bool(days) + [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes)
+    return " ".join(named[:2])
+
+
+def clock(moment: dt.datetime, now: dt.datetime) -> str:
+    """A moment to come, as people say it: `14:20`, `tomorrow 14:20`, `Tue 14:20`, `24 Dec 14:20`."""
+    days = (moment.date() - now.date()).days
+    time = f"{moment:%H:%M}"
+    if days == 0:
+        return time
+    if days == 1:
+        return f"tomorrow {time}"
+    if 0 < days < 7:
+        return f"{_DAYS[moment.weekday()]} {time}"
+    year = f" {moment.year}" if moment.year != now.year else ""
+    return f"{moment.day} {_MONTHS[moment.month - 1]}{year} {time}"

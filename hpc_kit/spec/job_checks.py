@@ -1,0 +1,290 @@
+"""What must hold before a job goes near the queue; each fault names the file, the numbers and the edit to make."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpc_kit.errors import HpcKitError, SpecError, UnitError
+from hpc_kit.slurm import versions
+from hpc_kit.slurm.getopt import SBATCH, check_value
+from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.resources import ALTERNATIVES, Resources
+from hpc_kit.spec.secrets import looks_secret
+from hpc_kit.spec.toml_documents import Document
+
+
+class Where(Struct, frozen=True):
+    """The place of each key in the files of a job and its cluster."""
+
+    job: Document
+    cluster: Document
+
+    def of(self, key: str) -> str:
+        """Where a key of the job was said, or the cluster's default for it."""
+        table, _, name = key.rpartition(".")
+        default = f"defaults.{name}" if table == "resources" else key
+        in_cluster = not self.job.says(key) and self.cluster.says(default)
+        return self.cluster.where(default) if in_cluster else self.job.where(key)
+
+
+ONE_OF = ("conda", "venv", "uv", "apptainer", "pyxis")
+"""Keys of [environment] that exclude one another."""
+
+READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+"""Variables that bash lets nobody set: a script that tries ends there."""
+
+
+def _control(text: str) -> bool:
+    return any(character < " " or character == "\x7f" for character in text)
+
+
+def check_words(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
+    """Everything that can be said of a job before its nodes and tasks are counted."""
+    check_options(job.resources, where)
+    check_release(job.resources, cluster, where)
+    check_names(job, cluster, where)
+    check_place(cluster, where)
+    check_files(job, where)
+    check_root(job, cluster, root, where)
+
+
+def check_names(job: Job, cluster: Cluster, where: Where) -> None:
+    """The job's name must do as a folder, the command must be there, nothing may hold a secret."""
+    if not job.name or job.name in {".", ".."} or "/" in job.name or "\\" in job.name or _control(job.name):
+        raise SpecError(
+            f"{job.name!r} cannot name a job",
+            found=f"name = {job.name!r} in {where.of(name_key(where))}: its logs go to {cluster.runs}/<name>/",
+            remedy="a name without '/', '\\' and line breaks",
+        )
+    if not job.command:
+        raise SpecError(
+            f"job {job.name} has no command",
+            found=where.of("command"),
+            remedy='command = ["python", "train.py"]',
+        )
+    for name, value in job.env.items():
+        _check_variable(name, str(value), where)
+    said = ",".join(["", str(job.resources.export or "")])
+    _check_assignments(re.findall(r",(\w+)=([^,]*)", said), where.of("resources.export"))
+    for document, lines in ((where.cluster, cluster.setup), (where.job, job.setup)):
+        for line in lines:
+            _check_assignments(re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line), document.where("setup"))
+
+
+def name_key(where: Where) -> str:
+    """The key that gives the job its name: sbatch's own where it is said."""
+    key = "resources.job_name"
+    return key if where.job.says(key) or where.cluster.says("defaults.job_name") else "name"
+
+
+def check_place(cluster: Cluster, where: Where) -> None:
+    """Folder and interpreter are taken as they stand: no shell reads them."""
+    own = cluster.environment
+    said = [("runs", cluster.runs), ("python", cluster.python)]
+    said += [(f"environment.{key}", getattr(own, key)) for key in ONE_OF]
+    said += [("environment.modules", name) for name in own.modules] + [
+        ("environment.mounts", each) for each in own.mounts
+    ]
+    _check_embedded(cluster, where)
+    both = [key for key in ONE_OF if getattr(own, key) is not None]
+    if len(both) > 1:
+        place = where.cluster.where("environment")
+        remedy = f"keep one of {', '.join(both)}"
+        raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
+    for key, value in said:
+        if value is not None and _odd(value):
+            raise SpecError(
+                f"wrong value for {key} in {where.cluster.where(key)}",
+                found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
+                remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
+            )
+
+
+def _check_embedded(cluster: Cluster, where: Where) -> None:
+    embedded = cluster.embedded
+    for key, value, such in (
+        ("nodes", embedded.nodes.strip(), '"127.0.0.[1-4]"'),
+        ("partitions", embedded.partitions, '["local"]'),
+    ):
+        if not value:
+            raise SpecError(
+                f"no {key} in {where.cluster.where(f'embedded.{key}')}",
+                found="a Slurm without any takes no job",
+                remedy=f"{key} = {such}, or leave it out",
+            )
+
+
+def check_files(job: Job, where: Where) -> None:
+    """Slurm and srun take the names of logs as they stand, and make no folders."""
+    keys = (
+        "resources.chdir",
+        "resources.output",
+        "resources.error",
+        "resources.input",
+        "launch.output",
+        "launch.error",
+    )
+    for key in keys:
+        table, _, name = key.partition(".")
+        value = getattr(getattr(job, table), name)
+        if value is None:
+            continue
+        folder = name != "chdir" and (value.endswith("/") or Path(value).name in {"", ".."})
+        if folder or _odd(value):
+            why = "it is a folder" if folder else "it is taken as it stands, '~' and '$' mean nothing in it"
+            remedy = "a path, from the project's folder or absolute"
+            raise SpecError(
+                f"wrong value for {name} in {where.of(key)}",
+                found=f"{name} = {value!r}: {why}",
+                remedy=f"{remedy}, such as logs/%j.log" if folder else remedy,
+            )
+
+
+def _odd(value: str) -> bool:
+    return not value.strip() or value.startswith("~") or "$" in value or _control(value)
+
+
+def check_root(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
+    """Slurm looks for its patterns in the whole path of a log, the folder of the submission included."""
+    if "\\" in cluster.runs:
+        raise SpecError(
+            f"a backslash in runs in {where.cluster.where('runs')}",
+            found=f"runs = {cluster.runs!r}: with one, Slurm puts no job id into the names of logs",
+            remedy="a folder without it",
+        )
+    base = root / (job.resources.chdir or "")
+    logs = (cluster.runs, job.resources.output, job.resources.error)
+    relative = any(path is not None and not Path(path).is_absolute() for path in logs)
+    if relative and any(character in str(base) for character in "%\\"):
+        raise SpecError(
+            "Slurm would not write its logs below this folder",
+            found=f"{base}: '%' and '\\' begin patterns in the names of logs",
+            remedy="another folder, or an absolute path without them: [cluster] runs = '/...'",
+        )
+
+
+def _check_variable(name: str, value: str, where: Where) -> None:
+    key = f"env.{name}"
+    if not (name.isidentifier() and name.isascii()):
+        raise SpecError(
+            f"'{name}' cannot name a variable", found=f"[env] in {where.of(key)}", remedy="letters, digits and '_'"
+        )
+    if name in READONLY:
+        raise SpecError(f"{name} in {where.of(key)} is bash's own", found="it cannot be set", remedy="another name")
+    _check_assignments([(name, value)], where.of(key))
+    if "\0" in value:
+        raise SpecError(f"{name} in {where.of(key)} holds a NUL byte", remedy="text without it")
+
+
+def _check_assignments(pairs: list[tuple[str, str]], place: str) -> None:
+    for name, value in pairs:
+        if looks_secret(name, value):
+            raise SpecError(
+                f"{name} in {place} looks like a secret",
+                found="a script, its record and `scontrol show job` can be read by others",
+                remedy=f"export {name} in the shell that submits (sbatch takes it along),\n"
+                "or read it in the program from a file of mode 0600",
+            )
+
+
+def check_release(resources: Resources, cluster: Cluster, where: Where) -> None:
+    """Nothing may be asked of a Slurm that its release does not have; nothing is concluded where that is not told."""
+    if cluster.slurm_version is None:
+        return
+    try:
+        version = versions.parse_version(cluster.slurm_version)
+    except UnitError as error:
+        raise SpecError(
+            f"wrong value for slurm_version in {where.cluster.where('slurm_version')}",
+            found=f"slurm_version = {cluster.slurm_version!r}: {error.what}",
+            remedy=error.remedy,
+        ) from error
+    for name, value in resources.given().items():
+        option = SBATCH[name.replace("_", "-")]
+        if since := versions.missing_in(version, option.name, option.since, str(value)):
+            shown = f"--{option.name}" if option.since else f"--{option.name}={value}"
+            raise SpecError(
+                f"{shown} is not in Slurm {version}",
+                found=f"{name} in {where.of(f'resources.{name}')}; {cluster.name} has {version}, it came with {since}",
+                remedy=f"leave {name} out on this cluster",
+            )
+
+
+def check_container(job: Job, cluster: Cluster, where: Where) -> None:
+    """A container is entered by each rank; torchrun's agents would start outside of it."""
+    own = cluster.environment
+    if own.mounts and not own.is_container:
+        raise SpecError(
+            "mounts without a container", found=where.cluster.where("environment.mounts"), remedy="apptainer or pyxis"
+        )
+    if own.is_container and job.launch.launcher != "srun":
+        found = f"launcher = {job.launch.launcher!r} in {where.of('launch.launcher')}; {cluster.name} has a container"
+        raise SpecError("ranks in containers are started by srun", found=found, remedy="launcher = 'srun'")
+    if own.pyxis and job.component:
+        raise SpecError(
+            "components of a heterogeneous job run in no Pyxis container",
+            found=where.cluster.where("environment.pyxis"),
+            remedy="apptainer, or a job without components",
+        )
+
+
+def check_components(job: Job, where: Where, uneven: list[int]) -> None:
+    """What a heterogeneous job cannot be; `uneven`: components whose nodes hold different numbers of tasks."""
+    if not job.component:
+        return
+    place = where.of("component")
+    if len(job.component) == 1:
+        raise SpecError(
+            "a heterogeneous job of one component", found=place, remedy="its options under [resources]; or a second one"
+        )
+    if uneven:
+        raise SpecError(
+            "the nodes of a component must hold as many tasks each",
+            found=f"component {uneven[0]} in {place}, counted from 0",
+            remedy="ntasks_per_node, and nodes",
+        )
+    if job.launch.launcher != "srun" or job.resources.array is not None:
+        found = f"launcher = {job.launch.launcher!r}" if job.launch.launcher != "srun" else "array"
+        raise SpecError(
+            "components are started by one srun, and Slurm has no arrays of heterogeneous jobs",
+            found=f"{found}; {len(job.component)} components in {place}",
+            remedy="launcher = 'srun', and no array",
+        )
+
+
+def check_options(resources: Resources, where: Where) -> None:
+    """Each option must be one that Slurm can read, and no two may exclude one another."""
+    given = resources.given()
+    for name, value in given.items():
+        key = f"resources.{name}"
+        if _control(str(value)):
+            raise SpecError(
+                f"{name} in {where.of(key)} holds a line break", found=repr(value), remedy="text on one line"
+            )
+        if isinstance(value, str) and not value.strip():
+            raise SpecError(
+                f"{name} in {where.of(key)} is empty",
+                found=f"{name} = {value!r}",
+                remedy=f"leave {name} out, or a value",
+            )
+        option = SBATCH[name.replace("_", "-")]
+        if isinstance(value, bool):
+            continue
+        try:
+            check_value(option, str(value))
+        except HpcKitError as error:
+            raise SpecError(
+                f"{error.what}, in {where.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy
+            ) from error
+    for group in ALTERNATIVES:
+        both = sorted(group & given.keys())
+        if len(both) > 1:
+            raise SpecError(
+                f"{' and '.join(both)} exclude one another",
+                found="; ".join(f"{name} = {given[name]!r} in {where.of(f'resources.{name}')}" for name in both),
+                remedy=f"keep one of {', '.join(both)}",
+            )

@@ -1,0 +1,1 @@
+"""Hands a script to sbatch exactly once and records the run."""

@@ -1,0 +1,7 @@
+"""`python -m pocketslurm sbatch ...`."""
+
+from __future__ import annotations
+
+from pocketslurm.command_line import main
+
+main()

@@ -1,0 +1,215 @@
+"""The command sacct: there is no accounting database, the queue's own records serve."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import page
+from pocketslurm import listing_support
+from pocketslurm.commands.sacct_filter import Filter
+from pocketslurm.errors import Refused, Usage
+from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
+from pocketslurm.listings.sacct_columns import NAMES, NEWER, SIZES, UNITS, Field, Row, in_unit
+from pocketslurm.listings.sacct_columns import find as find_field
+from pocketslurm.listings.views import View
+from pocketslurm.queue import controller_start
+from pocketslurm.queue.job_ids import JobId, find, parse
+from pocketslurm.queue.state import State, now
+from pocketslurm.settings import VERSION, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pocketslurm.queue.records import Job
+
+DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+BRIEF = "JobID,State,ExitCode"
+LONG = (
+    "JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,"
+    "AveRSS,MaxPages,MaxPagesNode,MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AllocCPUS,Elapsed,"
+    "State,ExitCode,AveCPUFreq,ReqCPUFreqMin,ReqCPUFreqMax,ReqCPUFreqGov,ReqMem,ConsumedEnergy,MaxDiskRead,"
+    "MaxDiskReadNode,MaxDiskReadTask,AveDiskRead,MaxDiskWrite,MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,ReqTRES,"
+    "AllocTRES,TRESUsageInAve,TRESUsageInMax,TRESUsageInMaxNode,TRESUsageInMaxTask,TRESUsageInMin,TRESUsageInMinNode,"
+    "TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutAve,"
+    "TRESUsageOutTot"
+)
+
+OPTIONS = Table(
+    ("accounts", "A", REQUIRED), ("allclusters", "L", NONE), ("allocations", "X", NONE),
+    ("allusers", "a", NONE), ("associations", "x", REQUIRED), ("batch-script", "B", NONE), ("brief", "b", NONE),
+    ("clusters", "M", REQUIRED, "cluster"), ("completion", "c", NONE), ("constraints", "C", REQUIRED),
+    ("delimiter", "", REQUIRED), ("duplicates", "D", NONE), ("endtime", "E", REQUIRED), ("env-vars", "", NONE),
+    ("federation", "", NONE), ("file", "f", REQUIRED), ("flags", "F", REQUIRED), ("format", "o", REQUIRED, "fields"),
+    ("gid", "", REQUIRED), ("group", "g", REQUIRED), ("help", "h", NONE), ("helpformat", "e", NONE),
+    ("jobs", "j", REQUIRED), ("json", "", NONE), ("local", "", NONE), ("long", "l", NONE),
+    ("name", "", REQUIRED), ("ncpus", "i", REQUIRED), ("nnodes", "I", REQUIRED), ("noconvert", "", NONE),
+    ("nodelist", "N", REQUIRED), ("noheader", "n", NONE), ("parsable", "p", NONE), ("parsable2", "P", NONE),
+    ("partition", "r", REQUIRED), ("qos", "q", REQUIRED), ("reason", "R", REQUIRED), ("starttime", "S", REQUIRED),
+    ("state", "s", REQUIRED), ("timelimit-max", "K", REQUIRED), ("timelimit-min", "k", REQUIRED),
+    ("truncate", "T", NONE), ("uid", "", REQUIRED), ("units", "", REQUIRED), ("usage", "U", NONE),
+    ("use-local-uid", "", NONE), ("user", "u", OPTIONAL), ("verbose", "v", NONE), ("version", "V", NONE),
+    ("wckeys", "W", REQUIRED), ("whole-hetjob", "", OPTIONAL),
+    notes=listing_support.SACCT,
+)  # fmt: skip
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    options = _options(argv)
+    if "version" in options:
+        print(f"slurm {VERSION}")
+    elif "helpformat" in options:
+        _print_names()
+    elif options.keys() & {"help", "usage"}:
+        print(f"sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; see {page('embedded-slurm.md')}")
+    else:
+        fields = _fields(options, environ)
+        if "units" in options and options["units"][:1].upper() not in UNITS:
+            bad = options["units"][:1]
+            raise Refused(
+                f"error: Invalid unit type '{bad}'. Possible options are '{UNITS}'", "fatal: Invalid unit type"
+            )
+        state = State.open(environ)
+        controller_start.put_in_order(state)
+        # The database knows nothing of other clusters, and says nothing about them.
+        rows = [] if state.settings.other_clusters(options.get("clusters", "all")) else _rows(state, options)
+        if "json" in options:
+            from pocketslurm.listings.sacct_json import print_rows
+
+            print_rows(rows)
+        elif "batch-script" in options:
+            _print_scripts(state, rows)
+        else:
+            _print(rows, fields, options)
+    return 0
+
+
+def _options(argv: list[str]) -> dict[str, str]:
+    try:
+        given, words = OPTIONS.parse(argv)
+    except Usage as error:
+        # It does not say where its options stand.
+        raise Refused(*error.lines) from None
+    options: dict[str, str] = {}
+    for name, value in given:
+        joined = name in {"jobs", "format"} and options.get(name)
+        options[name] = f"{options[name]},{value}" if joined else value or ""
+    if options.get("user") == "" and words:
+        options["user"] = words.pop(0)
+    return options
+
+
+def _print_names() -> None:
+    for first in range(0, len(NAMES), 4):
+        print(" ".join(f"{name:<19}" for name in NAMES[first : first + 4]))
+
+
+def _print_scripts(state: State, rows: Iterable[Row]) -> None:
+    for row in rows:
+        if row.step is None:
+            script, _ = state.script(row.view.job.array_job_id or row.view.job.job_id)
+            print(f"Batch Script for {row.view.label}\n{'-' * 80}\n{script.decode(errors='replace') or 'NONE'}\n")
+
+
+def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[str, int, Field]]:
+    fallback = BRIEF if "brief" in options else LONG if "long" in options else environ.get("SACCT_FORMAT", DEFAULT)
+    found = []
+    # An empty name ends the list: `--format=$(sacct -e | tr -s ' \\n' ,)` has one at its end.
+    for part in takewhile(str.strip, options.get("format", fallback).split(",")):
+        name, percent, width = part.strip().partition("%")
+        if name.upper() == "ALL":
+            found += [(each, field.width, field) for each, field in (_known(name, environ) for name in NAMES)]
+            continue
+        if percent and not re.fullmatch(r"-?[0-9]+", width):
+            raise Refused(f'error: Invalid field width: "{part}"')
+        full, field = _known(name, environ)
+        found.append((full, int(width) if percent else field.width, field))
+    return found
+
+
+def _known(name: str, environ: Mapping[str, str]) -> tuple[str, Field]:
+    found = find_field(name)
+    if found is None and name.lower() in NEWER and not load(environ).strict:
+        return NEWER[name.lower()]
+    if name.lower() in {"allocgres", "reqgres"}:
+        kind = name.lower().removesuffix("gres").title()
+        raise Refused(f"fatal: {kind}GRES has been removed, please use {kind}TRES")
+    if found is None:
+        raise Refused(f'error: Invalid field requested: "{name}"')
+    return found
+
+
+def _print(rows: list[Row], fields: list[tuple[str, int, Field]], options: dict[str, str]) -> None:
+    header = "noheader" not in options
+    unit = options.get("units", "")[:1].upper() or ("M" if "noconvert" in options else "")
+
+    def cells(row: Row) -> Iterator[str]:
+        for name, _, field in fields:
+            yield in_unit(field.value(row), unit) if unit and name in SIZES else field.value(row)
+
+    if options.keys() & {"parsable", "parsable2"}:
+        delimiter = options.get("delimiter", "|")
+        end = delimiter if "parsable2" not in options else ""
+        if header:
+            print(delimiter.join(name for name, _, _ in fields) + end)
+        for row in rows:
+            print(delimiter.join(cells(row)) + end)
+        return
+    if header:
+        print("".join(f"{_cut(name, width)} " for name, width, _ in fields))
+        print("".join(f"{'-' * abs(width)} " for _, width, _ in fields))
+    for row in rows:
+        print("".join(f"{_cut(text, width)} " for text, (_, width, _) in zip(cells(row), fields, strict=True)))
+
+
+def _cut(text: str, width: int) -> str:
+    size = abs(width)
+    if len(text) > size:
+        return text[: size - 1] + "+"
+    return text.ljust(size) if width < 0 else text.rjust(size)
+
+
+def _rows(state: State, options: dict[str, str]) -> list[Row]:
+    moment = now()
+    rows = []
+    for job, steps in _chosen(state, options):
+        view = View(state, job, moment)
+        if not steps:
+            rows.append(Row(view))
+        if "allocations" not in options and job.start_time:
+            listed = state.steps(job.job_id)
+            rows += [Row(view, step) for step in listed if not steps or step.label in steps]
+    return rows
+
+
+def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]:
+    """The jobs, each with the names of the steps that alone were asked for."""
+    if "jobs" in options:
+        try:
+            ids = parse(options["jobs"])
+        except ValueError as error:
+            raise Refused(f"fatal: Bad job/step specified: {error}") from None
+        found = _by_ids(state, ids)
+    else:
+        found = [(job, set[str]()) for job in state.jobs()]
+    found.sort(
+        key=lambda pair: (
+            pair[0].array_job_id or pair[0].job_id,
+            pair[0].array_task_id is None,
+            pair[0].array_task_id or 0,
+        )
+    )
+    passes = Filter(options)
+    return [(job, steps) for job, steps in found if passes(job)]
+
+
+def _by_ids(state: State, ids: list[JobId]) -> list[tuple[Job, set[str]]]:
+    found: dict[tuple[int, int | None], tuple[Job, set[str]]] = {}
+    for each in ids:
+        for job in find(state, each):
+            _, steps = found.setdefault((job.job_id, job.array_task_id), (job, set()))
+            if each.step:
+                steps.add(each.step)
+    return list(found.values())

@@ -1,0 +1,201 @@
+"""The command sbatch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.datetimes import fault
+from hpc_kit.slurm.directives import read_directives
+from hpc_kit.slurm.getopt import SBATCH, Given, Options, Value, check_value
+from hpc_kit.slurm.input_variables import INPUT_VARIABLES
+from hpc_kit.slurm.kinds import slurm_words
+from pocketslurm.commands.sbatch_script import script_of
+from pocketslurm.components import in_force_each, parted
+from pocketslurm.errors import BAD_OPTION, Refused, Usage
+from pocketslurm.exit_status import exit_status
+from pocketslurm.help import usage
+from pocketslurm.option_support import plugin_hint
+from pocketslurm.queue import leniency, nodes, submission
+from pocketslurm.queue.forecast import forecast
+from pocketslurm.queue.job_gpus import INVALID
+from pocketslurm.queue.state import State
+from pocketslurm.settings import VERSION, load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The controller, not sbatch, looks at these; or they are worked out with the size of the job.
+_LATER = frozenset({"array", "dependency", "hostlist"})
+_WAIT_SECONDS = 0.25
+_PACKJOB = 'sbatch: Warning: the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    strict = load(environ).strict
+    parts, words = _parse(argv, strict=strict)
+    given = Options(tuple(each for part in parts for each in part.given))
+    if given.has("version"):
+        print(f"slurm {VERSION}")
+        return 0
+    if given.has("help") or given.has("usage"):
+        print(usage("sbatch"))
+        return 0
+    script, command = script_of(given, words, environ)
+    name = words[0] if words else "stdin"
+    blocks, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
+    components = [
+        submission.Submission(
+            options,
+            name=options.get("job-name") or _name(given, words),
+            command=command,
+            arguments=tuple(words[1:]),
+            script=script,
+            submit_line=" ".join(["sbatch", *argv]),
+        )
+        for options in in_force_each(blocks, variables, parts)
+    ]
+    state = State.open(environ)
+    if "test-only" in components[0].options:
+        return _test_only(state, components, environ)
+    return _submit(state, components, environ)
+
+
+def _submit(state: State, components: list[submission.Submission], environ: Mapping[str, str]) -> int:
+    options = components[0].options
+    quiet = "quiet" in options
+    requests = [submission.prepare(state, what, environ)[1] for what in components]
+    for note in () if quiet else [note for request in requests for note in request.notes]:
+        print(f"sbatch: {note}", file=sys.stderr)
+    job = submission.submit_together(state, components, environ)[0]
+    for request in requests:
+        leniency.remark("sbatch", request, len(nodes.names(state.settings)))
+    if not quiet:
+        print(_answer(job.job_id, options, environ), flush=True)
+    return _wait(state, job.job_id) if "wait" in options else 0
+
+
+def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """The id; whoever names the cluster is told which it was."""
+    cluster = load(environ).cluster if "clusters" in options else ""
+    if "parsable" in options:
+        return f"{job_id};{cluster}" if cluster else str(job_id)
+    return f"Submitted batch job {job_id}" + (f" on cluster {cluster}" if cluster else "")
+
+
+def _parse(argv: list[str], *, strict: bool) -> tuple[list[Options], list[str]]:
+    try:
+        parts, words = parted(argv, "sbatch")
+    except DirectiveError as error:
+        raise _usage_error(error) from None
+    for given in parts:
+        _check(given, strict=strict)
+    return parts, words
+
+
+def _usage_error(error: DirectiveError, script: str = "") -> Refused:
+    """Slurm's own words for it, and its own exit status."""
+    line = (error.found or error.what).splitlines()[-1].removeprefix("sbatch: ")
+    if line.startswith("fatal: "):
+        return Refused(f"fatal: {script}: {line.removeprefix('fatal: ')}")
+    if "Invalid directive" in line:
+        return Refused(line, status=BAD_OPTION)
+    return Usage(f"{line}{plugin_hint(line)}", status=BAD_OPTION)
+
+
+def _check(options: Options, *, strict: bool) -> None:
+    for each in options.given:
+        name = each.option.name
+        if each.option.since and strict:
+            raise Usage(f"unrecognized option '--{name}'", status=BAD_OPTION)
+        if name == "requeue" and each.value is not None and strict:  # newer releases take a value
+            raise Usage("option '--requeue' doesn't allow an argument", status=BAD_OPTION)
+        if each.option.kind in _LATER or (each.option.name == "nodes" and not (each.value or "").strip("0")):
+            continue
+        try:
+            check_value(each.option, each.value)
+        except DirectiveError:
+            raise _bad_value(each) from None
+
+
+def _bad_value(each: Given) -> Refused:
+    value = each.value or ""
+    words = slurm_words(each.option, value)
+    if each.option.kind in {"number", "count"}:
+        return Refused(f"error: {words}")
+    low, dash, high = value.partition("-")
+    if each.option.kind == "nodes" and dash and low.isdigit() and high.isdigit():
+        words = f"Maximum node count {high} is less than minimum node count {low}"
+    if each.option.kind == "gpus":
+        return Refused(INVALID)
+    if each.option.kind == "instant" and value:
+        sys.stderr.write(f"Invalid time specification (pos={fault(value)}): {value}\n")
+    return Refused(f"error: {words}", status=BAD_OPTION)
+
+
+def _directives(script: bytes, name: str, *, strict: bool) -> list[Options]:
+    """The options of each component's block, one where nothing parts them."""
+    try:
+        directives = read_directives(script.decode(errors="surrogateescape"))
+        blocks = [directives.options(component) for component in range(len(directives.components()))]
+    except DirectiveError as error:
+        raise _usage_error(error, name) from None
+    for line in directives.lines:
+        if line.words[:1] == ("packjob",):
+            print(_PACKJOB, file=sys.stderr)
+    for options in blocks:
+        _check(options, strict=strict)
+    return blocks
+
+
+def _variables(environ: Mapping[str, str], *, strict: bool) -> Options:
+    """SBATCH_* as options; one that is only a flag counts whatever its value is."""
+    given = []
+    for variable, name in INPUT_VARIABLES.items():
+        if variable in environ:
+            option = SBATCH[name]
+            given.append(Given(option, None if option.value is Value.NONE else environ[variable], 0))
+    options = Options(tuple(given))
+    _check(options, strict=strict)
+    return options
+
+
+def _name(given: Options, words: list[str]) -> str:
+    if given.has("wrap"):
+        return "wrap"
+    return os.path.basename(words[0]) if words else "sbatch"  # noqa: PTH119
+
+
+def _test_only(state: State, components: list[submission.Submission], environ: Mapping[str, str]) -> int:
+    try:
+        jobs = [submission.prepare(state, what, environ) for what in components]
+        found = [forecast(state, job, request) for job, request in jobs]
+    except Refused as refusal:
+        sys.stderr.write("".join(f"sbatch: {line}\n" for line in refusal.lines))
+        sys.stderr.write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
+        return 1
+    from hpc_kit.slurm.nodelist import fold
+
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(moment for moment, _ in found)))
+    shares = [share for _, shares in found for share in shares]
+    cpus = sum(share.cpus for share in shares)
+    hosts = fold(dict.fromkeys(share.node for share in shares))
+    where = f"nodes {hosts} in partition {jobs[0][0].partition}" if len(jobs) == 1 else hosts
+    with state.transaction():
+        job_id, *_ = [state.next_job_id() for _ in jobs]
+    print(f"sbatch: Job {job_id} to start at {stamp} using {cpus} processors on {where}", file=sys.stderr)
+    return 0
+
+
+def _wait(state: State, job_id: int) -> int:
+    """Until the job, or the whole array, is over: its highest exit code."""
+    while True:
+        jobs = state.jobs("job_id = ?1 OR array_job_id = ?1", (job_id,))
+        if not any(job.active for job in jobs):
+            return max((exit_status(job) for job in jobs), default=1)
+        state.close()
+        time.sleep(_WAIT_SECONDS)

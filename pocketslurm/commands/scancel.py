@@ -1,0 +1,237 @@
+"""The command scancel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import HpcKitError, page
+from hpc_kit.slurm.nodelist import expand
+from hpc_kit.slurm.option_values import SIGNALS
+from pocketslurm import listing_support
+from pocketslurm.errors import Problem
+from pocketslurm.getopt import NONE, REQUIRED, Table
+from pocketslurm.job_states import parse_states
+from pocketslurm.queue import controller_start, job_ids
+from pocketslurm.queue.arrays import split
+from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, write
+from pocketslurm.queue.state import State, now
+from pocketslurm.queue.wakeup import poke
+from pocketslurm.settings import VERSION
+from pocketslurm.users import is_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pocketslurm.queue.records import Job
+
+OPTIONS = Table(
+    ("account", "A", REQUIRED), ("batch", "b", NONE), ("clusters", "M", REQUIRED), ("ctld", "", NONE),
+    ("cron", "c", NONE),
+    ("full", "f", NONE), ("help", "", NONE), ("hurry", "H", NONE), ("interactive", "i", NONE),
+    ("jobname", "n", REQUIRED, "name"),
+    ("me", "", NONE), ("nodelist", "w", REQUIRED), ("partition", "p", REQUIRED), ("qos", "q", REQUIRED),
+    ("quiet", "Q", NONE), ("reservation", "R", REQUIRED), ("sibling", "", REQUIRED), ("signal", "s", REQUIRED),
+    ("state", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED), ("verbose", "v", NONE),
+    ("version", "V", NONE), ("wckey", "", REQUIRED),
+    notes=listing_support.SCANCEL,
+)  # fmt: skip
+
+_FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reservation", "state", "user", "wckey")
+PART_OF_WHOLE = "Operation not permitted on individual component of heterogeneous job"
+_PART_STATUS = 60
+"""What scancel ends with then: the last eight bits of Slurm's number for it."""
+DONE = "Job/step already completing or completed"
+UNKNOWN = "Invalid job id specified"
+
+
+class Target(NamedTuple):
+    """What one id asks to be ended or signalled; `job` None where nobody knows it."""
+
+    name: str
+    job: Job | None
+    step: str | None = None
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    given, words = OPTIONS.parse(argv)
+    options = {name: value or "" for name, value in given}
+    if "version" in options:
+        print(f"slurm {VERSION}")
+        return 0
+    if options.keys() & {"help", "usage"}:
+        print(f"Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\nSee {page('embedded-slurm.md')}")
+        return 0
+    if not words and not options.keys() & {*_FILTERS, "ctld"}:
+        raise Problem("scancel: error: No job identification provided")
+    number = _signal(options)
+    state = State.open(environ)
+    listing_support.check_clusters("scancel", options.get("clusters", "all"), state.settings)
+    # It may be a part of what it ends, and has to tell of it before it goes.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    targets = _targets(state, options, words)
+    problems = [problem for target in targets if (problem := _one(state, target, number, options))]
+    if len(problems) < len(targets):
+        controller_start.ensure(state)
+    # Whoever only wants a job gone does not mind that it is.
+    refused = any(PART_OF_WHOLE in problem for problem in problems)
+    if number is not None or "verbose" in options or refused:
+        sys.stderr.write("".join(problems) if "quiet" not in options else "")
+    return _PART_STATUS if refused else int(bool(problems) and number is not None)
+
+
+def _signal(options: dict[str, str]) -> int | None:
+    """The number of the signal to send; None: the job is to end."""
+    text = options.get("signal", "").upper().removeprefix("SIG")
+    if not text:
+        return None
+    number = int(text) if text.isdigit() else SIGNALS.get(text, 0)
+    if not 1 <= number <= signal.NSIG:
+        raise Problem(f"Unknown job signal: {options['signal']}")
+    plain = not options.keys() & {"batch", "full"}
+    return None if number == signal.SIGKILL and plain else number
+
+
+def _targets(state: State, options: dict[str, str], words: list[str]) -> list[Target]:
+    checks = _filters(options)
+    if not words:
+        jobs = [job for job in state.active_jobs() if not job.completing and all(check(job) for check in checks)]
+        return [Target(job.label, job) for job in _led(jobs)]
+    found = []
+    for word in words:
+        try:
+            wanted = job_ids.parse(word)
+        except ValueError as error:
+            raise Problem(f"scancel: error: Invalid job id {error}") from None
+        for each in wanted:
+            jobs = _led(job_ids.find(state, each))
+            found += [Target(each.text, job, each.step) for job in jobs if all(check(job) for check in checks)]
+            found += [] if jobs else [Target(each.text, None)]
+    return found
+
+
+def _led(jobs: list[Job]) -> list[Job]:
+    """Without the components that end with a leader which is among them."""
+    leaders = {job.job_id for job in jobs}
+    return [job for job in jobs if job.leader == job.job_id or job.leader not in leaders]
+
+
+def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
+    checks: list[Callable[[Job], bool]] = []
+    for option, column in (("account", "account"), ("jobname", "name"), ("partition", "partition"), ("qos", "qos")):
+        if option in options:
+            words = set(options[option].split(","))
+            checks.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
+    user = str(os.getuid()) if "me" in options else options.get("user")
+    if user is not None:
+        if not is_known("uid", user):
+            raise Problem(f"scancel: error: Invalid user name: {user}")
+        checks.append(lambda job: user in {job.user, str(job.uid)})
+    if "state" in options:
+        checks.append(_state_check(options["state"]))
+    if "nodelist" in options:
+        hosts = set(expand(options["nodelist"]))
+        checks.append(lambda job: bool(hosts & set(job.nodes)))
+    if "wckey" in options:
+        checks.append(lambda job: job.options.get("wckey") == options["wckey"])
+    if "reservation" in options:
+        checks.append(lambda _: False)
+    return checks
+
+
+def _state_check(text: str) -> Callable[[Job], bool]:
+    """One state alone: scancel takes no list of them."""
+    try:
+        (state,) = parse_states(text)
+    except ValueError:
+        known = "PENDING, RUNNING, and SUSPENDED"
+        raise Problem(f"Invalid job state specified: {text}\nValid job states are {known}") from None
+    return lambda job: job.shown_state == state
+
+
+def _one(state: State, target: Target, number: int | None, options: dict[str, str]) -> str:
+    """Do it to one job or step; the complaint if it cannot be done."""
+    job = target.job
+    if "verbose" in options:
+        verb = "Signal" if number else "Terminating"
+        sys.stderr.write(f"scancel: {verb} {'step' if target.step else 'job'} {target.name}\n")
+    if "interactive" in options and job and not _confirmed(job):
+        return ""
+    if job is None:
+        return f"scancel: error: Kill job error on job id {target.name}: {UNKNOWN}\n"
+    try:
+        if target.step and target.step != "batch":
+            _step(state, job, target.step, number)
+        elif number is None:
+            cancel(state, job)
+        else:
+            whom = "full" if "full" in options else "batch" if "batch" in options or target.step else "steps"
+            _send(state, job, number, whom)
+    except HpcKitError as error:
+        return f"scancel: error: Kill job error on job id {target.name}: {error.what}\n"
+    return ""
+
+
+def cancel(state: State, job: Job) -> None:
+    """End a job, or those of an array's waiting tasks that are shown as one.
+
+    Of a heterogeneous job the leader ends the whole; another component ends alone, once it has begun.
+
+    Raises:
+        HpcKitError: It is over.
+    """
+    over = {"state": "CANCELLED", "end_time": now(), "killed_by": os.getuid()}
+    with state.transaction():
+        current = state.job(job.job_id)
+        if current is None:
+            raise HpcKitError(UNKNOWN)
+        if current.array_waiting and job.array_task_id is not None:
+            current = split(state, current, job.array_task_id)
+        if not current.active or (current.completing and current.state != "PENDING"):
+            raise HpcKitError(DONE)
+        held = current.state == "RUNNING" or current.completing
+        if current.leader != current.job_id:
+            if not held:
+                raise HpcKitError(PART_OF_WHOLE)
+            state.update_job(current.job_id, completing=True, **over)
+            state.order(current.leader, *write(EndComponent(current.job_id)))
+        else:
+            state.update_whole(current.job_id, completing=held, **over)
+            state.order(current.job_id, *write(Cancel())) if held else None
+    if held:
+        poke(state.directory, current.leader)
+
+
+def _send(state: State, job: Job, number: int, whom: str) -> None:
+    with state.transaction():
+        current = state.job(job.job_id)
+        if current is None or current.state != "RUNNING":
+            raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
+        component = None if current.leader == current.job_id else current.job_id
+        state.order(current.leader, *write(Signal(number, whom, component)))
+    poke(state.directory, current.leader)
+
+
+def _step(state: State, job: Job, name: str, number: int | None) -> None:
+    with state.transaction():
+        # A step of the leader's is that of all components, and one without a part's number that of all its parts.
+        parts = state.whole(job) if job.leader == job.job_id else [job]
+        steps = [step for part in parts for step in state.steps(part.job_id) if name in {step.label, str(step.step_id)}]
+        running = [step for step in steps if step.state == "RUNNING"]
+        if not running:
+            raise HpcKitError(DONE if state.steps(job.job_id) else UNKNOWN)
+        for step in running if number is None else ():
+            state.update_step(step, killed_by=os.getuid())
+        order = "kill" if number is None else f"signal {number}"
+        component = None if job.leader == job.job_id else job.job_id
+        state.order(job.leader, *write(TellStep(name, order, component)))
+    poke(state.directory, job.leader)
+
+
+def _confirmed(job: Job) -> bool:
+    sys.stdout.write(f"Cancel job_id={job.label} name={job.name} partition={job.partition} [y/n]? ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() == "y"

@@ -1,0 +1,224 @@
+"""`scontrol update`: what may be changed of a job or a node that is there."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm import option_values, units
+from hpc_kit.slurm.datetimes import fault, parse_instant
+from hpc_kit.slurm.nodelist import expand
+from pocketslurm.commands.scontrol_change import FINISHED, find, own_record
+from pocketslurm.commands.scontrol_nodes import update_nodes
+from pocketslurm.errors import Problem, Refused
+from pocketslurm.queue import nodes
+from pocketslurm.queue.job_size import decode, encode
+from pocketslurm.queue.submission import niceness
+from pocketslurm.queue.wakeup import poke
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+
+
+def update(state: State, words: list[str]) -> int:
+    """`update NAME=VALUE ...`; the exit status."""
+    typed = _pairs(words)
+    given = {name.lower(): value for name, value in typed.items()}
+    if "jobid" in given or "job" in given:
+        return _update_jobs(state, given.pop("jobid", "") or given.pop("job", ""), given, typed)
+    if len(given) > 1 and "jobname" in given:
+        return _update_jobs(state, f"jobname={given.pop('jobname')}", given, typed)
+    if "nodename" in given:
+        return update_nodes(state, given)
+    sys.stderr.write(
+        "No valid entity in update command\n"
+        'Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"\n'
+    )
+    return 1
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    """Names and values: `TimeLimit=5`, or `TimeLimit 5`."""
+    given: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        given[name] = value if equals else next(rest, "")
+    return given
+
+
+def _update_jobs(state: State, name: str, given: dict[str, str], typed: dict[str, str]) -> int:
+    if not given:
+        raise Problem("No changes specified")
+    unknown = [field for field in typed if field.lower() not in {*CHANGES, "jobid", "job"}]
+    if unknown:
+        text = f"{unknown[0]}={typed[unknown[0]]}"
+        raise Problem(f"Update of this parameter is not supported: {text}\nRequest aborted")
+    jobs = find(state, name)
+    if not any(job.active for job in jobs):
+        raise Problem(f"{FINISHED} for job {name}")
+    for job in jobs:
+        if not job.active:
+            continue
+        with state.transaction():
+            current = own_record(state, job)
+            for field, value in given.items():
+                try:
+                    changes = CHANGES[field](state, current, value)
+                except (HpcKitError, ValueError):
+                    raise Problem(_complaint(field, value)) from None
+                state.update_job(current.job_id, **changes)
+                current = state.job(current.job_id) or current
+        poke(state.directory, current.job_id)
+    return 0
+
+
+def _complaint(field: str, value: str) -> str:
+    """What scontrol says of a value that it cannot read."""
+    if field in {"starttime", "eligibletime", "deadline"}:
+        return f"Invalid time specification (pos={fault(value)}): {value}\nNo changes specified"
+    known = {
+        "timelimit": "scontrol: error: Invalid TimeLimit value",
+        "priority": f"scontrol: error: Invalid Priority value: {value}",
+        "nice": "Invalid nice value, must be between -2147483645 and 2147483645",
+    }
+    return known.get(field) or f"Invalid {field} specification: {value}\nRequest aborted"
+
+
+def _option(name: str) -> Callable[[State, Job, str], dict[str, object]]:
+    def change(_: State, job: Job, value: str) -> dict[str, object]:
+        return {"options": {**job.options, name: value}}
+
+    return change
+
+
+def _waiting(column: str) -> Callable[[State, Job, str], dict[str, object]]:
+    """What may be changed of a job that has not begun."""
+
+    def change(_: State, job: Job, value: str) -> dict[str, object]:
+        _pending(job)
+        return {column: value}
+
+    return change
+
+
+def _size(**fields: Callable[[str], object]) -> Callable[[State, Job, str], dict[str, object]]:
+    """What a waiting job asks for: a field of its request, and how its value is read."""
+
+    def change(_: State, job: Job, value: str) -> dict[str, object]:
+        _pending(job)
+        read = {name: reader(value) for name, reader in fields.items()}
+        return {"request": encode(decode({**job.request, **read}))}
+
+    return change
+
+
+def _nodes(value: str) -> tuple[str, ...]:
+    return tuple(expand(value)) if value else ()
+
+
+def _deadline(_: State, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    return {"deadline": parse_instant(value).timestamp()}
+
+
+def _end(_: State, job: Job, value: str) -> dict[str, object]:
+    """Of a running job: its limit is moved."""
+    seconds = int(parse_instant(value).timestamp() - job.start_time)
+    return {"time_limit": max(60, seconds // 60 * 60)} if job.start_time else {}
+
+
+def _plain(column: str) -> Callable[[State, Job, str], dict[str, object]]:
+    return lambda _state, _job, value: {column: value}
+
+
+def _time_limit(_: State, job: Job, value: str) -> dict[str, object]:
+    sign = value[:1] if value[:1] in {"+", "-"} and value != "-1" else ""
+    seconds = units.parse_time(value.removeprefix(sign))
+    if sign:
+        return {"time_limit": max(60, job.time_limit + (seconds if sign == "+" else -seconds))}
+    return {"time_limit": seconds if seconds < 0 else -(-seconds // 60) * 60}
+
+
+def _pending(job: Job) -> None:
+    if job.state != "PENDING":
+        raise Problem(f"Job is no longer pending execution for job {job.label}")
+
+
+def _node_count(_: State, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    least, _dash, most = value.partition("-")
+    request = decode(job.request)
+    request = request._replace(min_nodes=int(least), max_nodes=int(most or request.max_nodes))
+    if request.max_nodes and request.min_nodes > request.max_nodes:
+        raise ValueError(value)
+    return {"request": encode(request)}
+
+
+def _begin(_: State, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    return {"begin_time": parse_instant(value).timestamp()}
+
+
+def _dependency(_: State, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    if value:
+        option_values.parse_dependency(value)
+    return {"dependency": value}
+
+
+def _partition(state: State, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    try:
+        nodes.partition(state.settings, value)
+    except Refused as refusal:
+        raise Problem(f"{refusal.denied} for job {job.label}") from None
+    return {"partition": value}
+
+
+def _nice(_: State, job: Job, value: str) -> dict[str, object]:
+    before = niceness(job.options)
+    if abs(int(value)) > 2147483645:
+        raise ValueError(value)
+    # A priority of 0 is a hold, which a change of the niceness neither begins nor ends.
+    priority = max(1, job.priority + before - int(value)) if job.priority else 0
+    return {"options": {**job.options, "nice": value}, "priority": priority}
+
+
+CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
+    "account": _waiting("account"),
+    "arraytaskthrottle": lambda _state, _job, value: {"array_at_once": int(value)},
+    "comment": _plain("comment"),
+    "cpuspertask": _size(cpus_per_task=int),
+    "deadline": _deadline,
+    "dependency": _dependency,
+    "eligibletime": _begin,
+    "endtime": _end,
+    "excnodelist": _size(exclude=_nodes),
+    "jobname": _plain("name"),
+    "mailtype": _option("mail-type"),
+    "mailuser": _option("mail-user"),
+    "mincpusnode": _size(min_cpus=int),
+    "minmemorycpu": _size(mem_per_cpu=units.parse_memory, mem_per_node=lambda _: 0),
+    "minmemorynode": _size(mem_per_node=units.parse_memory, mem_per_cpu=lambda _: 0),
+    "name": _plain("name"),
+    "nice": _nice,
+    "numnodes": _node_count,
+    "numtasks": _size(ntasks=int),
+    "partition": _partition,
+    "priority": lambda _state, _job, value: {
+        "priority": int(value),
+        **({"reason": "JobHeldUser"} if value == "0" else {}),
+    },
+    "qos": _plain("qos"),
+    "reqnodelist": _size(nodelist=_nodes),
+    "requeue": lambda _state, _job, value: {"requeue": value not in {"0", "no"}},
+    "starttime": _begin,
+    "timelimit": _time_limit,
+    "wckey": _option("wckey"),
+}
+"""What `scontrol update` may change of a job."""

@@ -1,0 +1,198 @@
+"""The command squeue."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hpc_kit.errors import page
+from pocketslurm import listing_support
+from pocketslurm.errors import Problem
+from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
+from pocketslurm.job_states import STATES, parse_states
+from pocketslurm.listings import columns
+from pocketslurm.listings.squeue_columns import BY_LETTER, BY_NAME, EVERYTHING, SORT_KEYS
+from pocketslurm.listings.views import View
+from pocketslurm.queue import controller_start, nodes
+from pocketslurm.queue.job_ids import select
+from pocketslurm.queue.state import State, now
+from pocketslurm.settings import VERSION
+from pocketslurm.users import is_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.settings import Settings
+
+DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
+_ACTIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING"})
+
+OPTIONS = Table(
+    ("accounts", "A", REQUIRED), ("all", "a", NONE), ("array", "r", NONE), ("array-unique", "", NONE),
+    ("Format", "O", REQUIRED), ("format", "o", REQUIRED), ("federation", "", NONE), ("help", "", NONE),
+    ("hide", "", NONE), ("iterate", "i", REQUIRED), ("jobs", "j", OPTIONAL), ("local", "", NONE), ("long", "l", NONE),
+    ("licenses", "L", REQUIRED), ("clusters", "M", REQUIRED, "cluster"), ("me", "", NONE), ("name", "n", REQUIRED),
+    ("noconvert", "", NONE), ("nodelist", "w", REQUIRED, "node nodes"), ("noheader", "h", NONE),
+    ("partitions", "p", REQUIRED), ("priority", "P", NONE), ("qos", "q", REQUIRED), ("reservation", "R", REQUIRED),
+    ("sibling", "", NONE, "sib"), ("sort", "S", REQUIRED), ("start", "", NONE), ("steps", "s", OPTIONAL),
+    ("states", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED, "users"), ("verbose", "v", NONE),
+    ("version", "V", NONE), ("json", "", NONE),
+    notes=listing_support.SQUEUE,
+)  # fmt: skip
+VARIABLES = {
+    "SQUEUE_ACCOUNT": "accounts", "SQUEUE_FORMAT": "format", "SQUEUE_FORMAT2": "Format", "SQUEUE_NAMES": "name",
+    "SQUEUE_PARTITION": "partitions", "SQUEUE_QOS": "qos", "SQUEUE_SORT": "sort", "SQUEUE_STATES": "states",
+    "SQUEUE_USERS": "user", "SQUEUE_ARRAY": "array",
+}  # fmt: skip
+"""Variables that stand for options where the command line has none."""
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    given, words = OPTIONS.parse(argv)
+    options = {name: value or "" for name, value in given}
+    with_value = {name for name, value in given if value is not None}
+    if "version" in options:
+        print(f"slurm {VERSION}")
+        return 0
+    if "help" in options or "usage" in options:
+        print(f"Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; see {page('embedded-slurm.md')}")
+        return 0
+    for key in ("jobs", "steps"):
+        if key in options and key not in with_value and words:
+            options[key] = words.pop(0)
+            with_value.add(key)
+    if "jobs" in with_value and not options["jobs"]:
+        options["states"] = ""  # an empty list, as of a variable that is not set, is not the whole queue
+    if words:
+        raise Problem(f"squeue: error: Unrecognized option: {words[0]}")
+    if not options.get("iterate", "0").isdecimal():
+        raise Problem(f"squeue: error: --iterate={options['iterate']}\n")
+    _from_environment(options, environ)
+    state = State.open(environ)
+    listing_support.check_clusters("squeue", options.get("clusters", "all"), state.settings)
+    controller_start.put_in_order(state)
+    while True:
+        _show(state, options)
+        if "iterate" not in options:
+            return 0
+        state.close()
+        print(flush=True)
+        time.sleep(max(1, int(options["iterate"])))
+
+
+def _from_environment(options: dict[str, str], environ: Mapping[str, str]) -> None:
+    chosen = {"format", "Format", "long", "start", "steps"} & options.keys()
+    for variable, name in VARIABLES.items():
+        if variable in environ and name not in options and not (chosen and name in {"format", "Format"}):
+            options[name] = environ[variable]
+
+
+def _show(state: State, options: dict[str, str]) -> None:
+    moment = now()
+    jobs = _jobs(state, options, moment)
+    views = [View(state, job, moment) for job in jobs]
+    if "array" in options:
+        views = [View(state, job, moment) for view in views for job in view.tasks_apart()]
+    if "json" in options:
+        from pocketslurm.listings.json_documents import print_jobs
+
+        print_jobs(views)
+    elif "steps" in options:
+        from pocketslurm.listings.squeue_steps import print_steps
+
+        print_steps(views, options)
+    else:
+        _print(views, options)
+
+
+def _print(views: list[View], options: dict[str, str]) -> None:
+    if "Format" in options:
+        layout, fields = columns.parse_long(options["Format"]), BY_NAME
+    else:
+        fallback = LONG if "long" in options else START if "start" in options else DEFAULT
+        layout, fields = columns.parse_percent(options.get("format") or fallback, EVERYTHING), BY_LETTER
+    layout, unknown = layout.known(fields)
+    # The other columns are shown all the same, so that a format of another release's serves.
+    for key in unknown:
+        sys.stderr.write(f"squeue: error: Invalid job format specification: {key}\n")
+    shown = [(column, fields[column.key]) for column in layout.columns]
+    if "noheader" not in options:
+        if "long" in options:
+            print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        print(layout.prefix + "".join(column.fit(field.heading) for column, field in shown))
+    for view in sort(views, options.get("sort") or ("S" if "start" in options else "P,t,-p")):
+        print(layout.prefix + "".join(column.fit(field.value(view), whole=field.whole) for column, field in shown))
+
+
+def sort(views: list[View], keys: str) -> list[View]:
+    """Sort by letters, the first of them the most important: `P,t,-p`, or `Pt-p`."""
+    views = sorted(views, key=SORT_KEYS["i"])
+    for letter, backwards in reversed(columns.parse_sort(keys)):
+        if letter not in BY_LETTER or letter == "s":
+            raise Problem(f"squeue: error: Invalid sort specification: {letter}")
+        views.sort(key=SORT_KEYS.get(letter, BY_LETTER[letter].value), reverse=backwards)
+    return views
+
+
+def _jobs(state: State, options: dict[str, str], moment: float) -> list[Job]:
+    known = "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?"
+    since = (moment - state.settings.min_job_age,)
+    states = _states(options.get("states", "PD" if "start" in options else None))
+    if options.get("jobs"):
+        try:
+            jobs = select(state, options["jobs"], known, since)
+        except ValueError as error:
+            raise Problem(f"squeue: error: Invalid job id: {error}") from None
+        if not jobs and "," not in options["jobs"]:
+            raise Problem("slurm_load_jobs error: Invalid job id specified")
+    elif states <= _ACTIVE:
+        jobs = state.active_jobs()
+    else:
+        jobs = state.jobs(known, since)
+    wanted = _filters(options, state.settings)
+    return [job for job in jobs if job.shown_state in states and all(check(job) for check in wanted)]
+
+
+def _states(text: str | None) -> frozenset[str]:
+    """Those of --states; none where it is empty."""
+    if not text:
+        return _ACTIVE if text is None else frozenset()
+    try:
+        return parse_states(text)
+    except ValueError as error:
+        raise Problem(
+            f"squeue: error: Invalid job state specified: {error}\n"
+            f"squeue: error: Valid job states include: {','.join(STATES)}\n"
+        ) from None
+
+
+def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job], bool]]:
+    """The conditions of the options, one each."""
+    found: list[Callable[[Job], bool]] = []
+    users = set(options["user"].split(",")) if "user" in options else set()
+    for user in users:
+        if not user.isdigit() and not is_known("uid", user):
+            sys.stderr.write(f"squeue: error: Invalid user: {user}\n\n")
+    if "me" in options:
+        users.add(str(os.geteuid()))
+    if users:
+        found.append(lambda job: job.user in users or str(job.uid) in users)
+    columns_of = {"name": "name", "partitions": "partition", "accounts": "account", "qos": "qos"}
+    for option, column in columns_of.items():
+        if option in options:
+            words = set(options[option].split(","))
+            found.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
+    if "nodelist" in options:
+        hosts = set(nodes.expand_names(options["nodelist"]) or [options["nodelist"]])
+        if unknown := sorted(hosts - set(nodes.names(settings))):
+            raise Problem(f"squeue: error: Invalid node name {unknown[0]}")
+        found.append(lambda job: bool(hosts & set(job.nodes)))
+    if options.keys() & {"reservation", "licenses"}:
+        found.append(lambda _: False)
+    return found

@@ -1,0 +1,283 @@
+"""The command srun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from hpc_kit.slurm.units import parse_time
+from pocketslurm import processes
+from pocketslurm.errors import Refused
+from pocketslurm.log_paths import Names
+from pocketslurm.pmi import plugins
+from pocketslurm.queue import leniency
+from pocketslurm.queue.records import Step
+from pocketslurm.queue.state import State, now
+from pocketslurm.queue.submission import working_folder
+from pocketslurm.settings import VERSION, load
+from pocketslurm.steps import allocation, launch, multi_prog, option_parts, step_creation
+from pocketslurm.steps.gpus import check_types
+from pocketslurm.steps.messages import Talk, write
+from pocketslurm.steps.request import part_requests
+from pocketslurm.steps.running_step import Run
+from pocketslurm.steps.step_recorder import Books
+from pocketslurm.steps.task_exits import exit_code
+from pocketslurm.steps.task_files import Plumbing
+from pocketslurm.steps.task_process import start
+from pocketslurm.steps.termination import Manner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pocketslurm.pmi.server import PmiServer
+    from pocketslurm.queue.records import Job
+    from pocketslurm.steps.allocation import Home
+    from pocketslurm.steps.environment import Launch
+    from pocketslurm.steps.option_parts import Component
+    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.pty import Terminal
+    from pocketslurm.steps.request import StepRequest
+
+KILL_WAIT_SECONDS = 3.0
+"""The longest that --kill-on-bad-exit waits between SIGTERM and SIGKILL: a broken step should not keep its nodes."""
+
+
+def main(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    _open_standard_files()
+    try:
+        return _srun(argv, environ)
+    except Refused as refusal:
+        if refusal.status == 1:
+            at_once = isinstance(refusal, allocation.NotNow)
+            refusal.status = _error_status(environ.get("SLURM_EXIT_IMMEDIATE" if at_once else "SLURM_EXIT_ERROR", ""))
+        raise
+    except allocation.Interrupted:
+        return _error_status(environ.get("SLURM_EXIT_ERROR", ""))
+
+
+def _open_standard_files() -> None:
+    """Whoever closed one of them must not find a pipe of ours in its place."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(opened)
+
+
+def _error_status(named: str) -> int:
+    """What a script has asked srun to end with when srun itself is at fault."""
+    return int(named) if named.isdecimal() and int(named) else 1
+
+
+def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
+    settings = load(environ)
+    strict = settings.strict
+    parts = option_parts.read(argv, environ, strict=strict)
+    asked = plugins.with_default(parts[0].asked, settings.mpi_default)
+    if (answer := _answer(asked, strict=strict)) is not None:
+        print(answer)
+        return 0
+    talk = Talk(asked.verbosity)
+    state = State.open(environ)
+    found = option_parts.assign(parts, environ, allocation.size(state, asked), strict=strict)
+    components = [part._replace(asked=plugins.with_default(part.asked, settings.mpi_default)) for part in found]
+    commands = [_commands(part.asked, several=len(components) > 1) for part in components]
+    if asked.has("test-only"):
+        return allocation.test_only(state, components, environ)
+    homes = allocation.find(state, components, environ, talk)
+    try:
+        return _Srun(state, components, homes, environ, talk).run(commands, argv)
+    except BaseException:
+        if homes[0].own:
+            allocation.give_back(state, homes[0].job.leader, 1 << 8)
+        raise
+
+
+def _answer(asked: Asked, *, strict: bool) -> str | None:
+    """What is only to be printed."""
+    if asked.has("version"):
+        return f"slurm {VERSION}"
+    if asked.has("help") or asked.has("usage"):
+        from pocketslurm.srun_help import usage
+
+        return usage()
+    if asked.get("mpi") == "list":
+        return plugins.LISTED
+    plugins.check_mpi(asked.get("mpi"), strict=strict)
+    return None
+
+
+def _commands(asked: Asked, *, several: bool) -> list[tuple[str, ...]]:
+    """The program of every task, or one for all of them."""
+    if asked.has("multi-prog"):
+        if not asked.command:
+            raise Refused("error: configuration file not specified")
+        commands = multi_prog.read(asked.command[0], asked.number("ntasks"))
+        if several:
+            raise Refused("fatal: --multi-prog option not supported with multiple het groups")
+        return commands
+    if not asked.command and not asked.has("test-only"):
+        raise Refused("fatal: No command given to execute.")
+    return [asked.command]
+
+
+class _Srun:
+    """One step of one job, in one component of it or in several; the first part speaks for srun itself."""
+
+    def __init__(
+        self,
+        state: State,
+        parts: Sequence[Component],
+        homes: Sequence[Home],
+        environ: Mapping[str, str],
+        talk: Talk,
+    ) -> None:
+        self.state = state
+        self.parts = [part.asked for part in parts]
+        self.asked = self.parts[0]
+        self.environ = environ
+        self.talk = talk
+        self.homes = homes
+        self.home = homes[0]
+        self.folder = os.path.join(working_folder(), self.asked.get("chdir"))  # noqa: PTH118
+
+    def run(self, commands: Sequence[list[tuple[str, ...]]], argv: Sequence[str]) -> int:
+        """From the request to the exit status."""
+        if self.asked.has("multi-prog") and not self.asked.has("ntasks"):
+            self.parts[0] = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands[0]))})
+        if not self.state.settings.strict:
+            self.parts = [asked._replace(values=leniency.counted(asked.values)) for asked in self.parts]
+        jobs = [home.job for home in self.homes]
+        requests = part_requests(self.parts, self.environ, jobs, self.talk, allocated=self.home.own)
+        processes.adopt_orphans("srun")
+        created = self._create(requests, argv)
+        starts = [
+            launch.Start(asked, home, step, self._launch(asked, request, home), programs)
+            for asked, home, (step, _), request, programs in zip(
+                self.parts, self.homes, created, requests, commands, strict=True
+            )
+        ]
+        try:
+            pmi = plugins.server(self.parts, requests, [step for step, _ in created])
+            return self._run_step(created, starts, pmi)
+        except BaseException:
+            for step, _ in created:
+                self.state.update_step(step, state="FAILED", exit_code=1 << 8, end_time=now())
+            raise
+        finally:
+            for _, inbox in created:
+                inbox.close()
+
+    def _launch(self, asked: Asked, request: StepRequest, home: Home) -> Launch:
+        return launch.step_launch(asked, request, home, self.environ, several=len(self.parts) > 1)
+
+    def _create(self, requests: Sequence[StepRequest], argv: Sequence[str]) -> step_creation.Created:
+        wanted = [
+            step_creation.Wanted(home.job, request, self._draft(number, asked, home.job, request, argv))
+            for number, (asked, home, request) in enumerate(zip(self.parts, self.homes, requests, strict=True))
+        ]
+        # One second, which --immediate means without a value, is none at all to srun.
+        patience = max(0, int(self.asked.get("immediate") or 1) - 1) if self.asked.has("immediate") else None
+        if self.state.settings.strict:
+            for asked, home in zip(self.parts, self.homes, strict=True):
+                check_types(asked, self.state.settings.gpu_type, home.job.job_id)
+        return step_creation.create(self.state, wanted, self.talk, patience=patience)
+
+    def _draft(self, number: int, asked: Asked, job: Job, request: StepRequest, argv: Sequence[str]) -> Step:
+        return Step(
+            job.job_id, 0, job.attempt, launch.step_name(asked), [],
+            srun=processes.identity(os.getpid()), overlap=request.overlap, submit_line=" ".join(["srun", *argv]),
+            component=number if len(self.parts) > 1 and job.het_job_id is None else None,
+        )  # fmt: skip
+
+    def _run_step(self, created: step_creation.Created, starts: Sequence[launch.Start], pmi: PmiServer | None) -> int:
+        terminal = self._terminal()
+        plumbing = self._plumbing(starts)
+        program = starts[0].commands[0]
+        if failed := self._script("prolog", program):
+            return self._abort(created, failed)
+        books = Books(self.state, self.home.job)
+        run = Run(created, self._manner(), self.talk, books.part)
+        self.state.close()
+        environ = {**self.environ, **(terminal.environ if terminal else {})}
+        umask = int(self.environ.get("SLURM_UMASK") or oct(starts[0].launch.umask), 8)
+        launched = True
+        for task in launch.tasks(self.state, starts, environ):
+            part = run.part(task)
+            pipes, place = plumbing[part.index], part.place(task)
+            try:
+                streams = pipes.connect_terminal(place, terminal) if terminal else pipes.connect(place)
+            except OSError as error:
+                write(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
+                run.failed(task)
+                launched = False
+                continue
+            run.started(start(pmi.connect(task) if pmi else task, streams, self.folder, umask), task)
+            pipes.started()
+            if pmi is not None:
+                pmi.started()
+        with terminal.raw() if terminal else contextlib.nullcontext():
+            run.wait(plumbing[0], pmi, launched=launched)
+        books.whole(run.parts)
+        if self.home.own:
+            allocation.give_back(self.state, self.home.job.leader, run.status)
+        if failed := self._script("epilog", program):
+            self.talk.error(f"srun epilog failed status= {failed}.")
+        return exit_code(run.status)
+
+    def _terminal(self) -> Terminal | None:
+        if not self.asked.has("pty"):
+            return None
+        from pocketslurm.steps.pty import open_terminal
+
+        return open_terminal(self.asked, self.talk)
+
+    def _plumbing(self, starts: Sequence[launch.Start]) -> list[Plumbing]:
+        ntasks = sum(len(tasks) for start in starts for tasks in start.step.tasks)
+        found: list[Plumbing] = []
+        for part in starts:
+            job = part.home.job
+            names = Names(
+                job_id=job.job_id,
+                job_name=self.environ.get("SLURM_JOB_NAME", job.name),
+                user=job.user,
+                node=part.step.nodes[0],
+                step_id=part.step.step_id,
+                array_job_id=job.array_job_id,
+                array_task_id=job.array_task_id,
+            )
+            found.append(Plumbing(part.asked, names, ntasks, self.folder, found[-1] if found else None))
+        return found
+
+    def _manner(self) -> Manner:
+        kill_wait = self.state.settings.kill_wait
+        limit = parse_time(self.asked.get("time")) if self.asked.get("time") and not self.home.own else -1
+        return Manner(
+            kill_bad_exit=any(asked.get("kill-on-bad-exit", "0") != "0" for asked in self.parts),
+            kill_wait=min(kill_wait, KILL_WAIT_SECONDS),
+            job_kill_wait=kill_wait,
+            max_wait=self.asked.number("wait") or 0,
+            time_limit=limit / 60 * self.state.settings.minute if limit > 0 else None,
+            pass_interrupt=self.asked.has("disable-status"),
+            quit_on_interrupt=self.asked.has("quit-on-interrupt"),
+            reduce=self.environ.get("SLURM_SRUN_REDUCE_TASK_EXIT_MSG", "0") not in {"", "0"},
+        )
+
+    def _script(self, name: str, command: Sequence[str]) -> int:
+        """--prolog and --epilog run here, beside srun; the exit code."""
+        path = self.asked.get(name)
+        if not path or path.lower() == "none":
+            return 0
+        return os.waitstatus_to_exitcode(os.waitpid(os.spawnv(os.P_NOWAIT, path, [path, *command]), 0)[1])  # noqa: S606
+
+    def _abort(self, created: step_creation.Created, code: int) -> int:
+        """Without its prolog a step is not begun; it is booked as killed."""
+        self.talk.error(f"srun prolog failed rc = {code}. Aborting step.")
+        for step, _ in created:
+            name = f"StepId={step.job_id}.{step.label}"
+            self.talk.info(f"launch/slurm: launch_p_step_launch: {name} aborted before step completely launched.")
+            self.state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
+        if self.home.own:
+            allocation.give_back(self.state, self.home.job.leader, signal.SIGKILL)
+        return 128 + signal.SIGKILL

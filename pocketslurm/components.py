@@ -1,0 +1,80 @@
+"""The components of a heterogeneous job on a command line: `a : b`, and what of one goes on to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.slurm.getopt import Options, parse_options
+from pocketslurm.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BETWEEN = ":"
+
+CARRIED = frozenset(
+    {
+        "account", "acctg-freq", "begin", "chdir", "cluster-constraint", "clusters", "comment", "deadline",
+        "delay-boot", "dependency", "distribution", "epilog", "error", "exclude", "export", "export-file",
+        "get-user-env", "gid", "hold", "ignore-pbs", "immediate", "input", "job-name", "jobid", "kill-on-bad-exit",
+        "label", "mcs-label", "mem", "msg-timeout", "nice", "no-allocate", "no-kill", "no-requeue", "open-mode",
+        "output", "parsable", "priority", "profile", "prolog", "propagate", "pty", "qos", "quiet",
+        "quit-on-interrupt", "reboot", "requeue", "reservation", "signal", "slurmd-debug", "task-epilog",
+        "task-prolog", "test-only", "time", "time-min", "uid", "unbuffered", "verbose", "wait", "wait-all-nodes",
+        "wckey",
+    }
+)  # fmt: skip
+"""Options that a component has from the one before it where it says nothing itself.
+
+Source: "heterogeneous_jobs" of Slurm 22.05.
+"""
+
+
+_OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
+
+
+def in_force(*groups: Options) -> dict[str, str]:
+    """The options by long name, of several given the later; a flag's value is empty."""
+    found: dict[str, str] = {}
+    for options in groups:
+        for each in options.given:
+            found[each.option.name] = each.value or ""
+            found.pop(_OPPOSITES.get(each.option.name, ""), None)
+    return found
+
+
+def parted(argv: Sequence[str], command: str) -> tuple[list[Options], list[str]]:
+    """The options of each component of sbatch's or salloc's command line, and the words behind the last.
+
+    Raises:
+        DirectiveError: An option that the command does not take.
+    """
+    given, words = parse_options(argv, command)
+    found = [given]
+    while words[:1] == [BETWEEN]:
+        given, words = parse_options(words[1:], command)
+        found.append(given)
+    return found, words
+
+
+def in_force_each(blocks: Sequence[Options], variables: Options, given: Sequence[Options]) -> list[dict[str, str]]:
+    """The options of each component: of its block of the script, of variables, of its part of the command line.
+
+    The last part of the command line counts for the blocks behind it as well.
+
+    Raises:
+        Refused: An array is to have components.
+    """
+    found: list[dict[str, str]] = []
+    for number in range(max(len(blocks), len(given))):
+        block = blocks[number] if number < len(blocks) else Options(())
+        own = in_force(block, variables, given[min(number, len(given) - 1)])
+        found.append(carried(found[-1]) | own if found else own)
+    if len(found) > 1 and any("array" in options for options in found):
+        raise Refused(denied="Invalid job array specification")
+    return found
+
+
+def carried(options: Mapping[str, str]) -> dict[str, str]:
+    """What of a component's options the next one has, too."""
+    return {name: value for name, value in options.items() if name in CARRIED}

@@ -1,0 +1,132 @@
+"""Which task of a step runs on which node: block, cyclic, plane and arbitrary, as Slurm lays them out.
+
+Everything here is arithmetic. A *slot* is room for one task; a node with 8 CPUs and 2 CPUs a task has 4. More tasks
+than slots are allowed, every node then takes its share of the excess.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, count, pairwise
+from typing import TYPE_CHECKING
+
+from hpc_kit.slurm.option_values import Distribution, parse_distribution
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FLAGS = {True: "pack", False: "nopack"}
+
+
+def parse(value: str, plane_size: str | None = None) -> Distribution:
+    """Read the argument of srun's --distribution; `plane_size` is SLURM_DIST_PLANESIZE.
+
+    Raises:
+        DirectiveError: srun would refuse it too.
+    """
+    word = value.lower()
+    if word in _FLAGS.values():
+        return Distribution(None, pack=word == "pack")
+    if word == "plane" and plane_size:
+        return parse_distribution(f"plane={plane_size}")
+    if word == "hostfile":
+        return parse_distribution("arbitrary")
+    return parse_distribution(value)
+
+
+def spelling(distribution: Distribution) -> str:
+    """The distribution as SLURM_DISTRIBUTION shows it.
+
+    >>> spelling(parse("*:cyclic")), spelling(parse("plane=4")), spelling(parse("cyclic,NoPack"))
+    ('block:cyclic', 'plane', 'cyclic,nopack')
+    """
+    levels = [distribution.nodes or "block", distribution.sockets, distribution.cores]
+    flag = "" if distribution.pack is None else "," + _FLAGS[distribution.pack]
+    return ":".join(level for level in levels if level) + flag
+
+
+def layout(ntasks: int, slots: Sequence[int], distribution: Distribution) -> list[list[int]]:
+    """The task numbers of each node, for every distribution but "arbitrary".
+
+    >>> layout(5, [2, 2, 2], parse("block")), layout(5, [2, 2, 2], parse("cyclic"))
+    ([[0, 1], [2, 3], [4]], [[0, 3], [1, 4], [2]])
+    """
+    slots = [max(1, room) for room in slots]
+    if distribution.nodes == "cyclic":
+        return _cyclic(ntasks, slots)
+    if distribution.nodes == "plane":
+        return _plane(ntasks, slots, distribution.plane_size or 1)
+    counts = _packed(ntasks, slots) if distribution.pack else _even(ntasks, slots)
+    return [list(range(first, last)) for first, last in pairwise(accumulate(counts, initial=0))]
+
+
+def layout_arbitrary(hosts: Sequence[str], nodes: Sequence[str]) -> list[list[int]]:
+    """The task numbers of each node where task i runs on `hosts[i]`."""
+    return [[task for task, host in enumerate(hosts) if host == node] for node in nodes]
+
+
+def _even(ntasks: int, slots: Sequence[int]) -> list[int]:
+    """Tasks a node, dealt out in turn while a node has room, and in turn again once none has."""
+    counts = [0] * len(slots)
+    left = ntasks
+    for turn in count():
+        for node, room in enumerate(slots):
+            if left and (turn < room or turn >= max(slots)):
+                counts[node] += 1
+                left -= 1
+        if not left:
+            break
+    return counts
+
+
+def _packed(ntasks: int, slots: Sequence[int]) -> list[int]:
+    """One task a node, then node after node filled, then the excess in turn."""
+    counts = [0] * len(slots)
+    left = ntasks
+    for most in ([1] * len(slots), slots):
+        for node, limit in enumerate(most):
+            more = min(limit - counts[node], left)
+            counts[node] += more
+            left -= more
+    for node in range(left):
+        counts[node % len(slots)] += 1
+    return counts
+
+
+def _cyclic(ntasks: int, slots: Sequence[int]) -> list[list[int]]:
+    excess = -(-max(0, ntasks - sum(slots)) // len(slots))
+    nodes: list[list[int]] = [[] for _ in slots]
+    task = 0
+    for turn in range(max(slots) + excess):
+        for node, room in enumerate(slots):
+            if task < ntasks and turn < room + excess:
+                nodes[node].append(task)
+                task += 1
+    return nodes
+
+
+def _plane(ntasks: int, slots: Sequence[int], size: int) -> list[list[int]]:
+    counts = _plane_counts(ntasks, slots, size)
+    nodes: list[list[int]] = [[] for _ in slots]
+    task = 0
+    while task < ntasks:
+        for node, most in zip(nodes, counts, strict=True):
+            block = min(size, most - len(node))
+            node.extend(range(task, task + block))
+            task += block
+    return nodes
+
+
+def _plane_counts(ntasks: int, slots: Sequence[int], size: int) -> list[int]:
+    """Tasks a node: one each, then blocks of `size` in turn while a node has room, then without regard to it."""
+    counts = [int(node < ntasks) for node in range(len(slots))]
+    left = ntasks - sum(counts)
+    taken, full = 1, False
+    while left:
+        for node, room in enumerate(slots):
+            block = min(size - taken, left)
+            block = block if full else max(0, min(block, room - counts[node]))
+            counts[node] += block
+            left -= block
+        full = all(tasks >= room for tasks, room in zip(counts, slots, strict=True))
+        taken = 0
+    return counts

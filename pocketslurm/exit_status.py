@@ -1,0 +1,29 @@
+"""Wait statuses as Slurm prints them: `3:0` for an exit code, `0:15` for a signal."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pocketslurm.queue.records import Job
+
+_SHELL_SIGNAL = 128
+
+
+def shown(status: int) -> str:
+    """As scontrol prints it."""
+    signal = status & 0x7F
+    return f"{0 if signal else status >> 8}:{signal}"
+
+
+def accounted(status: int) -> str:
+    """As sacct prints it: a shell's 137 is told as 9."""
+    code = status >> 8 & 0xFF
+    signal = status & 0x7F
+    return f"{code - _SHELL_SIGNAL if code > _SHELL_SIGNAL else 0 if signal else code}:{signal}"
+
+
+def exit_status(job: Job) -> int:
+    """What `sbatch --wait` ends with."""
+    return os.waitstatus_to_exitcode(job.exit_code) if os.WIFEXITED(job.exit_code) else 1

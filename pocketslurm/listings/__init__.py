@@ -1,0 +1,1 @@
+"""Columns and texts of squeue, sacct, sinfo and scontrol."""

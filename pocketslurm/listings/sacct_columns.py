@@ -1,0 +1,242 @@
+"""The columns of sacct, for jobs and for their steps."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.units import UNLIMITED, format_time
+from pocketslurm import exit_status, resources
+from pocketslurm.listings import tres_view
+from pocketslurm.listings.views import View, megabytes, moment
+from pocketslurm.queue.records import BATCH_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pocketslurm.queue.records import Step
+
+# Slurm books these the moment that it decides on them, before the script's own status is known.
+_NO_STATUS = frozenset({"CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL"})
+
+
+UNITS = "KMGTP"
+SIZES = ("ReqMem", "AllocTRES", "ReqTRES", "MaxRSS")
+"""The columns that hold sizes of memory."""
+
+
+def in_unit(text: str, unit: str) -> str:
+    """A column's sizes in one of `UNITS`: what two decimals do not hold is rounded, as Slurm does."""
+
+    def converted(found: re.Match[str]) -> str:
+        number = float(found[1]) * 1024.0 ** (UNITS.index(found[2]) - UNITS.index(unit))
+        return f"{int(number)}{unit}" if number.is_integer() else f"{number:.2f}{unit}"
+
+    return re.sub(rf"(?:^|(?<=mem=))([0-9.]+)([{UNITS}])", converted, text)
+
+
+class Row(NamedTuple):
+    """A line of sacct: a job, or one of its steps."""
+
+    view: View
+    step: Step | None = None
+
+
+class Field(NamedTuple):
+    """A column: its width (below 0: left), its value for a job and, if it has one, for a step."""
+
+    width: int
+    job: Callable[[View], str]
+    step: Callable[[View, Step], str] = lambda _view, _step: ""
+
+    def value(self, row: Row) -> str:
+        """Its text in one line."""
+        return self.step(row.view, row.step) if row.step else self.job(row.view)
+
+
+def _elapsed(seconds: float) -> str:
+    return format_time(max(0, int(seconds)))
+
+
+def _suspended(view: View) -> float:
+    return view.job.suspended_for(view.now)
+
+
+def _step_elapsed(view: View, step: Step) -> float:
+    return (step.end_time or view.now) - step.start_time
+
+
+def _state(view: View) -> str:
+    return _by(_standing(view, view.job.state), view.job.killed_by)
+
+
+def _standing(view: View, state: str) -> str:
+    return "SUSPENDED" if state == "RUNNING" and view.job.suspended_at else state
+
+
+def _by(state: str, user: int | None) -> str:
+    return f"CANCELLED by {user}" if state == "CANCELLED" and user is not None else state
+
+
+def _exit_code(view: View) -> str:
+    job = view.job
+    return "0:0" if job.state in _NO_STATUS or job.active else exit_status.accounted(job.exit_code)
+
+
+def _derived_exit_code(view: View) -> str:
+    return "0:0" if view.job.state in _NO_STATUS else exit_status.accounted(view.job.derived_exit_code)
+
+
+def _start(view: View) -> str:
+    return moment(view.job.start_time or view.job.end_time, "Unknown")
+
+
+def _step_cpus(step: Step) -> int:
+    return sum(step.cpus) or 1
+
+
+def _limit(view: View) -> str:
+    return "UNLIMITED" if view.job.time_limit == UNLIMITED else format_time(view.job.time_limit)
+
+
+def _limit_minutes(view: View) -> str:
+    return "UNLIMITED" if view.job.time_limit == UNLIMITED else str(view.job.time_limit // 60)
+
+
+def _memory(view: View) -> str:
+    return megabytes(sum(share.mem for share in view.shares))
+
+
+def _sorted(tres: str) -> str:
+    return ",".join(sorted(tres.split(",")))
+
+
+def _step_id(view: View, step: Step) -> str:
+    return f"{view.job.label}.{step.label}"
+
+
+def _reserved(view: View) -> float:
+    job = view.job
+    return max(0.0, (job.start_time or job.end_time or view.now) - (job.eligible_time or job.submit_time))
+
+
+def _reserved_cpu(view: View) -> float:
+    return _reserved(view) * view.request.tasks * view.request.cpus_per_task
+
+
+def _cpu(seconds: Callable[[Step], float]) -> Field:
+    """CPU seconds of a step, or of all of a job's."""
+    return Field(
+        10,
+        lambda v: resources.shown(sum(map(seconds, v.state.steps(v.job.job_id)))),
+        lambda _, s: resources.shown(seconds(s)),
+    )
+
+
+FIELDS: dict[str, Field] = {
+    "Account": Field(10, lambda v: v.job.account, lambda v, _: v.job.account),
+    "AllocCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
+    "AllocNodes": Field(10, lambda v: str(len(v.job.nodes)), lambda _, s: str(len(s.nodes))),
+    "AllocTRES": Field(10, lambda v: _sorted(v.tres) if v.job.nodes else "", lambda _, s: tres_view.of_step(s)),
+    "Cluster": Field(10, lambda v: v.job.cluster, lambda v, _: v.job.cluster),
+    "Comment": Field(14, lambda v: v.job.comment),
+    "Constraints": Field(19, lambda v: v.job.options.get("constraint", "")),
+    "CPUTime": Field(
+        10, lambda v: _elapsed(v.elapsed * v.cpu_count), lambda v, s: _elapsed(_step_elapsed(v, s) * _step_cpus(s))
+    ),
+    "CPUTimeRAW": Field(
+        10,
+        lambda v: str(int(v.elapsed) * v.cpu_count),
+        lambda v, s: str(int(_step_elapsed(v, s)) * _step_cpus(s)),
+    ),
+    "DerivedExitCode": Field(15, _derived_exit_code),
+    "Elapsed": Field(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
+    "ElapsedRaw": Field(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
+    "Eligible": Field(19, lambda v: moment(v.job.eligible_time, "Unknown"), lambda _, s: moment(s.start_time)),
+    "End": Field(19, lambda v: moment(v.job.end_time, "Unknown"), lambda _, s: moment(s.end_time, "Unknown")),
+    "ExitCode": Field(8, _exit_code, lambda _, s: exit_status.accounted(s.exit_code)),
+    "GID": Field(6, lambda v: str(v.job.gid)),
+    "Group": Field(9, lambda v: v.job.group),
+    "JobID": Field(-12, lambda v: v.label, _step_id),
+    "JobIDRaw": Field(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{s.label}"),
+    "JobName": Field(10, lambda v: v.job.name, lambda _, s: s.name),
+    "Layout": Field(9, lambda _: "", lambda _, s: "Unknown" if s.step_id == BATCH_STEP else "Block"),
+    "MaxRSS": Field(10, lambda _: "", lambda _, s: f"{s.peak_memory}K" if s.peak_memory else ""),
+    "NCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
+    "NNodes": Field(8, lambda v: str(v.node_count), lambda _, s: str(len(s.nodes))),
+    "NodeList": Field(15, lambda v: v.nodelist or "None assigned", lambda _, s: fold(s.nodes)),
+    "NTasks": Field(8, lambda _: "", lambda _, s: str(sum(map(len, s.tasks)) or 1)),
+    "Partition": Field(10, lambda v: v.job.partition),
+    "Priority": Field(10, lambda v: str(v.job.priority)),
+    "QOS": Field(10, lambda v: v.job.qos),
+    "Reason": Field(22, lambda v: "None" if v.job.start_time else v.job.reason),  # what it waited for
+    "ReqCPUS": Field(8, lambda v: str(v.request.tasks * v.request.cpus_per_task), lambda _, s: str(_step_cpus(s))),
+    "ReqMem": Field(10, _memory),
+    "ReqNodes": Field(8, lambda v: str(v.request.min_nodes), lambda _, s: str(len(s.nodes))),
+    "ReqTRES": Field(10, lambda v: _sorted(v.tres)),
+    "Reserved": Field(10, lambda v: _elapsed(_reserved(v))),
+    "ResvCPU": Field(10, lambda v: _elapsed(_reserved_cpu(v))),
+    "ResvCPURAW": Field(10, lambda v: str(int(_reserved_cpu(v)))),
+    "Start": Field(19, _start, lambda _, s: moment(s.start_time)),
+    "State": Field(10, _state, lambda v, s: _by(_standing(v, s.state), s.killed_by)),
+    "Submit": Field(19, lambda v: moment(v.job.submit_time), lambda _, s: moment(s.start_time)),
+    "SubmitLine": Field(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
+    "Suspended": Field(10, lambda v: _elapsed(_suspended(v)), lambda v, _: _elapsed(_suspended(v))),
+    "SystemCPU": _cpu(lambda step: step.system_cpu),
+    "Timelimit": Field(10, _limit),
+    "TimelimitRaw": Field(10, _limit_minutes),
+    "TotalCPU": _cpu(lambda step: step.user_cpu + step.system_cpu),
+    "UID": Field(6, lambda v: str(v.job.uid)),
+    "User": Field(9, lambda v: v.job.user),
+    "UserCPU": _cpu(lambda step: step.user_cpu),
+    "WCKey": Field(10, lambda v: v.job.options.get("wckey", "")),
+    "WorkDir": Field(20, lambda v: v.job.work_dir),
+}
+"""Columns that have something to show."""
+
+EMPTY = (
+    "AdminComment", "AssocID", "AveCPU", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "AveRSS",
+    "AveVMSize", "BlockID", "ConsumedEnergy", "ConsumedEnergyRaw", "Container", "DBIndex", "Flags", "MaxDiskRead",
+    "MaxDiskReadNode", "MaxDiskReadTask", "MaxDiskWrite", "MaxDiskWriteNode", "MaxDiskWriteTask", "MaxPages",
+    "MaxPagesNode", "MaxPagesTask", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode", "MaxVMSizeTask",
+    "McsLabel", "MinCPU", "MinCPUNode", "MinCPUTask", "QOSRAW", "ReqCPUFreq", "ReqCPUFreqGov", "ReqCPUFreqMax",
+    "ReqCPUFreqMin", "Reservation", "ReservationId", "SystemComment", "TRESUsageInAve", "TRESUsageInMax",
+    "TRESUsageInMaxNode", "TRESUsageInMaxTask", "TRESUsageInMin", "TRESUsageInMinNode", "TRESUsageInMinTask",
+    "TRESUsageInTot", "TRESUsageOutAve", "TRESUsageOutMax", "TRESUsageOutMaxNode", "TRESUsageOutMaxTask",
+    "TRESUsageOutMin", "TRESUsageOutMinNode", "TRESUsageOutMinTask", "TRESUsageOutTot", "WCKeyID"
+)  # fmt: skip
+"""Columns of Slurm's that stay empty here: nobody measures them."""
+
+_WIDTHS = {
+    "AdminComment": 15, "AssocID": 7, "AveDiskRead": 14, "AveDiskWrite": 14, "BlockID": 16, "Container": 19,
+    "Flags": 19, "MaxDiskRead": 12, "MaxPages": 8, "MaxPagesTask": 14, "MaxVMSizeNode": 14, "MaxVMSizeTask": 14,
+    "McsLabel": 12, "QOSRAW": 6, "Reservation": 20, "ReservationId": 8, "SystemComment": 15,
+}  # fmt: skip
+"""Of these, where it is neither 10 nor the name's."""
+
+NEWER = {
+    "planned": ("Planned", FIELDS["Reserved"]),
+    "restarts": ("Restarts", Field(8, lambda v: str(v.job.restart_count))),
+    "stderr": ("StdErr", Field(20, lambda v: v.logs.stderr if v.job.batch else "")),
+    "stdin": ("StdIn", Field(20, lambda v: v.logs.stdin if v.job.batch else "")),
+    "stdout": ("StdOut", Field(20, lambda v: v.logs.stdout if v.job.batch else "")),
+}
+"""Columns of newer releases, in small letters: not among all columns, and shown where they are asked for.
+
+Source: sacct(1) of Slurm 25.05.
+"""
+
+NAMES = sorted([*FIELDS, *EMPTY], key=str.lower)
+_BY_LOWER_NAME = {name.lower(): name for name in NAMES}
+
+
+def find(name: str) -> tuple[str, Field] | None:
+    """A column by its name, or an unambiguous beginning of it, in any case."""
+    low = name.lower()
+    found = _BY_LOWER_NAME.get(low) or next(
+        (full for each, full in _BY_LOWER_NAME.items() if each.startswith(low)), None
+    )
+    if not low or found is None:
+        return None
+    return found, FIELDS.get(found) or Field(_WIDTHS.get(found) or max(10, len(found)), lambda _: "")

@@ -1,0 +1,142 @@
+"""The columns of sinfo: those of -o by letter, those of -O by name."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.units import UNLIMITED
+from pocketslurm.listings.columns import in_order
+from pocketslurm.listings.node_view import SHORT, NodeView
+from pocketslurm.listings.views import clock, moment
+from pocketslurm.settings import VERSION, Partition, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Row(NamedTuple):
+    """A line: nodes of a partition that are in the same state."""
+
+    settings: Settings
+    partition: Partition
+    views: list[NodeView]
+
+    @property
+    def first(self) -> NodeView:
+        """One of them, for what they share; of a partition without any, one that is none."""
+        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, completing=False, out=None, missing=True)
+
+    def count(self, *states: str) -> int:
+        """How many are in one of these states."""
+        return sum(view.state in states for view in self.views)
+
+
+class Field(NamedTuple):
+    """A column; `splits`: nodes that differ in it stand on lines of their own."""
+
+    heading: str
+    letter: str
+    names: str
+    value: Callable[[Row], str]
+    splits: bool = False
+
+
+def _default_mark(row: Row) -> str:
+    return f"{row.partition.name}{'*' if row.partition == row.settings.partitions[0] else ''}"
+
+
+def _counts(row: Row) -> str:
+    busy = row.count("allocated", "mixed", "completing")
+    other = row.count("drained", "draining", "down")
+    return f"{busy}/{row.count('idle')}/{other}/{len(row.views)}"
+
+
+def _cpus(row: Row) -> str:
+    used, total = sum(view.cpus_used for view in row.views), sum(view.cpus for view in row.views)
+    out = sum(view.cpus - view.cpus_used for view in row.views if view.out)
+    return f"{used}/{total - used - out}/{out}/{total}"
+
+
+def _limit(seconds: int | None) -> str:
+    return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else clock(seconds)
+
+
+def _gres(row: Row) -> str:
+    kind = f":{row.settings.gpu_type}" if row.settings.gpu_type else ""
+    return f"gpu{kind}:{row.settings.gpus}" if row.settings.gpus else "(null)"
+
+
+def _long_user(name: str) -> str:
+    try:
+        return f"{name}({pwd.getpwnam(name).pw_uid})"
+    except KeyError:
+        return name
+
+
+FIELDS = (
+    Field("PARTITION", "P", "partition", _default_mark, splits=True),
+    Field("PARTITION", "R", "partitionname", lambda row: row.partition.name, splits=True),
+    Field("AVAIL", "a", "available", lambda _: "up"),
+    Field("TIMELIMIT", "l", "time", lambda row: _limit(row.partition.max_time), splits=True),
+    Field("DEFAULTTIME", "L", "defaulttime", lambda row: _limit(row.partition.default_time), splits=True),
+    Field("NODES", "D", "nodes", lambda row: str(len(row.views))),
+    Field("STATE", "t", "statecompact", lambda row: SHORT[row.first.state], splits=True),
+    Field("STATE", "T", "statelong", lambda row: row.first.state, splits=True),
+    Field("NODELIST", "N", "nodelist", lambda row: fold(view.name for view in row.views)),
+    Field("HOSTNAMES", "n", "nodehost", lambda row: row.first.name, splits=True),
+    Field("NODE_ADDR", "o", "nodeaddr", lambda row: row.first.name, splits=True),
+    Field("NODES(A/I)", "A", "nodeai", lambda row: "/".join(_counts(row).split("/")[:2])),
+    Field("NODES(A/I/O/T)", "F", "nodeaiot", _counts),
+    Field("CPUS(A/I/O/T)", "C", "cpusstate", _cpus),
+    Field("CPUS", "c", "cpus", lambda row: str(row.settings.cpus if row.views else 0)),
+    Field("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node if row.views else 0)),
+    Field("ALLOCMEM", "", "allocmem", lambda row: str(row.first.mem_used), splits=True),
+    Field("GRES", "G", "gres", _gres),
+    Field("GRES_USED", "", "gresused", lambda row: f"gpu:{row.first.gpus_used}", splits=True),
+    Field("TMP_DISK", "d", "disk", lambda _: "0"),
+    Field("WEIGHT", "w", "weight", lambda _: "1"),
+    Field("S:C:T", "z", "socketcorethread", lambda row: f"{row.settings.cpus}:1:1"),
+    Field("SOCKETS", "X", "sockets", lambda row: str(row.settings.cpus)),
+    Field("CORES", "Y", "cores", lambda _: "1"),
+    Field("THREADS", "Z", "threads", lambda _: "1"),
+    Field("AVAIL_FEATURES", "f", "features", lambda _: "(null)"),
+    Field("ACTIVE_FEATURES", "b", "features_act", lambda _: "(null)"),
+    Field("JOB_SIZE", "s", "size", lambda _: "1-infinite"),
+    Field("ROOT", "r", "root", lambda _: "no"),
+    Field("OVERSUBSCRIBE", "h", "oversubscribe", lambda _: "NO"),
+    Field("GROUPS", "g", "groups", lambda _: "all"),
+    Field("PREEMPT_MODE", "M", "preemptmode", lambda _: "OFF"),
+    Field("PRIO_TIER", "p", "prioritytier", lambda _: "1"),
+    Field("MAX_CPUS_PER_NODE", "B", "maxcpuspernode", lambda _: "UNLIMITED"),
+    Field("REASON", "E", "reason", lambda row: row.first.out.reason if row.first.out else "none", splits=True),
+    Field("USER", "u", "user", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
+    Field(
+        "USER", "U", "userlong", lambda row: _long_user(row.first.out.user) if row.first.out else "Unknown", splits=True
+    ),
+    Field(
+        "TIMESTAMP",
+        "H",
+        "timestamp",
+        lambda row: moment(row.first.out.since if row.first.out else 0, "Unknown"),
+        splits=True,
+    ),
+    Field("VERSION", "v", "version", lambda _: VERSION),
+    Field("CLUSTER", "V", "cluster", lambda _: "N/A"),
+    Field("CPU_LOAD", "O", "cpusload", lambda _: f"{os.getloadavg()[0]:.2f}"),
+    Field(
+        "FREE_MEM", "e", "freemem", lambda _: str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20)
+    ),
+    Field("PRIO_JOB_FACTOR", "I", "priorityjobfactor", lambda _: "1"),
+    Field("ALLOCNODES", "S", "allocnodes", lambda _: "all"),
+    Field("STATECOMPLETE", "", "statecomplete", lambda row: row.first.state, splits=True),
+    Field("COMMENT", "", "comment", lambda _: "(null)"),
+    Field("EXTRA", "", "extra", lambda _: "(null)"),
+    Field("PORT", "", "port", lambda _: "6818"),
+)
+
+BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
+EVERYTHING = "|".join(f"%{letter}{' ' if letter.isupper() else ''}" for letter in in_order(BY_LETTER))
+BY_NAME = {name: field for field in FIELDS for name in field.names.split()}

@@ -1,0 +1,239 @@
+"""A job as squeue, sacct and scontrol show it: every value as text, computed when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.units import UNLIMITED, format_time
+from pocketslurm import exit_status
+from pocketslurm.errors import Refused
+from pocketslurm.job_states import STATES
+from pocketslurm.queue import batch_step, node_selection, nodes
+from pocketslurm.queue.arrays import indices_of
+from pocketslurm.queue.dependencies import outlook
+from pocketslurm.queue.forecast import expected_end
+from pocketslurm.queue.job_size import WHOLE_NODE, decode
+from pocketslurm.steps.task_exits import ranges
+
+if TYPE_CHECKING:
+    from pocketslurm.queue.job_size import Request
+    from pocketslurm.queue.node_selection import Share
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+
+_WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FAILED"})
+
+
+def clock(seconds: float) -> str:
+    """Time used, as squeue prints it: `0:02`, `1:00:00`, `1-00:00:00`."""
+    text = format_time(max(0, int(seconds)))
+    if "-" in text:
+        return text
+    hours, minutes, rest = text.split(":")
+    return f"{int(hours)}:{minutes}:{rest}" if int(hours) else f"{int(minutes)}:{rest}"
+
+
+def moment(when: float, never: str = "N/A") -> str:
+    """A point in time, as Slurm prints it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(when)) if when else never
+
+
+_LONG_LIST = 61
+
+
+class View:
+    """One job, seen at one moment."""
+
+    def __init__(self, state: State, job: Job, now: float) -> None:
+        self.state = state
+        self.job = job
+        self.now = now
+
+    @cached_property
+    def request(self) -> Request:
+        """What it asked for."""
+        return decode(self.job.request)
+
+    @cached_property
+    def shares(self) -> list[Share]:
+        """What it has of its nodes; while it waits, what it would have of empty ones."""
+        job = self.job
+        if job.nodes:
+            rows = zip(job.nodes, job.tasks, job.cpus, job.mem, job.gpus, strict=True)
+            return [node_selection.Share(node, tasks, cpus, mem, tuple(gpus)) for node, tasks, cpus, mem, gpus in rows]
+        try:
+            partition = nodes.partition(self.state.settings, job.partition)
+        except Refused:
+            return []
+        totals = nodes.in_partition(self.state.settings, partition)
+        return node_selection.allocate(self.request, totals, totals) or []
+
+    @property
+    def label(self) -> str:
+        """The id as users know it; a long list of waiting tasks is cut."""
+        waiting = self.job.array_waiting
+        if len(waiting) <= _LONG_LIST or os.environ.get("SLURM_BITSTR_LEN") == "0":
+            return self.job.label
+        return self.job._replace(array_waiting=f"{waiting[: _LONG_LIST - 1]}...").label
+
+    @property
+    def het_job_id_set(self) -> str:
+        """The numbers of a heterogeneous job's components: `12-14`; empty for an ordinary job."""
+        if self.job.het_job_id is None:
+            return ""
+        return ranges(part.job_id for part in self.state.whole(self.job))
+
+    @property
+    def short_state(self) -> str:
+        """`PD`, `R`, `CG`..."""
+        return STATES.get(self.job.shown_state, self.job.shown_state)
+
+    @property
+    def nodelist(self) -> str:
+        """`n[1-2]`, empty while there are none."""
+        return fold(self.job.nodes)
+
+    @property
+    def place(self) -> str:
+        """Nodes, or the reason in brackets."""
+        job = self.job
+        return f"({job.reason})" if job.state in _WITH_REASON and not job.completing else self.nodelist
+
+    @property
+    def node_count(self) -> int:
+        """Nodes that it has, or needs at least."""
+        if self.job.nodes:
+            return len(self.job.nodes)
+        request, cpus = self.request, self.state.settings.cpus
+        per_node = -(-request.ntasks // request.tasks_per_node) if request.tasks_per_node else 0
+        room = cpus // request.cpus_per_task  # none for a job that never fits: one node is as good as two
+        return max(request.min_nodes, per_node, 1 if request.overcommit or not room else -(-request.ntasks // room))
+
+    @property
+    def cpu_count(self) -> int:
+        """CPUs that it has, or needs."""
+        if self.job.nodes:
+            return sum(self.job.cpus)
+        if self.request.overcommit:
+            return self.request.min_nodes
+        if not self.request.ntasks and self.request.max_nodes > self.request.min_nodes:
+            return self.request.cpus_per_task
+        return self.request.tasks * self.request.cpus_per_task
+
+    @property
+    def task_count(self) -> int:
+        """Tasks that were asked for, at least one a node."""
+        return self.request.ntasks or max(self.request.tasks, self.node_count)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start, without those that it stood still."""
+        job = self.job
+        if not job.start_time:
+            return 0.0
+        return max(0.0, (job.end_time or self.now) - job.start_time - job.suspended_for(self.now))
+
+    @property
+    def end(self) -> float:
+        """When it ended, or will have to."""
+        job = self.job
+        if job.end_time or not job.start_time:
+            return job.end_time
+        return expected_end(job)
+
+    @property
+    def start(self) -> float:
+        """When it started, or may start at the earliest; of a job that never did, its end."""
+        job = self.job
+        if job.start_time or job.state != "PENDING":
+            return job.start_time or job.end_time
+        return job.begin_time if job.begin_time > self.now else 0.0
+
+    @property
+    def time_limit(self) -> str:
+        """As squeue prints it."""
+        return "UNLIMITED" if self.job.time_limit == UNLIMITED else clock(self.job.time_limit)
+
+    @property
+    def time_left(self) -> str:
+        """What is left of the limit."""
+        if self.job.time_limit == UNLIMITED:
+            return "UNLIMITED"
+        return clock(self.job.time_limit - self.elapsed)
+
+    @property
+    def memory(self) -> tuple[str, str]:
+        """`Node`, `CPU` or `GPU`, and how much of it each needs."""
+        request = self.request
+        if request.mem_per_cpu:
+            return "CPU", megabytes(request.mem_per_cpu)
+        return "Node", megabytes(0 if request.mem_per_node == WHOLE_NODE else request.mem_per_node)
+
+    @property
+    def array_task(self) -> str:
+        """The index, or those that wait."""
+        job = self.job
+        if job.array_task_id is not None:
+            return str(job.array_task_id)
+        limit = f"%{job.array_at_once}" if job.array_at_once else ""
+        return f"{job.array_waiting}{limit}" if job.array_job_id is not None else "N/A"
+
+    @property
+    def dependency(self) -> str:
+        """What it still waits for."""
+        if not self.job.dependency or self.job.state != "PENDING":
+            return ""
+        return outlook(self.state, self.job, self.now).text
+
+    @property
+    def tres(self) -> str:
+        """`cpu=3,mem=400M,node=2,billing=3,gres/gpu=2`."""
+        mem = sum(share.mem for share in self.shares)
+        gpus = sum(len(share.gpus) for share in self.shares)
+        parts = [f"cpu={self.cpu_count}", f"mem={megabytes(mem)}" if mem else "", f"node={self.node_count}"]
+        parts += [f"billing={self.cpu_count}", f"gres/gpu={gpus}" if gpus else ""]
+        return ",".join(part for part in parts if part)
+
+    @property
+    def session(self) -> str:
+        """Slurm's AllocSID: here the process that looks after the job, while it has one."""
+        return self.job.supervisor.partition(":")[0] or str(os.getsid(0))
+
+    @property
+    def exit_code(self) -> str:
+        """`0:0`."""
+        return exit_status.shown(self.job.exit_code)
+
+    @property
+    def logs(self) -> batch_step.Logs:
+        """Where the script's streams go."""
+        job = self.job
+        if job.array_job_id is not None and job.array_task_id is None:
+            job = job._replace(array_task_id=4294967294)
+        return batch_step.logs(job)
+
+    def tasks_apart(self) -> list[Job]:
+        """An array's waiting tasks as jobs of their own."""
+        job = self.job
+        if job.array_job_id is None or job.array_task_id is not None:
+            return [job]
+        return [job._replace(array_task_id=index, array_waiting="") for index in indices_of(job.array_waiting)]
+
+
+def megabytes(size: int) -> str:
+    """As Slurm prints memory, in the largest unit that two decimals hold: `1000M`, `1.50G`, `2G`."""
+    number, unit = float(size), "M"
+    for larger in "GT":
+        if number < 1024 or number % 512:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.2f}{unit}" if number % 1 else f"{int(number)}{unit}" if size else "0"
+
+
+def null(text: str) -> str:
+    """Slurm's word for nothing."""
+    return text or "(null)"

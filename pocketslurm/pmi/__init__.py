@@ -1,0 +1,1 @@
+"""A PMI server for mpi/pmi2."""

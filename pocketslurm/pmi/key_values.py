@@ -1,0 +1,116 @@
+"""What the tasks of one step tell one another through PMI: values, attributes of nodes, names, and who waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pocketslurm.pmi.protocol import Garbage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pocketslurm.queue.records import Step
+
+MAPPING = "PMI_process_mapping"
+
+
+class Link(NamedTuple):
+    """What one task gives to a ring, and has of it: a number, and the words of its neighbours."""
+
+    number: int
+    left: str
+    right: str
+
+
+class Board:
+    """The state of one step.
+
+    Attributes:
+        name: The step's, `12.0`: PMI's job and the name of its values.
+        size: Tasks.
+        values: What all can read; what was put comes with the next fence.
+        names: Published ones, with their ports.
+    """
+
+    def __init__(self, step: Step, distribution: str) -> None:
+        self.name = f"{step.job_id}.{step.step_id}"
+        self.values = {MAPPING: mapping(step.tasks, distribution)}
+        self.names: dict[str, str] = {}
+        self._node = {task: node for node, tasks in enumerate(step.tasks) for task in tasks}
+        self.size = len(self._node)
+        self._put: dict[str, str] = {}
+        self._fenced: set[int] = set()
+        self._links: dict[int, Link] = {}
+        self._attributes: dict[tuple[int, str], str] = {}
+        self._asking: list[tuple[int, str]] = []
+
+    def put(self, key: str, value: str) -> None:
+        """For all, after the next fence."""
+        self._put[key] = value
+
+    def fence(self, task: int) -> list[int]:
+        """A task waits for all others; those that go on, when it was the last.
+
+        Raises:
+            Garbage: It waits already.
+        """
+        if task in self._fenced:
+            raise Garbage("a task that waits at a barrier asks for another one")
+        self._fenced.add(task)
+        if len(self._fenced) < self.size:
+            return []
+        self.values |= self._put
+        self._put, gone, self._fenced = {}, self._fenced, set()
+        return sorted(gone)
+
+    def link(self, task: int, link: Link) -> dict[int, Link]:
+        """A task enters a ring; what each gets of it, when it was the last: the sum of the numbers before its own."""
+        self._links[task] = link
+        if len(self._links) < self.size:
+            return {}
+        links, self._links = self._links, {}
+        found, before = {}, 0
+        for place in range(self.size):
+            left, right = links[(place - 1) % self.size].right, links[(place + 1) % self.size].left
+            found[place] = Link(before, left, right)
+            before += links[place].number
+        return found
+
+    def attribute(self, task: int, key: str, *, wait: bool = False) -> str | None:
+        """An attribute of the task's node; where there is none, `wait` leaves a note for `describe`."""
+        found = self._attributes.get((self._node[task], key))
+        if found is None and wait:
+            self._asking.append((task, key))
+        return found
+
+    def describe(self, task: int, key: str, value: str) -> list[int]:
+        """Set an attribute of the task's node, once and for all; those who wait for it."""
+        self._attributes.setdefault((self._node[task], key), value)
+        there = [(who, what) for who, what in self._asking if what == key and self._node[who] == self._node[task]]
+        self._asking = [each for each in self._asking if each not in there]
+        return [who for who, _ in there]
+
+
+def mapping(tasks: Sequence[Sequence[int]], distribution: str) -> str:
+    """The tasks' nodes in PMI's words, as Slurm puts them: (first node, number of nodes, tasks on each).
+
+    Under arbitrary distribution each task stands alone, as MPI is told by Slurm.
+    """
+    node_of = {task: node for node, numbers in enumerate(tasks) for task in numbers}
+    if distribution == "arbitrary":
+        return f"(vector,(0,{len(node_of)},1))"
+    runs: list[tuple[int, int]] = []
+    for task in sorted(node_of):
+        node = node_of[task]
+        if runs and runs[-1][0] == node and distribution != "cyclic":
+            runs[-1] = (node, runs[-1][1] + 1)
+        else:
+            runs.append((node, 1))
+    blocks: list[tuple[int, int, int]] = []
+    for node, block in runs:
+        first, count, size = blocks[-1] if blocks else (0, 0, 0)
+        if size == block and node == first + count:
+            blocks[-1] = (first, count + 1, block)
+        else:
+            blocks.append((node, 1, block))
+    return f"(vector,{','.join(f'({first},{count},{size})' for first, count, size in blocks)})"

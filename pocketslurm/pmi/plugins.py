@@ -1,0 +1,67 @@
+"""srun's --mpi: which of Slurm's MPI plug-ins there is, and what tasks get of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pocketslurm.errors import Refused
+from pocketslurm.steps.step_creation import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pocketslurm.pmi.server import PmiServer
+    from pocketslurm.queue.records import Step
+    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.request import StepRequest
+
+LISTED = "MPI plugin types are...\n\tnone\n\tpmi2"
+
+_NONE = {"none", "openmpi"}
+_VARIABLE = "SLURM_MPI_TYPE"
+
+
+def with_default(asked: Asked, default: str) -> Asked:
+    """What was asked for, with the cluster's own plug-in where nothing is said of one."""
+    return asked._replace(values={"mpi": default, **asked.values})
+
+
+def check_mpi(plugin: str, *, strict: bool = True) -> None:
+    """There are the plug-ins `none`, of which `openmpi` is an older name, and `pmi2`.
+
+    Those of other clusters are taken where nobody is strict: most programs that are started with them are no MPI
+    programs.
+
+    Raises:
+        Refused: It is another.
+    """
+    if plugin not in {*_NONE, "pmi2"} and (strict or not _elsewhere(plugin)):
+        raise Refused(
+            f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
+            f"error: cannot find mpi plugin for mpi/{plugin}",
+            f"error: MPI: Cannot create context for mpi/{plugin}",
+            "error: MPI: Unable to load any plugin",
+            f"error: Invalid MPI type '{plugin}', --mpi=list for acceptable types",
+        )
+
+
+def _elsewhere(plugin: str) -> bool:
+    return plugin == "cray_shasta" or plugin.startswith("pmix")
+
+
+def server(parts: Sequence[Asked], requests: Sequence[StepRequest], steps: Sequence[Step]) -> PmiServer | None:
+    """The PMI server of a step's parts, whichever plug-in was named; None where tasks get no PMI."""
+    plugin = parts[0].get("mpi")
+    if plugin in _NONE:
+        return None
+    from pocketslurm.pmi.server import PmiServer
+
+    distribution = requests[0].distribution.nodes or "block"
+    return PmiServer(joined(steps), distribution if len(parts) == 1 else "block")
+
+
+def of_plugin(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
+    """A step's variables with SLURM_MPI_TYPE as its plug-in leaves it; those of a step around it stay as they are."""
+    plugin = asked.get("mpi")
+    found = {name: value for name, value in environ.items() if name != _VARIABLE}
+    return found if plugin in _NONE else found | {_VARIABLE: plugin}

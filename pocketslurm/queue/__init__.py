@@ -1,0 +1,1 @@
+"""The queue: what slurmctld, slurmd and slurmstepd do for a job."""

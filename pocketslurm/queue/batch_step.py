@@ -1,0 +1,215 @@
+"""Starting a batch script the way slurmd does: a copy of it, the submitter's environment, log files, folder, mask."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from pocketslurm import installation, limits
+from pocketslurm.log_paths import ARRAY_OUTPUT, BATCH_OUTPUT, Names, batch_path
+from pocketslurm.queue import exports
+from pocketslurm.queue.job_environment import batch_environ
+from pocketslurm.queue.records import BATCH_STEP, Step
+from pocketslurm.queue.state import now
+from pocketslurm.settings import CONF_VARIABLE, STATE_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+
+LAUNCH_FAILED = 53
+"""Slurm books a script whose log file cannot be made as if signal 53 had ended it."""
+FOLDER_SECONDS = 3.0
+"""How long a log's missing folder is waited for. A client that names it after the job can make it only when sbatch has
+told it the id (submitit's `%j`); Slurm's own way to a batch script is longer than that, ours is not."""
+
+
+class Logs(NamedTuple):
+    """The three files of a batch script."""
+
+    stdin: str
+    stdout: str
+    stderr: str
+
+
+class Launched(NamedTuple):
+    """A started script: its pid, and its standard error for what Slurm itself has to say there."""
+
+    pid: int
+    stderr: int
+
+
+def logs(job: Job) -> Logs:
+    """Where the script's streams go; standard error follows standard output if nothing else is said."""
+    names = Names(
+        job_id=job.job_id,
+        job_name=job.name,
+        user=job.user,
+        node=job.nodes[0] if job.nodes else "",
+        array_job_id=job.array_job_id,
+        array_task_id=job.array_task_id,
+    )
+    out = job.options.get("output") or (BATCH_OUTPUT if job.array_job_id is None else ARRAY_OUTPUT)
+    err = job.options.get("error") or out
+    paths = [str(batch_path(pattern, names, job.work_dir)) for pattern in (out, err)]
+    stdin = job.options.get("input")
+    return Logs(str(batch_path(stdin, names, job.work_dir)) if stdin else os.devnull, *paths)
+
+
+def script_path(state: State, job: Job) -> Path:
+    """Where the copy lies that is run."""
+    return state.directory / "jobs" / f"job{job.job_id:05d}" / "slurm_script"
+
+
+def announce(state: State, job: Job) -> None:
+    """Enter the script's step and its logs: whoever finds the job lost has to write there."""
+    files = logs(job)
+    state.update_job(job.job_id, std_in=files.stdin, std_out=files.stdout, std_err=files.stderr)
+    step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], start_time=now())
+    state.add_step(step._replace(cpus=job.cpus[:1], mem=job.mem[:1], gpus=job.gpus[:1]))
+
+
+def launch(state: State, job: Job) -> Launched:
+    """Start the script in a session of its own.
+
+    Raises:
+        OSError: A log file, or the copy of the script, cannot be made.
+    """
+    path = script_path(state, job)
+    script, stored = state.script(job.array_job_id or job.job_id)
+    environ = _environ(state, job, stored)
+    if _reads_bash_env(script, environ):
+        installation.survive_profiles(state.directory, environ)
+    files = logs(job)
+    stdin = os.open(files.stdin, os.O_RDONLY | os.O_CLOEXEC)
+    stdout = _open_log(files.stdout, job)
+    stderr = stdout if files.stderr == files.stdout else _open_log(files.stderr, job)
+    for folder in (path.parent.parent, path.parent):  # and not the state directory, which may have been taken away
+        folder.mkdir(mode=0o700, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(script)
+    path.chmod(0o700)
+    state.close()
+    pid = os.fork()
+    if pid == 0:
+        _become(path, job, environ, (stdin, stdout, stderr))
+    os.close(stdin)
+    if stderr != stdout:
+        os.close(stdout)
+    return Launched(pid, stderr)
+
+
+def open_error_log(job: Job) -> int:
+    """The standard error of a script that is not started, for what Slurm itself has to say there; -1: there is none."""
+    try:
+        return _open_log(logs(job).stderr, job)
+    except OSError:
+        return -1
+
+
+def say(stderr: int, text: str) -> None:
+    """A line of slurmstepd's in the job's own log."""
+    try:
+        os.write(stderr, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
+    except OSError:
+        return
+
+
+def say_cancelled(stderr: int, job: Job, why: str) -> None:
+    """That a job is ended, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
+    cause = f" DUE TO {why}" if why else ""
+    cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+    say(stderr, f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
+
+
+def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
+    components = state.whole(job) if job.het_job_id else ()
+    environ = batch_environ(job, state.settings, exports.decode(stored), components)
+    folder = str(installation.find(state.directory))
+    paths = environ.get("PATH", os.defpath).split(os.pathsep)
+    if folder not in paths:
+        environ["PATH"] = os.pathsep.join([folder, *paths])
+    environ[STATE_VARIABLE] = str(state.directory)
+    if state.conf:
+        environ[CONF_VARIABLE] = state.conf
+    return environ
+
+
+def _reads_bash_env(script: bytes, environ: Mapping[str, str]) -> bool:
+    """Whether the first line names bash, and as one that reads BASH_ENV: no interactive, POSIX or privileged one."""
+    words = script.partition(b"\n")[0][2:].split()
+    names = [number for number, word in enumerate(words) if word.rpartition(b"/")[2] == b"bash"]
+    if script[:2] != b"#!" or not names or "POSIXLY_CORRECT" in environ:
+        return False
+    flags = words[names[0] + 1 :]
+    short = b"".join(word for word in flags if word[:1] == b"-" != word[1:2])
+    return not set(b"ip") & set(short) and not {b"posix", b"--posix"} & set(flags)
+
+
+def _open_log(path: str, job: Job) -> int:
+    append = job.options.get("open-mode", "").lower().startswith("a")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if append else os.O_TRUNC)
+    old = os.umask(job.umask)
+    try:
+        deadline = time.monotonic() + FOLDER_SECONDS
+        while not Path(path).parent.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return os.open(path, flags, 0o666)
+    finally:
+        os.umask(old)
+
+
+def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, int, int]) -> NoReturn:
+    """In the child: take on the script's surroundings and run it."""
+    try:
+        os.setsid()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        _forget_signals()
+        os.umask(job.umask)
+        environ["SLURM_TASK_PID"] = str(os.getpid())
+        if not _enter(job.work_dir):
+            _enter(job.work_dir)  # slurmstepd tries it, and once more in the process that becomes the script
+        _execute(path, job, environ)
+    except BaseException as error:  # noqa: BLE001 - it must not get back into the supervisor
+        say(2, str(error))
+    finally:
+        os._exit(1)
+
+
+def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
+    limits.obey(job.limits)
+    try:
+        os.execve(path, [str(path), *job.arguments], environ)  # noqa: S606 - its first line names the shell
+    except OSError as error:
+        with path.open("rb") as file:
+            interpreter = file.readline()[2:].split()[:1]
+        name = interpreter[0].decode(errors="replace") if interpreter else ""
+        missing = f"bad interpreter({name})" if not os.access(name, os.X_OK) else str(path)
+        say(2, f"execve(): {missing}: {error.strerror}")
+        os._exit(error.errno or 1)
+
+
+def _enter(folder: str) -> bool:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        say(2, f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
+        os.chdir("/tmp")  # noqa: S108 - where slurmd goes
+        return False
+    return True
+
+
+def _forget_signals() -> None:
+    """As a login shell has them: what sbatch's own parent ignored, or Python ignores, is not the script's."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not None:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

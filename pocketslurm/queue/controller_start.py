@@ -1,0 +1,94 @@
+"""The controller is there when it is needed: whoever brings it work starts it, by a fork of its own process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import TYPE_CHECKING
+
+from pocketslurm import processes
+from pocketslurm.loading import load
+from pocketslurm.queue import wakeup
+
+if TYPE_CHECKING:
+    from pocketslurm.queue.state import State
+
+LOCK = "controller.lock"
+LOG = "controller.log"
+META = "controller"
+READY = "controller_ready"
+"""Its name again, once it has put in order what it found."""
+
+_PATIENCE = 10.0
+
+
+def check(state: State) -> None:
+    """Make sure that a controller runs or could: what is in the queue already cannot be refused any more.
+
+    Raises:
+        AnswerNo: Its code cannot be loaded.
+    """
+    if not processes.alive(state.meta(META) or ""):
+        load("queue.controller")
+
+
+def ensure(state: State) -> None:
+    """See to it that a controller looks at the queue.
+
+    Raises:
+        AnswerNo: There is none, and its code cannot be loaded.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        lock = take_lock(state)
+        if lock is not None:
+            _fork_controller(state, lock)
+            os.close(lock)
+            return
+        # It registers before it reads the queue, and takes its name away in the transaction that finds it empty.
+        if processes.alive(state.meta(META) or ""):
+            wakeup.poke(state.directory, wakeup.CONTROLLER)
+            return
+        time.sleep(0.003)
+
+
+def put_in_order(state: State) -> None:
+    """Where jobs have no controller, because everything was killed, wait for one that has booked what is lost."""
+    deadline = time.monotonic() + _PATIENCE
+    while _is_orphaned(state) and time.monotonic() < deadline:
+        ensure(state)
+        time.sleep(0.01)
+
+
+def _is_orphaned(state: State) -> bool:
+    some = state.execute("SELECT 1 FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing LIMIT 1").fetchone()
+    return some is not None and not processes.alive(state.meta(READY) or "")
+
+
+def take_lock(state: State) -> int | None:
+    """The right to be the controller, None while somebody has it."""
+    lock = os.open(state.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _fork_controller(state: State, lock: int) -> None:
+    """Forked twice, so that it is nobody's child; the lock lives as long as it does."""
+    main = load("queue.controller").main
+    state.close()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        if os.fork() == 0:
+            processes.detach(str(state.directory / LOG))
+            processes.close_files(keep={lock})
+            main(state, lock)
+    finally:
+        os._exit(0)

@@ -1,0 +1,167 @@
+"""The SQLite file under the state: its tables, how it is opened, and how records become rows."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pocketslurm.queue.records import Job, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+T = TypeVar("T")
+
+NAME = "slurm.db"
+BUSY_SECONDS = 30.0
+_JSON = frozenset({"options", "request", "limits", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
+_BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
+
+
+def _column(name: str, record: type[Job | Step]) -> str:
+    """A column with the record's default: a release that knows nothing of it leaves it out of its rows."""
+    if record is Job and name == "job_id":
+        return '"job_id" INTEGER PRIMARY KEY'
+    default = record._field_defaults.get(name)
+    value = json.dumps(default) if name in _JSON else default
+    if isinstance(value, str):
+        return f"\"{name}\" DEFAULT '{value}'"
+    return f'"{name}" DEFAULT {"NULL" if value is None else +value}'
+
+
+_JOB_COLUMNS = ", ".join(_column(name, Job) for name in Job._fields)
+_STEP_NAMES = ", ".join(f'"{name}"' for name in Step._fields)
+_STEP_COLUMNS = ", ".join(_column(name, Step) for name in Step._fields)
+_STEPS = f"CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id, component))"
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS jobs ({_JOB_COLUMNS});
+{_STEPS};
+CREATE TABLE IF NOT EXISTS scripts (job_id INTEGER PRIMARY KEY, script BLOB, environ BLOB);
+CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, job_id INTEGER, kind TEXT, value TEXT);
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
+"""
+_INDICES = """
+CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state);
+CREATE INDEX IF NOT EXISTS jobs_completing ON jobs (completing) WHERE completing;
+CREATE INDEX IF NOT EXISTS jobs_array ON jobs (array_job_id);
+CREATE INDEX IF NOT EXISTS jobs_het ON jobs (het_job_id);
+CREATE INDEX IF NOT EXISTS jobs_end ON jobs (end_time);
+"""
+_RECORDS: tuple[tuple[str, type[Job | Step]], ...] = (("jobs", Job), ("steps", Step))
+_VERSION = zlib.crc32((_TABLES + _INDICES).encode()) & 0x7FFFFFFF
+"""Kept in the file: a release with other columns adds those that it misses."""
+
+
+def connect(directory: Path, *, make: bool = True) -> sqlite3.Connection:
+    """Open the file; where there is none yet, it is made with its tables.
+
+    Not so without `make`, for whoever had it open before: then one that is gone has been taken away.
+    """
+    path = str(directory.absolute() / NAME).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    uri = f"file://{path}?mode={'rwc' if make else 'rw'}"
+    old = os.umask(0o077)
+    try:
+        db = sqlite3.connect(uri, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
+    finally:
+        os.umask(old)
+    db.row_factory = sqlite3.Row
+    # Committed means on its way to the disk: no process's death loses it, only the machine's may.
+    db.execute("PRAGMA synchronous = NORMAL")
+    if not _is_current(db):
+        _make(db, directory)
+    return db
+
+
+def _is_current(db: sqlite3.Connection) -> bool:
+    return bool(retry(lambda: db.execute("PRAGMA user_version").fetchone())[0] == _VERSION)
+
+
+def _make(db: sqlite3.Connection, directory: Path) -> None:
+    """Make the tables; under a lock, for the journal's mode can only be changed while nobody else is there."""
+    lock = os.open(directory / "slurm.db.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_current(db):
+            retry(lambda: db.execute("PRAGMA journal_mode = WAL"))
+            retry(lambda: db.execute("BEGIN IMMEDIATE"))
+            _run(db, _TABLES)
+            for table, record in _RECORDS:
+                _add_columns(db, table, record)
+            _key_steps_by_component(db)
+            _run(db, _INDICES)
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+            db.execute("COMMIT")
+    finally:
+        os.close(lock)
+
+
+def _run(db: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.split(";"):
+        db.execute(statement)
+
+
+def _key_steps_by_component(db: sqlite3.Connection) -> None:
+    """Older releases kept a step in one row: a key cannot be changed, so the rows move to another table."""
+    if any(row["name"] == "component" and row["pk"] for row in db.execute("PRAGMA table_info(steps)")):
+        return
+    db.execute("ALTER TABLE steps RENAME TO older_steps")
+    db.execute(_STEPS)
+    db.execute(f"INSERT INTO steps ({_STEP_NAMES}) SELECT {_STEP_NAMES} FROM older_steps")  # noqa: S608 - own names
+    db.execute("DROP TABLE older_steps")
+
+
+def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -> None:
+    """Give a table of another release the columns that it lacks, old rows with the defaults in them."""
+    there = {row["name"] for row in db.execute(f"PRAGMA table_info({table})")}
+    for name in record._fields:
+        if name not in there:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {_column(name, record)}")
+
+
+def damaged(error: Exception) -> bool:
+    """Whether the file is no database (any more), which no waiting will change."""
+    return type(error) is sqlite3.DatabaseError
+
+
+def retry(action: Callable[[], T]) -> T:
+    """Again while the file is locked: SQLite does not wait by itself where the last one to leave clears up."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def encode(values: Mapping[str, object]) -> list[object]:
+    """Values of a record as columns hold them; a path that is no UTF-8 as its bytes."""
+    return [json.dumps(value) if name in _JSON else _storable(value) for name, value in values.items()]
+
+
+def _storable(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(value)
+    return value
+
+
+def decode(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
+    """The values of a record in a row."""
+    values: dict[str, Any] = {}
+    for name in record._fields:
+        value = row[name]
+        if isinstance(value, bytes):
+            value = os.fsdecode(value)
+        values[name] = json.loads(value) if name in _JSON else bool(value) if name in _BOOL else value
+    return values

@@ -1,0 +1,135 @@
+"""Whether the jobs that a job waits for have ended the way it wants."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.slurm.option_values import Condition, DependsOn, parse_dependency
+from pocketslurm.queue.arrays import indices_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+
+
+class Verdict(Enum):
+    """What has become of a condition."""
+
+    MET = "met"
+    OPEN = "unfulfilled"
+    FAILED = "failed"
+
+
+class Outlook(NamedTuple):
+    """All conditions together, what is left of them as Slurm shows it, and when time alone may change it."""
+
+    verdict: Verdict
+    text: str
+    again: float = 0.0
+
+
+def outlook(state: State, job: Job, now: float) -> Outlook:
+    """Look at all that a pending job waits for."""
+    dependency = parse_dependency(job.dependency)
+    judged: list[tuple[str, Verdict]] = []
+    again = 0.0
+    for condition in dependency.conditions:
+        if condition.kind == "singleton":
+            judged.append(("singleton", _singleton(state, job)))
+        for wanted in condition.jobs:
+            verdict, later = _judge(state, job, condition, wanted, now)
+            judged.append((_text(condition, wanted), verdict))
+            again = min(filter(None, (again, later)), default=0.0)
+    verdicts = {verdict for _, verdict in judged}
+    left = [f"{text}({verdict.value})" for text, verdict in judged if verdict is not Verdict.MET]
+    if dependency.any_of:
+        order = (Verdict.MET, Verdict.OPEN, Verdict.FAILED)
+    else:
+        order = (Verdict.FAILED, Verdict.OPEN, Verdict.MET)
+    verdict = next(each for each in order if each in verdicts)
+    return Outlook(verdict, "" if verdict is Verdict.MET else ("?" if dependency.any_of else ",").join(left), again)
+
+
+def unknown_task(state: State, text: str) -> bool:
+    """Whether a dependency names an index that its array does not have."""
+    for condition in parse_dependency(text).conditions:
+        for wanted in condition.jobs:
+            jobs = _jobs(state, wanted._replace(task=None))
+            array = next((job for job in jobs if job.array_job_id == wanted.job_id), None)
+            if array and wanted.task not in {None, "*"} and int(wanted.task or 0) not in indices_of(array.array_spec):
+                return True
+    return False
+
+
+def _text(condition: Condition, wanted: DependsOn) -> str:
+    task = f"_{wanted.task}" if wanted.task else ""
+    minutes = f"+{wanted.minutes}" if wanted.minutes else ""
+    return f"{condition.kind}:{wanted.job_id}{task}{minutes}"
+
+
+def _singleton(state: State, job: Job) -> Verdict:
+    """No other job of this name runs, and none that waits was there first."""
+    ahead = "state = 'RUNNING' OR completing OR (state = 'PENDING' AND job_id < ?)"
+    same = f"name = ? AND uid = ? AND job_id != ? AND ({ahead})"
+    others = state.jobs(same, (job.name, job.uid, job.job_id, job.job_id))
+    apart = [other for other in others if job.array_job_id is None or other.array_job_id != job.array_job_id]
+    return Verdict.OPEN if any(other.leader != job.leader for other in apart) else Verdict.MET
+
+
+def _judge(state: State, job: Job, condition: Condition, wanted: DependsOn, now: float) -> tuple[Verdict, float]:
+    if condition.kind == "aftercorr" and wanted.task is None and job.array_job_id is not None:
+        # The waiting tasks together are as ready as their readiest one.
+        own = [job.array_task_id] if job.array_task_id is not None else indices_of(job.array_waiting)
+        each = [_ended(_jobs(state, wanted._replace(task=str(index))), "afterok") for index in own]
+        order = (Verdict.MET, Verdict.OPEN, Verdict.FAILED)
+        return next((verdict for verdict in order if verdict in each), Verdict.MET), 0.0
+    jobs = _jobs(state, wanted)
+    if condition.kind == "after":
+        return _begun(jobs, wanted.minutes * state.settings.minute, now)
+    return _ended(jobs, condition.kind), 0.0
+
+
+def ready_tasks(state: State, job: Job) -> set[int] | None:
+    """The waiting tasks whose own counterpart (aftercorr) is done; None: all of them."""
+    conditions = parse_dependency(job.dependency).conditions if job.dependency else ()
+    ready: set[int] | None = None
+    for condition in conditions:
+        for wanted in condition.jobs if condition.kind == "aftercorr" else ():
+            own = indices_of(job.array_waiting)
+            met = {i for i in own if _ended(_jobs(state, wanted._replace(task=str(i))), "afterok") is Verdict.MET}
+            ready = met if ready is None else ready & met
+    return ready
+
+
+def _jobs(state: State, wanted: DependsOn) -> Sequence[Job]:
+    """The records of a job, or of an array or some of it; none for a job that nobody knows."""
+    array = state.jobs("array_job_id = ?", (wanted.job_id,))
+    if not array:
+        return state.jobs("job_id = ?", (wanted.job_id,))
+    if wanted.task is None or wanted.task == "*":
+        return array
+    index = int(wanted.task)
+    return [job for job in array if job.array_task_id == index or index in indices_of(job.array_waiting)]
+
+
+def _begun(jobs: Iterable[Job], delay: float, now: float) -> tuple[Verdict, float]:
+    times = [job.start_time or (0.0 if job.active else job.end_time) for job in jobs]
+    if not all(times):
+        return Verdict.OPEN, 0.0
+    latest = max(times, default=0.0) + delay
+    return (Verdict.MET, 0.0) if latest <= now else (Verdict.OPEN, latest)
+
+
+def _ended(jobs: Sequence[Job], kind: str) -> Verdict:
+    """Slurm takes a job that it does not know for one that ended as it should."""
+    good = all(job.state == "COMPLETED" for job in jobs)
+    if kind in {"afterok", "aftercorr"} and any(not job.active and job.state != "COMPLETED" for job in jobs):
+        return Verdict.FAILED
+    if any(job.active for job in jobs):
+        return Verdict.OPEN
+    if kind == "afternotok":
+        return Verdict.FAILED if good and jobs else Verdict.MET
+    return Verdict.MET

@@ -1,0 +1,236 @@
+"""The SLURM_* variables of a batch shell as Slurm 22.05 sets them, and what steps share with it; pure functions.
+
+What Slurm leaves alone is left alone here too: the shell keeps what sbatch was called with, also the variables of a
+surrounding step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
+from hpc_kit.slurm.units import parse_memory
+from pocketslurm import distribution
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpc_kit.slurm.option_values import Distribution
+    from pocketslurm.queue.records import Job
+    from pocketslurm.settings import Settings
+
+_AS_GIVEN = {
+    "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
+    "gpus": "SLURM_GPUS",
+    "gpu-bind": "SLURM_GPU_BIND",
+    "gpu-freq": "SLURM_GPU_FREQ",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE",
+    "gpus-per-socket": "SLURM_GPUS_PER_SOCKET",
+    "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "cpus-per-task": "SLURM_CPUS_PER_TASK",
+    "ntasks-per-core": "SLURM_NTASKS_PER_CORE",
+    "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
+    "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET",
+    "ntasks-per-tres": "SLURM_NTASKS_PER_TRES",
+    "threads-per-core": "SLURM_THREADS_PER_CORE",
+    "hint": "SLURM_HINT",
+    "dependency": "SLURM_JOB_DEPENDENCY",
+    "profile": "SLURM_PROFILE",
+    "acctg-freq": "SLURM_ACCTG_FREQ",
+    "tres-per-task": "SLURM_TRES_PER_TASK",
+}
+"""Options of sbatch that show in the batch shell just as they were written, and only then."""
+
+_MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
+_OF_COMPONENT = frozenset(
+    {
+        *_AS_GIVEN.values(), *_MEMORY.values(), "SLURM_JOB_ACCOUNT", "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_ID",
+        "SLURM_JOB_NAME", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS",
+        "SLURM_NPROCS", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE",
+    }
+)  # fmt: skip
+"""Variables that a heterogeneous job's shell has of each component."""
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
+
+
+def batch_environ(
+    job: Job, settings: Settings, submit_environ: Mapping[str, str], components: Sequence[Job] = ()
+) -> dict[str, str]:
+    """The environment of a batch script; SLURM_TASK_PID alone is left to the process itself.
+
+    Args:
+        job: The job; of a heterogeneous one the leader.
+        settings: The machine's.
+        submit_environ: What the script was submitted with.
+        components: Of a heterogeneous job all of them.
+    """
+    environ = dict(submit_environ)
+    environ.update(_of_submission(job, as_given={} if components else _AS_GIVEN))
+    environ.update(_of_job(job))
+    environ.update(of_components(components))
+    environ.update(
+        ENVIRONMENT="BATCH",
+        HOSTNAME=job.nodes[0],
+        SLURM_TASKS_PER_NODE=fold_tasks_per_node(job.tasks),
+        SLURM_NODE_ALIASES="(null)",
+        SLURM_CPUS_ON_NODE=str(job.cpus[0]),
+        SLURM_GTIDS="0",
+        SLURM_LOCALID="0",
+        SLURM_NODEID="0",
+        SLURM_PROCID="0",
+        **of_node(job.nodes[0]),
+    )
+    environ.pop("SLURM_UMASK", None)
+    environ.setdefault("TMPDIR", "/tmp")  # noqa: S108 - slurmd's own default
+    if settings.gpus or any(job.gpus):
+        set_gpus(environ, "SLURM_JOB_GPUS", job.gpus[0] if job.gpus else ())
+    return environ
+
+
+def of_components(components: Sequence[Job]) -> dict[str, str]:
+    """What is told of a heterogeneous job's components, each variable by its new name and by its old one."""
+    found: dict[str, str] = {}
+    for number, job in enumerate(components):
+        told = _of_submission(job) | _of_job(job) | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks)}
+        for name, value in told.items():
+            if name in _OF_COMPONENT:
+                found.update({f"{name}_{word}_GROUP_{number}": value for word in ("HET", "PACK")})
+    size = str(len(components))
+    return found | {"SLURM_HET_SIZE": size, "SLURM_PACK_SIZE": size} if components else {}
+
+
+def salloc_environ(components: Sequence[Job], environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the command that salloc runs, no process of the job's; all components are given."""
+    job = components[0]
+    if job.het_job_id is not None:
+        return {**environ, **_of_het_allocation(components)}
+    found = {**environ, **_of_submission(job), **_of_job(job)}
+    for name in ("SLURM_PRIO_PROCESS", "SLURM_JOB_UID", "SLURM_JOB_USER", "SLURM_JOB_GID"):
+        found.pop(name, None)
+    return found | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks), "SLURM_NODE_ALIASES": "(null)"}
+
+
+def _of_het_allocation(components: Sequence[Job]) -> dict[str, str]:
+    """A heterogeneous job in salloc's own shell: next to nothing of the whole, and more of each component."""
+    first = components[0]
+    found = of_components(components)
+    for number, job in enumerate(components):
+        more = {"SLURM_JOBID": str(job.job_id), "SLURM_NODELIST": fold(job.nodes), "SLURM_NODE_ALIASES": "(null)"}
+        more["SLURM_NNODES"] = str(len(job.nodes))
+        found |= {f"{name}_{word}_GROUP_{number}": value for name, value in more.items() for word in ("HET", "PACK")}
+    asked = [_ntasks(job) for job in components]
+    if None not in asked:
+        found |= dict.fromkeys(("SLURM_NPROCS", "SLURM_NTASKS"), str(sum(filter(None, asked))))
+    return found | {
+        "SLURM_CLUSTER_NAME": first.cluster,
+        "SLURM_JOB_ID": str(first.job_id),
+        "SLURM_SUBMIT_DIR": first.submit_dir,
+        "SLURM_SUBMIT_HOST": first.submit_host,
+    }
+
+
+def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[str, str]:
+    """What sbatch itself puts there: its options."""
+    options = job.options
+    environ = {name: options[option] for option, name in as_given.items() if options.get(option)}
+    environ.update(
+        {
+            "SLURM_JOB_NAME": job.name,
+            "SLURM_SUBMIT_DIR": job.submit_dir,
+            "SLURM_SUBMIT_HOST": job.submit_host,
+            "SLURM_PRIO_PROCESS": "0",
+        }
+    )
+    for option, name in _MEMORY.items():
+        if memory := parse_memory(options.get(option) or "0"):
+            environ[name] = str(memory)
+    if ntasks := _ntasks(job):
+        environ.update(SLURM_NTASKS=str(ntasks), SLURM_NPROCS=str(ntasks))
+    if mode := options.get("open-mode"):
+        environ["SLURM_OPEN_MODE"] = mode[0].lower()
+    if "overcommit" in options:
+        environ["SLURM_OVERCOMMIT"] = "1"
+    if options.get("distribution"):
+        environ.update(_of_distribution(distribution.parse(options["distribution"])))
+    if options.get("export", "ALL").upper() != "ALL":
+        environ.update(SLURM_EXPORT_ENV=options["export"], SLURM_GET_USER_ENV="1")
+    return environ
+
+
+def _ntasks(job: Job) -> int | None:
+    """The task count that the job asked for, if it did."""
+    if job.options.get("ntasks"):
+        return int(job.options["ntasks"])
+    return len(job.nodes) * int(job.options.get("ntasks-per-node") or 0) or None
+
+
+def _of_distribution(found: Distribution) -> dict[str, str]:
+    environ = {"SLURM_DISTRIBUTION": distribution.spelling(found)}
+    if found.plane_size:
+        environ["SLURM_DIST_PLANESIZE"] = str(found.plane_size)
+    return environ
+
+
+def _of_job(job: Job) -> dict[str, str]:
+    """The job as every one of its processes sees it."""
+    environ = {
+        "SLURM_CLUSTER_NAME": job.cluster,
+        "SLURM_JOB_ID": str(job.job_id),
+        "SLURM_JOBID": str(job.job_id),
+        "SLURM_JOB_NODELIST": fold(job.nodes),
+        "SLURM_JOB_NUM_NODES": str(len(job.nodes)),
+        "SLURM_JOB_PARTITION": job.partition,
+        "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
+        "SLURM_NNODES": str(len(job.nodes)),
+        "SLURM_NODELIST": fold(job.nodes),
+        **of_owner(job),
+    }
+    if job.array_job_id is not None and job.array_task_id is not None:
+        environ.update(_of_array(job, job.array_task_id))
+    if job.restart_count:
+        environ["SLURM_RESTART_COUNT"] = str(job.restart_count)
+    return environ
+
+
+def of_owner(job: Job) -> dict[str, str]:
+    """Whose job it is, and on whose account."""
+    environ = {"SLURM_JOB_UID": str(job.uid), "SLURM_JOB_USER": job.user, "SLURM_JOB_GID": str(job.gid)}
+    known = {
+        "SLURM_JOB_ACCOUNT": job.account,
+        "SLURM_JOB_QOS": job.qos,
+        "SLURM_JOB_RESERVATION": job.options.get("reservation", ""),
+    }
+    return environ | {name: value for name, value in known.items() if value}
+
+
+def _of_array(job: Job, task: int) -> dict[str, str]:
+    from hpc_kit.slurm.option_values import parse_array
+
+    indices = parse_array(job.array_spec).indices
+    step = (job.options.get("array") or job.array_spec).partition(":")[2]
+    digits = step[: len(step) - len(step.lstrip("0123456789"))]
+    return {
+        "SLURM_ARRAY_JOB_ID": str(job.array_job_id),
+        "SLURM_ARRAY_TASK_ID": str(task),
+        "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
+        "SLURM_ARRAY_TASK_MIN": str(indices[0]),
+        "SLURM_ARRAY_TASK_MAX": str(indices[-1]),
+        "SLURM_ARRAY_TASK_STEP": digits or "1",
+    }
+
+
+def of_node(node: str) -> dict[str, str]:
+    """The node that a process runs on."""
+    return {"SLURMD_NODENAME": node, "SLURM_TOPOLOGY_ADDR": node, "SLURM_TOPOLOGY_ADDR_PATTERN": "node"}
+
+
+def set_gpus(environ: dict[str, str], name: str, gpus: Sequence[int], on_node: int | None = None) -> None:
+    """Tell of these devices; of none at all by taking the variables away, as Slurm does."""
+    listed = ",".join(map(str, gpus))
+    values = {name: listed, "SLURM_GPUS_ON_NODE": str(len(gpus) if on_node is None else on_node)}
+    for variable, value in {**values, **dict.fromkeys(_VISIBLE, listed)}.items():
+        if gpus:
+            environ[variable] = value
+        else:
+            environ.pop(variable, None)

@@ -1,0 +1,78 @@
+"""Job ids as the commands take them: `12`, `12_3`, `12_[1-3,7]`, `12+1`, `12.0`, and lists of them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import HpcKitError
+from pocketslurm.queue.arrays import indices_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+
+_JOB = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([^\]]+)\]|(\*)))?(?:\+([0-9]+))?(?:\.([a-z0-9]+(?:\+[0-9]+)?))?")
+
+
+class JobId(NamedTuple):
+    """What an id names: a job, or a whole array or heterogeneous job; some tasks of it; one component; one step."""
+
+    text: str
+    job_id: int
+    tasks: tuple[int, ...] | None = None
+    component: int | None = None
+    step: str | None = None
+
+
+def parse(text: str) -> list[JobId]:
+    """Read a list of ids.
+
+    Raises:
+        ValueError: The first word of it that is none.
+    """
+    return [_parse(word) for word in re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text)]
+
+
+def _parse(word: str) -> JobId:
+    match = _JOB.fullmatch(word.strip())
+    if not match or not int(match[1]) or int(match[1]) >= 2**32:
+        raise ValueError(word)
+    tasks: tuple[int, ...] | None = (int(match[2]),) if match[2] else None
+    if match[3]:
+        try:
+            tasks = tuple(indices_of(match[3]))
+        except HpcKitError:
+            raise ValueError(word) from None
+    return JobId(word.strip(), int(match[1]), tasks, int(match[5]) if match[5] else None, match[6])
+
+
+def find(state: State, wanted: JobId, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
+    """The records that an id names; waiting tasks of an array that are named alone are shown as jobs of their own."""
+    where = f"(job_id = ?1 OR array_job_id = ?1 OR het_job_id = ?1) AND ({known.replace('?', '?2')})"
+    jobs = state.jobs(where, (wanted.job_id, *values))
+    if wanted.component is not None and any(job.het_job_id for job in jobs):
+        return [job for job in jobs if job.het_offset == wanted.component]
+    if wanted.tasks is None:
+        # The number of an array's last task is the array's own, so it names them all.
+        return jobs
+    found = []
+    for job in jobs:
+        if job.array_task_id in wanted.tasks:
+            found.append(job)
+        elif job.array_waiting:
+            named = [index for index in indices_of(job.array_waiting) if index in wanted.tasks]
+            found += [job._replace(array_task_id=index, array_waiting="") for index in named]
+    return found
+
+
+def select(state: State, text: str, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
+    """All records that a list of ids names, each once.
+
+    Raises:
+        ValueError: A word of the list is no id.
+    """
+    found = {(job.job_id, job.array_task_id): job for each in parse(text) for job in find(state, each, known, values)}
+    return list(found.values())

@@ -1,0 +1,77 @@
+"""The processes of one job, as its supervisor sees them: all that it started, wherever it hid."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from pocketslurm import processes
+from pocketslurm.queue import controller_start
+from pocketslurm.queue.state import now
+from pocketslurm.settings import STATE_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pocketslurm.queue.records import Job, Step
+    from pocketslurm.queue.state import State
+
+
+def running_steps(state: State, job: Job) -> list[Step]:
+    """The steps that run, of all its components, without the batch script."""
+    steps = (step for part in state.whole(job) for step in state.steps(part.job_id))
+    return [step for step in steps if step.state == "RUNNING" and step.step_id >= 0]
+
+
+def all_of(state: State, job: Job) -> list[int]:
+    """Every living process that the job has started."""
+    spare = _daemons(state)
+    if job.batch:
+        return _pids([os.getpid()], spare)
+    # The tasks of an srun without a script are no children of this process; their environment tells whose they are.
+    # What salloc runs is no task, and stays.
+    roots = [pid for pid in processes.marked(marks(state, job), b"SLURM_STEP_ID") if pid not in spare]
+    return [process.pid for process in processes.below(roots, without=spare, inclusive=True)]
+
+
+def outside_steps(state: State, job: Job) -> list[int]:
+    """The batch shell and what it started, without the sruns of running steps and their tasks."""
+    if not job.batch:
+        return []
+    sruns = {processes.pid_of(step.srun) for step in running_steps(state, job) if processes.alive(step.srun)}
+    return _pids([os.getpid()], _daemons(state) | sruns)
+
+
+def of_step(step: Step) -> list[int]:
+    """An srun and its tasks."""
+    if not processes.alive(step.srun):
+        return []
+    return [process.pid for process in processes.below([processes.pid_of(step.srun)], inclusive=True)]
+
+
+def end_lost_steps(state: State, job: Job) -> None:
+    """Steps whose srun was killed: their processes are ended, and they are booked as Slurm does it."""
+    for step in running_steps(state, job):
+        if not processes.alive(step.srun):
+            roots = processes.marked({*marks(state, job), f"SLURM_STEP_ID={step.step_id}".encode()})
+            left = processes.below(roots, without=_daemons(state), inclusive=True)
+            processes.kill([process.pid for process in left], signal.SIGKILL)
+            with state.transaction():
+                state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
+
+
+def marks(state: State, job: Job) -> set[bytes]:
+    """What stands in the environment of every process of a job, and of no other."""
+    return {f"SLURM_JOB_ID={job.job_id}".encode(), f"{STATE_VARIABLE}={state.directory}".encode()}
+
+
+def _pids(roots: Collection[int], without: Collection[int]) -> list[int]:
+    return [process.pid for process in processes.below(roots, without=without)]
+
+
+def _daemons(state: State) -> set[int]:
+    """The controller and other jobs' supervisors: a command inside this job may have been the one to start them."""
+    names = [job.supervisor for job in state.jobs("state = 'RUNNING' OR completing")]
+    names.append(state.meta(controller_start.META) or "")
+    return {processes.pid_of(name) for name in names if processes.alive(name)} - {os.getpid()}

@@ -1,0 +1,251 @@
+"""Which nodes a job gets, and how much of each: arithmetic alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pocketslurm.errors import Refused
+from pocketslurm.queue.job_size import NO_SUCH_NAME, WHOLE_NODE, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.settings import Settings
+
+NO_NODES = "Requested node configuration is not available"
+
+
+class Node(NamedTuple):
+    """What is free on a node, or all that it has."""
+
+    name: str
+    cpus: int
+    mem: int
+    gpus: tuple[int, ...] = ()
+    whole: bool = True
+
+
+class Share(NamedTuple):
+    """What a job has of one node."""
+
+    node: str
+    tasks: int
+    cpus: int
+    mem: int
+    gpus: tuple[int, ...] = ()
+
+
+class _Room(NamedTuple):
+    """How many tasks a node could take."""
+
+    node: Node
+    tasks: int
+
+
+def all_nodes(settings: Settings, names: Sequence[str]) -> list[Node]:
+    """The nodes as they are when nothing runs."""
+    gpus = tuple(range(settings.gpus))
+    return [Node(name, settings.cpus, settings.memory_of_node, gpus) for name in names]
+
+
+def free_nodes(nodes: Iterable[Node], jobs: Iterable[Job]) -> list[Node]:
+    """What the jobs that hold something leave of the nodes."""
+    left = {node.name: node for node in nodes}
+    for job in jobs:
+        for index, name in enumerate(job.nodes):
+            if node := left.get(name):
+                left[name] = Node(
+                    name,
+                    node.cpus - job.cpus[index],
+                    node.mem - job.mem[index],
+                    tuple(gpu for gpu in node.gpus if gpu not in job.gpus[index]),
+                    whole=False,
+                )
+    return list(left.values())
+
+
+def allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) -> list[Share] | None:
+    """The job's share of each node that it gets, or None while it does not fit.
+
+    Args:
+        request: What is asked for.
+        nodes: What is free.
+        totals: The same nodes when nothing runs, for `--exclusive` and `--mem=0`.
+    """
+    if request.fits and _allocate(request, totals, totals) is None:
+        nodes, totals = grown(request, nodes), grown(request, totals)
+    return _allocate(request, nodes, totals)
+
+
+def grown(request: Request, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, those on which nothing runs at least as large as the request needs them to be."""
+    count = request.max_nodes or request.min_nodes
+    tasks = request.tasks_per_node or -(-request.ntasks // count) or 1
+    gpus = max(request.gpus_per_node, -(-request.gpus // count), request.gpus_per_task * tasks)
+    cpus = max(request.min_cpus, request.cpus_per_gpu * gpus, request.cpus_per_task)
+    cpus = cpus if request.overcommit else max(cpus, request.cpus_per_task * tasks)
+    mem = max(request.mem_per_node, request.mem_per_cpu * cpus, request.mem_per_gpu * gpus)
+    return [
+        node._replace(cpus=max(node.cpus, cpus), mem=max(node.mem, mem), gpus=tuple(range(max(len(node.gpus), gpus))))
+        if node.whole
+        else node
+        for node in nodes
+    ]
+
+
+def _allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) -> list[Share] | None:
+    whole = {node.name: node for node in totals}
+    rooms = [room for node in nodes if (room := _room(request, node, whole[node.name])).tasks]
+    for count in _counts(request, len(rooms)):
+        chosen = _choose(request, rooms, count, list(whole))
+        if chosen:
+            return _deal(request, chosen, whole)
+    return None
+
+
+def impossible(request: Request, totals: Sequence[Node]) -> str | None:
+    """Why a job can never run on these nodes: a pending reason, where Slurm lets it wait for other times; or None.
+
+    Raises:
+        Refused: Slurm does not take such a job.
+    """
+    names = {node.name for node in totals}
+    if not set(request.nodelist) <= names or set(request.nodelist) & set(request.exclude):
+        raise Refused(denied=NO_SUCH_NAME)
+    if not set(request.exclude) <= names:
+        raise Refused(denied=NO_SUCH_NAME)
+    totals = grown(request, totals) if request.fits else totals
+    if not request.overcommit and request.tasks * request.cpus_per_task > sum(node.cpus for node in totals):
+        return "PartitionConfig"
+    if request.min_nodes > len(totals):
+        return "PartitionNodeLimit"
+    most = max((node.cpus for node in totals), default=0)
+    per_node = request.cpus_per_task * max(1, request.tasks_per_node)
+    if not request.overcommit and max(per_node, request.min_cpus) > most:
+        raise Refused("error: CPU count per node can not be satisfied", denied=NO_NODES)
+    if max(request.mem_per_node, request.mem_per_cpu) > max((node.mem for node in totals), default=0):
+        raise Refused("error: Memory specification can not be satisfied", denied=NO_NODES)
+    if allocate(request, totals, totals) is None:
+        raise Refused(denied=NO_NODES)
+    return None
+
+
+def _counts(request: Request, available: int) -> Iterable[int]:
+    """Numbers of nodes to try: few where nobody said, many where a range was given."""
+    least = max(request.min_nodes, len(request.nodelist))
+    if request.tasks_per_node and request.ntasks and not request.overcommit:
+        least = max(least, -(-request.ntasks // request.tasks_per_node))
+    if request.max_nodes:
+        counts = range(least, min(request.max_nodes, available) + 1)
+        return counts if request.fewest else reversed(counts)
+    return range(least, available + 1)
+
+
+def _room(request: Request, node: Node, total: Node) -> _Room:
+    """The tasks that would fit on a node, none where something that every node must have is missing."""
+    lacking = (
+        node.name in request.exclude
+        or (request.exclusive and not node.whole)
+        or node.cpus < max(1, request.min_cpus)
+        or len(node.gpus) < request.gpus_per_node
+        or (bool(request.gpus or request.gpus_per_task) and not node.gpus)
+        or node.mem < _fixed_memory(request, total)
+    )
+    if lacking:
+        return _Room(node, 0)
+    limits = [max(1, request.ntasks) if request.overcommit else node.cpus // request.cpus_per_task]
+    if per_node := _tasks_per_node(request):
+        limits.append(per_node if limits[0] >= per_node else 0)
+    if request.mem_per_cpu > 0:
+        limits.append(node.mem // (request.mem_per_cpu * request.cpus_per_task))
+    if request.gpus_per_task:
+        limits.append(len(node.gpus) // request.gpus_per_task)
+    if request.cpus_per_gpu * max(request.gpus_per_node, request.gpus_per_task, 1) > node.cpus:
+        limits.append(0)
+    return _Room(node, max(0, min(limits)))
+
+
+def _tasks_per_node(request: Request) -> int:
+    """So many must find a place on every node: room is kept for them, even if the last node has fewer."""
+    return min(request.tasks_per_node, request.ntasks) if request.ntasks else request.tasks_per_node
+
+
+def _fixed_memory(request: Request, total: Node) -> int:
+    if WHOLE_NODE in {request.mem_per_node, request.mem_per_cpu}:
+        return total.mem
+    return max(request.mem_per_node, request.mem_per_gpu * request.gpus_per_node)
+
+
+def _choose(request: Request, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
+    """The first `count` nodes in order with which all tasks and GPUs find a place."""
+    must = set(request.nodelist)
+    if not must <= {room.node.name for room in rooms}:
+        return None
+    chosen = [room for room in rooms if room.node.name in must]
+    others = [room for room in rooms if room.node.name not in must]
+    if count - len(chosen) > len(others) or count < len(chosen):
+        return None
+    if request.contiguous:
+        runs = (list(rooms[first : first + count]) for first in range(len(rooms) - count + 1))
+        return next((run for run in runs if _enough(request, run) and _is_run(run, must, names)), None)
+    largest = sorted(others, key=lambda room: (room.tasks, len(room.node.gpus)), reverse=True)
+    if not _enough(request, [*chosen, *largest[: count - len(chosen)]]):
+        return None
+    # One node after the other is taken, if with the largest of the rest it would still do.
+    for room in others:
+        if len(chosen) == count:
+            break
+        rest = [other for other in largest if other not in chosen and other is not room]
+        if _enough(request, [*chosen, room, *rest[: count - len(chosen) - 1]]):
+            chosen.append(room)
+    return sorted(chosen, key=lambda room: names.index(room.node.name)) if len(chosen) == count else None
+
+
+def _is_run(rooms: Sequence[_Room], must: set[str], names: list[str]) -> bool:
+    """Whether these nodes stand side by side, with all that must be among them."""
+    distance = names.index(rooms[-1].node.name) - names.index(rooms[0].node.name)
+    return distance == len(rooms) - 1 and must <= {room.node.name for room in rooms}
+
+
+def _enough(request: Request, rooms: Sequence[_Room]) -> bool:
+    needed = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
+    return sum(room.tasks for room in rooms) >= needed and sum(len(r.node.gpus) for r in rooms) >= request.gpus
+
+
+def _deal(request: Request, rooms: Sequence[_Room], totals: dict[str, Node]) -> list[Share]:
+    """Tasks, CPUs, memory and GPUs node by node: filled in order, with one task left for each later node."""
+    ntasks = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
+    gpus_left = request.gpus
+    shares = []
+    for index, room in enumerate(rooms):
+        later = len(rooms) - index - 1
+        tasks = min(room.tasks, ntasks - later)
+        if request.overcommit:
+            tasks = -(-ntasks // (later + 1))
+        ntasks -= tasks
+        gpus = _gpu_share(request, room, tasks, gpus_left - later)
+        gpus_left -= gpus
+        shares.append(_share(request, room.node, totals[room.node.name], tasks, gpus))
+    return shares
+
+
+def _gpu_share(request: Request, room: _Room, tasks: int, left: int) -> int:
+    if request.gpus:
+        return max(0, min(len(room.node.gpus), left))
+    return request.gpus_per_node or request.gpus_per_task * tasks
+
+
+def _share(request: Request, node: Node, total: Node, tasks: int, gpus: int) -> Share:
+    cpus = 1 if request.overcommit else max(tasks, _tasks_per_node(request)) * request.cpus_per_task
+    cpus = max(cpus, request.min_cpus, request.cpus_per_gpu * gpus)
+    if request.exclusive:
+        cpus, gpus = total.cpus, len(total.gpus)
+    mem = _fixed_memory(request, total)
+    if request.mem_per_cpu > 0:
+        mem = request.mem_per_cpu * cpus
+    elif request.mem_per_gpu > 0:
+        mem = request.mem_per_gpu * gpus
+    if not request.ntasks:
+        tasks = cpus // request.cpus_per_task
+    return Share(node.name, request.tasks_per_node or tasks, min(cpus, node.cpus), min(mem, node.mem), node.gpus[:gpus])

@@ -1,0 +1,118 @@
+"""The virtual nodes and partitions: which there are, and which of them an administrator has taken out."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.nodelist import expand
+from pocketslurm.errors import Refused
+from pocketslurm.queue.node_selection import Node, all_nodes
+
+if TYPE_CHECKING:
+    from pocketslurm.queue.state import State
+    from pocketslurm.settings import Partition, Settings
+
+_OUT = "nodes_out"
+
+
+def natural(name: str) -> tuple[str, int]:
+    """A key that sorts names of nodes by the numbers at their end.
+
+    >>> sorted(["n10", "n2"], key=natural)
+    ['n2', 'n10']
+    """
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or -1)
+
+
+class Out(NamedTuple):
+    """A node that takes no new jobs: `DRAIN` or `DOWN`, why, who said so and when."""
+
+    state: str
+    reason: str
+    user: str
+    since: float
+
+
+@lru_cache
+def _expand(text: str) -> tuple[str, ...]:
+    return tuple(expand(text))
+
+
+def expand_names(text: str) -> tuple[str, ...]:
+    """The nodes of a list that a user typed; none where it is malformed."""
+    try:
+        return _expand(text)
+    except HpcKitError:
+        return ()
+
+
+def names(settings: Settings) -> tuple[str, ...]:
+    """Every node."""
+    return _expand(settings.nodes)
+
+
+def of_partition(settings: Settings, partition: Partition) -> tuple[str, ...]:
+    """The nodes of a partition."""
+    return _expand(partition.nodes) if partition.nodes else names(settings)
+
+
+def partition(settings: Settings, name: str) -> Partition:
+    """A partition by its name; the default one goes by any other name as well, unless the settings are strict.
+
+    Raises:
+        Refused: There is none.
+    """
+    for each in settings.partitions:
+        if each.name == name:
+            return each
+    if not settings.strict:
+        return settings.partitions[0]._replace(name=name)
+    raise Refused(f"error: invalid partition specified: {name}", denied="Invalid partition name specified")
+
+
+def partitions(settings: Settings, named: str | None) -> list[Partition]:
+    """All partitions, or those that are known by the names of a list."""
+    wanted = named.split(",") if named is not None else []
+    found = [each for each in settings.partitions if named is None or each.name in wanted]
+    known = {each.name for each in settings.partitions}
+    others = [] if settings.strict else [name for name in wanted if name not in known]
+    return found + [partition(settings, name) for name in others]
+
+
+def over_limit(partition: Partition, time_limit: int) -> bool:
+    """Whether a job's time limit is above its partition's."""
+    return partition.max_time >= 0 and not 0 <= time_limit <= partition.max_time
+
+
+def out(state: State) -> dict[str, Out]:
+    """The nodes that an administrator has taken out."""
+    return {name: Out(*values) for name, values in json.loads(state.meta(_OUT) or "{}").items()}
+
+
+def take_out(state: State, name: str, why: Out | None) -> None:
+    """Take a node out, or (None) back in."""
+    now_out = out(state)
+    now_out.pop(name, None)
+    if why:
+        now_out[name] = why
+    state.set_meta(_OUT, json.dumps(now_out))
+
+
+def all_of(state: State) -> list[Node]:
+    """Every node with all that it has."""
+    return all_nodes(state.settings, names(state.settings))
+
+
+def in_partition(settings: Settings, partition: Partition) -> list[Node]:
+    """A partition's nodes with all that they have."""
+    return all_nodes(settings, of_partition(settings, partition))
+
+
+def usable(state: State) -> list[Node]:
+    """The nodes that take jobs."""
+    missing = out(state)
+    return [node for node in all_of(state) if node.name not in missing]

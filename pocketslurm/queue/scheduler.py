@@ -1,0 +1,211 @@
+"""One look at the queue: which pending jobs start now, and why the others wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.slurm.nodelist import fold
+from pocketslurm import processes
+from pocketslurm.errors import Refused
+from pocketslurm.queue import arrays, node_selection, nodes
+from pocketslurm.queue.component_selection import Part, candidates, places
+from pocketslurm.queue.dependencies import Verdict, outlook, ready_tasks
+from pocketslurm.queue.job_size import Request, decode
+
+if TYPE_CHECKING:
+    from pocketslurm.queue.node_selection import Node, Share
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+
+DEPTH = 1000
+"""Pending jobs that one pass looks at; the rest comes when these are gone."""
+
+REQUEUED_HELD = "job requeued in held state"
+LAUNCH_FAILED_HELD = "launch failed requeued held"
+HELD = ("JobHeldUser", "JobHeldAdmin", REQUEUED_HELD, LAUNCH_FAILED_HELD)
+
+
+class Outcome(NamedTuple):
+    """The jobs that were given nodes, those that were cancelled, and when time alone changes something (0: never)."""
+
+    started: list[Job]
+    again: float
+
+
+class Pass:
+    """A pass over the queue, inside one transaction."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.again = 0.0
+        self.started: list[Job] = []
+        self.holding = state.jobs("state = 'RUNNING' OR completing")
+        self.totals = nodes.usable(state)
+        self.free = node_selection.free_nodes(self.totals, self.holding)
+        # Whatever a job in front is waiting for is not given to one behind it.
+        self.kept: set[str] = set()
+
+    def run(self) -> Outcome:
+        """Start what can be started."""
+        first = f"priority DESC, job_id LIMIT {DEPTH}"
+        for job in self.state.jobs("state = 'PENDING' AND NOT completing AND het_offset = 0", order=first):
+            parts = self.state.whole(job)
+            reasons = [self._why_not_yet(part) for part in parts]
+            if not any(reasons):
+                reasons = self._start(parts)
+            for part, reason in zip(parts, reasons, strict=True):
+                if reason and reason != part.reason and self.state.job(part.job_id):
+                    self.state.update_job(part.job_id, reason=reason)
+        return Outcome(self.started, self.again)
+
+    def _later(self, moment: float) -> None:
+        if moment and (not self.again or moment < self.again):
+            self.again = moment
+
+    def _why_not_yet(self, job: Job) -> str | None:
+        """What keeps a job from being looked at further; None: nothing does."""
+        if job.holder and not processes.alive(job.holder):
+            # The srun that waited for it was killed.
+            self._drop(job, "CANCELLED", "None")
+            return "None"
+        if job.deadline:
+            self._later(job.deadline)
+            if job.deadline <= self.now:
+                self._drop(job, "DEADLINE", "DeadLine")
+                return "DeadLine"
+        if job.dependency and (reason := self._dependency(job)):
+            return reason
+        if job.priority == 0:
+            return job.reason if job.reason in HELD else "JobHeldUser"
+        if job.begin_time > self.now:
+            self._later(job.begin_time)
+            return "BeginTime"
+        if not job.eligible_time:
+            self.state.update_job(job.job_id, eligible_time=self.now)
+        return None
+
+    def _drop(self, job: Job, state: str, reason: str) -> None:
+        """End a job that has not begun."""
+        self.state.update_whole(job.leader, state=state, reason=reason, end_time=self.now)
+
+    def _dependency(self, job: Job) -> str | None:
+        found = outlook(self.state, job, self.now)
+        self._later(found.again)
+        if found.verdict is Verdict.MET:
+            if not ready_tasks(self.state, job):
+                self.state.update_job(job.job_id, dependency="")
+            return None
+        if found.verdict is Verdict.OPEN:
+            return "Dependency"
+        if job.options.get("kill-on-invalid-dep", "").lower() == "yes":
+            self._drop(job, "CANCELLED", "DependencyNeverSatisfied")
+        return "DependencyNeverSatisfied"
+
+    def _start(self, parts: list[Job]) -> list[str | None]:
+        """Give nodes to a job, all components of it or none, or to as many tasks of an array as there is room for."""
+        never = [self._why_never(job) for job in parts]
+        if any(never):
+            return never
+        job = parts[0]
+        if job.array_job_id is None:
+            return self._place(parts)
+        if job.array_task_id is None:
+            return [self._start_array(job, decode(job.request), self._totals(job))]
+        return ["JobArrayTaskLimit"] if self._is_full(job) else self._place(parts)
+
+    def _why_never(self, job: Job) -> str | None:
+        partition = nodes.partition(self.state.settings, job.partition)
+        try:
+            never = node_selection.impossible(decode(job.request), nodes.in_partition(self.state.settings, partition))
+        except Refused:
+            never = "BadConstraints"
+        return never or ("PartitionTimeLimit" if nodes.over_limit(partition, job.time_limit) else None)
+
+    def _totals(self, job: Job) -> list[Node]:
+        """The usable nodes of a job's partition, as if they were empty."""
+        names = nodes.of_partition(self.state.settings, nodes.partition(self.state.settings, job.partition))
+        return [node for node in self.totals if node.name in names]
+
+    def _start_array(self, job: Job, request: Request, totals: list[Node]) -> str | None:
+        ready = ready_tasks(self.state, job)
+        for index in arrays.indices_of(job.array_waiting):
+            if self._is_full(job):
+                return "JobArrayTaskLimit"
+            if ready is not None and index not in ready:
+                continue
+            shares = node_selection.allocate(request, self._free(totals), totals)
+            if shares is None:
+                return self._keep(request, totals)
+            task = arrays.split(self.state, job, index)
+            job = self.state.job(job.job_id) or job
+            self._begin(task, shares)
+        return None if ready is None or not job.array_waiting else "Dependency"
+
+    def _is_full(self, job: Job) -> bool:
+        """Whether as many tasks of a job's array run as may run at once."""
+        running = sum(other.array_job_id == job.array_job_id for other in self.holding)
+        return bool(job.array_at_once) and running >= job.array_at_once
+
+    def _place(self, parts: list[Job]) -> list[str | None]:
+        """Begin a job whose components all find nodes; as with Slurm, no two of them share one."""
+        asked = [(decode(job.request), self._totals(job)) for job in parts]
+        found = places([Part(request, self._free(totals), totals) for request, totals in asked])
+        if found is None:
+            return self._reasons(asked)
+        for job, shares in zip(parts, found, strict=True):
+            self._begin(job, shares)
+        return [None] * len(parts)
+
+    def _free(self, totals: list[Node]) -> list[Node]:
+        """What is free of these nodes, and kept for nobody."""
+        names = {node.name for node in totals} - self.kept
+        return [node for node in self.free if node.name in names]
+
+    def _reasons(self, asked: list[tuple[Request, list[Node]]]) -> list[str | None]:
+        """Why components find no nodes; what would not fit when nothing runs keeps nothing from those behind."""
+        if len(asked) == 1 or places([Part(request, totals, totals) for request, totals in asked]):
+            return [self._keep(*each) for each in asked]
+        there = {node.name for _, totals in asked for node in totals}
+        too_many = sum(request.min_nodes for request, _ in asked) > len(there)
+        return [_unavailable(*each) or ("PartitionNodeLimit" if too_many else "Resources") for each in asked]
+
+    def _keep(self, request: Request, totals: list[Node]) -> str:
+        """Keep what a job could run on from those behind it; the reason why it does not run itself."""
+        if missing := _unavailable(request, totals):
+            return missing
+        wanted = candidates(request, totals)
+        behind = bool(wanted & self.kept)
+        self.kept |= wanted
+        return "Priority" if behind else "Resources"
+
+    def _begin(self, job: Job, shares: list[Share]) -> None:
+        changes: dict[str, object] = {
+            "state": "RUNNING",
+            "reason": "None",
+            "nodes": [share.node for share in shares],
+            "tasks": [share.tasks for share in shares],
+            "cpus": [share.cpus for share in shares],
+            "mem": [share.mem for share in shares],
+            "gpus": [list(share.gpus) for share in shares],
+            "start_time": self.now,
+            "end_time": 0.0,
+            "eligible_time": job.eligible_time or self.now,
+            "attempt": job.attempt + 1,
+            "supervisor": "",
+            "next_step": 0,
+            "exit_code": 0,
+            "derived_exit_code": 0,
+        }
+        self.state.update_job(job.job_id, **changes)
+        started = job._replace(**changes)  # type: ignore[arg-type]
+        if started.leader == started.job_id:
+            self.started.append(started)
+        self.holding.append(started)
+        self.free = node_selection.free_nodes(self.free, [started])
+
+
+def _unavailable(request: Request, totals: list[Node]) -> str:
+    """The reason where nodes that must be among a job's take no jobs now."""
+    missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
+    return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}" if missing else ""

@@ -1,0 +1,262 @@
+"""The state directory: one SQLite file that every command, the controller and the supervisors read and write.
+
+Nobody sends anybody anything but a byte that says "look": what is to be done stands in the file, so that it survives
+whoever was to do it.
+"""
+
+# ruff: noqa: S608 - the names in the statements are those of the records, never a user's words
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sqlite3
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import AnswerNo, HpcKitError
+from pocketslurm.queue.database import NAME, connect, damaged, decode, encode, retry
+from pocketslurm.queue.records import Job, Step
+from pocketslurm.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load, state_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+class Order(NamedTuple):
+    """What a job's supervisor is told to do."""
+
+    number: int
+    kind: str
+    value: str
+
+
+class State:
+    """An open state directory."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.conf = ""
+        self._db: sqlite3.Connection | None = None
+
+    def reload(self) -> None:
+        """Take over settings that were changed since; a file that cannot be used changes nothing."""
+        with contextlib.suppress(HpcKitError):
+            self.settings = load({STATE_VARIABLE: str(self.directory), CONF_VARIABLE: self.conf})
+
+    @classmethod
+    def open(cls, environ: Mapping[str, str]) -> State:
+        """The state directory that the environment names, made where there is none.
+
+        Raises:
+            AnswerNo: It cannot be made or written.
+        """
+        settings = load(environ)
+        directory = _directory(settings, environ)
+        state = cls(directory, settings)
+        state.conf = environ.get(CONF_VARIABLE, "")
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103
+            if os.stat(directory).st_uid != os.getuid():  # noqa: PTH116
+                raise PermissionError("it belongs to somebody else")
+            state._db = connect(directory)
+        except (OSError, sqlite3.Error) as error:
+            raise unusable(directory, error) from error
+        return state
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = connect(self.directory, make=False)
+        return self._db
+
+    def exists(self) -> bool:
+        """Whether the file is still there; a directory may be taken away under our feet."""
+        return (self.directory / NAME).exists()
+
+    def close(self) -> None:
+        """Let go of the file; it opens again by itself. A connection must not live through a fork."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, and nobody else writes meanwhile."""
+        db = self._connect()
+        retry(lambda: db.execute("BEGIN IMMEDIATE"))
+        try:
+            yield
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run one statement."""
+        db = self._connect()
+        return retry(lambda: db.execute(sql, values))
+
+    # Jobs
+
+    def add_job(self, job: Job) -> None:
+        """Enter a new job; its id comes from `next_job_id` in the same transaction."""
+        self._insert("jobs", job._asdict())
+
+    def next_job_id(self, at_least: int = 0) -> int:
+        """A number that no job had before."""
+        number = max(int(self.meta("next_job_id") or first_job_id(self.directory)), at_least)
+        self.set_meta("next_job_id", str(number + 1))
+        return number
+
+    def job(self, job_id: int) -> Job | None:
+        """One job, or an array's waiting tasks, by its own id."""
+        return next(iter(self.jobs("job_id = ?", (job_id,))), None)
+
+    def jobs(self, where: str = "1", values: Sequence[object] = (), order: str = "job_id") -> list[Job]:
+        """The jobs that a condition holds for, by id or in another order."""
+        rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)
+        return [Job(**decode(row, Job)) for row in rows]
+
+    def whole(self, job: Job) -> list[Job]:
+        """All components of the job that this one is the leader of, or a component of; of an ordinary job itself."""
+        return [job] if job.het_job_id is None else self.jobs("het_job_id = ?", (job.het_job_id,), "het_offset")
+
+    def active_jobs(self) -> list[Job]:
+        """Every job that is not over."""
+        return self.jobs("state IN ('PENDING', 'RUNNING') OR completing")
+
+    def update_job(self, job_id: int, **changes: object) -> None:
+        """Change some columns of a job."""
+        self._update("jobs", changes, "job_id = ?", (job_id,))
+
+    def update_whole(self, job_id: int, **changes: object) -> None:
+        """Change some columns of a job, and of all components that it leads and that are not over by themselves.
+
+        One whose processes are still being ended keeps the state that it has.
+        """
+        led = "het_job_id = ? AND (state IN ('PENDING', 'RUNNING')"
+        led += ")" if "state" in changes else " OR completing)"
+        self._update("jobs", changes, f"job_id = ? OR ({led})", (job_id, job_id))
+
+    # Steps
+
+    def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
+        """The steps of a job's present (or another) attempt, by number; the batch script is -1."""
+        which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
+        sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id, component"
+        rows = self.execute(sql, (job_id, attempt))
+        return [Step(**decode(row, Step)) for row in rows]
+
+    def next_step_id(self, job_id: int) -> int:
+        """The number of a job's next step; in one transaction with `add_step`."""
+        number = int(self.execute("SELECT next_step FROM jobs WHERE job_id = ?", (job_id,)).fetchone()[0])
+        self.update_job(job_id, next_step=number + 1)
+        return number
+
+    def add_step(self, step: Step) -> None:
+        """Enter a step."""
+        self._insert("steps", step._asdict())
+
+    def update_step(self, step: Step, **changes: object) -> None:
+        """Change some columns of a step."""
+        key = (step.job_id, step.attempt, step.step_id, step.component)
+        self._update("steps", changes, "job_id = ? AND attempt = ? AND step_id = ? AND component IS ?", key)
+
+    # Scripts, orders and odds and ends
+
+    def script(self, job_id: int) -> tuple[bytes, bytes]:
+        """The batch script and the environment, see `exports.encode`, that a job, or an array by its id, came with."""
+        row = self.execute("SELECT script, environ FROM scripts WHERE job_id = ?", (job_id,)).fetchone()
+        return (row["script"], row["environ"]) if row else (b"", b"")
+
+    def add_script(self, job_id: int, script: bytes, environ: bytes) -> None:
+        """Keep what a job came with."""
+        self.execute("INSERT OR REPLACE INTO scripts VALUES (?, ?, ?)", (job_id, script, environ))
+
+    def order(self, job_id: int, kind: str, value: str = "") -> None:
+        """Leave an order for a job's supervisor; it looks when `wake.supervisor` is called."""
+        self.execute("INSERT INTO orders (job_id, kind, value) VALUES (?, ?, ?)", (job_id, kind, value))
+
+    def take_orders(self, job_id: int) -> list[Order]:
+        """The orders for a job, each given out once."""
+        with self.transaction():
+            rows = self.execute("SELECT * FROM orders WHERE job_id = ? ORDER BY number", (job_id,)).fetchall()
+            self.execute("DELETE FROM orders WHERE job_id = ?", (job_id,))
+        return [Order(row["number"], row["kind"], row["value"]) for row in rows]
+
+    def meta(self, name: str) -> str | None:
+        """A value kept by name."""
+        row = self.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Keep a value by name."""
+        self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def purge(self, moment: float) -> None:
+        """Forget scripts of jobs long over, and the oldest finished jobs."""
+        over = "state NOT IN ('PENDING', 'RUNNING') AND NOT completing"
+        forgotten = moment - self.settings.min_job_age
+        live = f"SELECT coalesce(array_job_id, job_id) FROM jobs WHERE NOT ({over} AND end_time < ?)"
+        self.execute(f"DELETE FROM scripts WHERE job_id NOT IN ({live})", (forgotten,))
+        oldest = f"SELECT job_id FROM jobs WHERE {over} ORDER BY end_time DESC LIMIT -1 OFFSET ?"
+        self.execute(f"DELETE FROM jobs WHERE job_id IN ({oldest})", (self.settings.max_jobs,))
+        self.execute("DELETE FROM steps WHERE job_id NOT IN (SELECT job_id FROM jobs)")
+
+    def _insert(self, table: str, values: Mapping[str, object]) -> None:
+        names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
+        self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", encode(values))
+
+    def _update(self, table: str, changes: Mapping[str, object], where: str, key: Iterable[object]) -> None:
+        names = ", ".join(f'"{name}" = ?' for name in changes)
+        self.execute(f"UPDATE {table} SET {names} WHERE {where}", [*encode(changes), *key])
+
+
+def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
+    return (Path(settings.state) if settings.state else state_directory(environ)).absolute()
+
+
+def trouble(environ: Mapping[str, str], error: sqlite3.Error) -> AnswerNo:
+    """What is said where the queue of this environment cannot be read or written any more."""
+    return unusable(_directory(load(environ), environ), error)
+
+
+def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
+    """What is said of a state directory that cannot be used."""
+    if damaged(error):
+        file = shlex.quote(str(directory / NAME))
+        return AnswerNo(
+            "the queue of the embedded Slurm is damaged: nothing is started or told until it is put aside",
+            found=f"{directory / NAME}: {error}",
+            remedy=f"jobs that run go on; when they are over: mv {file} {file}.damaged; rm -f {file}-wal {file}-shm\n"
+            "then the queue is empty; files of runs, and logs, are elsewhere and stay",
+        )
+    if "locked" in str(error) or "busy" in str(error):
+        return AnswerNo(
+            "the queue of the embedded Slurm is busy",
+            found=f"{directory / NAME}: {error}",
+            remedy="try it again; jobs that run go on",
+        )
+    full = _is_full(directory)
+    return AnswerNo(
+        "the embedded Slurm cannot use its state directory",
+        found=f"{directory}: {error}" + ", no space left there" * full,
+        remedy="free some space there: jobs that run go on"
+        if full
+        else "set HPC_KIT_SLURM_STATE to a directory that you may write",
+    )
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether there is no room for another page or two; SQLite calls that an I/O error."""
+    with contextlib.suppress(OSError):
+        told = os.statvfs(directory)
+        return told.f_bavail * told.f_frsize < 1 << 16
+    return False
+
+
+def now() -> float:
+    """The time, as records have it."""
+    return time.time()

@@ -1,0 +1,248 @@
+"""A job enters the queue: what slurmctld does with a request before it has an id."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import TYPE_CHECKING, NamedTuple
+
+from pocketslurm import limits, processes
+from pocketslurm.errors import Refused
+from pocketslurm.option_support import NO_SUCH, SBATCH_SUPPORT, Support
+from pocketslurm.queue import (
+    controller_start,
+    dependencies,
+    exports,
+    leniency,
+    messages,
+    node_selection,
+    nodes,
+    wakeup,
+)
+from pocketslurm.queue.job_gpus import INVALID
+from pocketslurm.queue.job_size import Request, encode, read_request
+from pocketslurm.queue.records import Job
+from pocketslurm.queue.state import now
+from pocketslurm.queue.terms import read_terms
+from pocketslurm.settings import FIRST_ID_VARIABLE
+from pocketslurm.users import is_known, whoami
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pocketslurm.queue.state import State
+    from pocketslurm.settings import Partition, Settings
+
+TOP_PRIORITY = 4294901760
+"""Slurm's basic priorities count down from here."""
+
+
+class Submission(NamedTuple):
+    """What is submitted: the options in force, and what they are about."""
+
+    options: dict[str, str]
+    name: str
+    command: str = ""
+    arguments: tuple[str, ...] = ()
+    script: bytes | None = None
+    holder: str = ""
+    submit_line: str = ""
+
+
+def check_supported(options: Mapping[str, str], settings: Settings) -> None:
+    """Refuse what cannot be honoured here, by name.
+
+    Raises:
+        Refused: The first such option.
+    """
+    for name, value in options.items():
+        row = SBATCH_SUPPORT.get(name)
+        if row and row.support is Support.REFUSED:
+            raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
+        if settings.strict and value and name in NO_SUCH:
+            raise Refused(denied=NO_SUCH[name])
+        if settings.strict and name == "clusters" and (lines := settings.other_clusters(value)):
+            raise Refused(*lines)
+        if name in {"uid", "gid"} and value not in whoami().names(name):
+            if not is_known(name, value):
+                raise Refused(f"error: Invalid --{name} specification", status=255)
+            raise Refused(denied="Access/permission denied")
+
+
+def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
+    """Enter a job and see to it that somebody looks at it.
+
+    Raises:
+        Refused: Slurm would not take it.
+    """
+    return submit_together(state, [what], environ)[0]
+
+
+def submit_together(state: State, components: Sequence[Submission], environ: Mapping[str, str]) -> list[Job]:
+    """The same for the components of one job, which have numbers one after the other; the first has the script.
+
+    Raises:
+        Refused: Slurm would not take one of them.
+    """
+    jobs = [prepare(state, what, environ)[0] for what in components]
+    controller_start.check(state)
+    try:
+        jobs = _enter(state, jobs, components, environ)
+    except sqlite3.OperationalError as error:  # the disk is full, or may not be written
+        raise Refused(f"error: {error}", denied="I/O error writing script/environment to file") from error
+    controller_start.ensure(state)
+    return jobs
+
+
+def _enter(
+    state: State, jobs: Sequence[Job], components: Sequence[Submission], environ: Mapping[str, str]
+) -> list[Job]:
+    """Give a job, or each component of it, its id and its place in the queue."""
+    entered: list[Job] = []
+    with state.transaction():
+        for offset, (job, what) in enumerate(zip(jobs, components, strict=True)):
+            if job.dependency and dependencies.unknown_task(state, job.dependency):
+                raise Refused(denied="Job dependency problem")
+            least = environ.get(FIRST_ID_VARIABLE, "")
+            job_id = state.next_job_id(int(least) if least.isdecimal() else 0)
+            leader = entered[0].job_id if entered else job_id
+            numbered = job._replace(
+                job_id=job_id,
+                array_job_id=job_id if job.array_spec else None,
+                het_job_id=leader if len(jobs) > 1 else None,
+                het_offset=offset,
+                priority=_priority(what.options, job_id),
+            )
+            state.add_job(numbered)
+            if what.script is not None and leader == job_id:
+                state.add_script(job_id, what.script, exports.encode(exports.chosen(what.options, environ)))
+            entered.append(numbered)
+    return entered
+
+
+def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple[Job, Request]:
+    """Work out and check everything about a job but its id."""
+    options = what.options
+    check_supported(options, state.settings)
+    request = _request(state.settings, options, environ)
+    partition, reason = _choose_partition(state, options, request)
+    terms = read_terms(options, environ, state.settings, partition)
+    if nodes.over_limit(partition, terms.time_limit):
+        reason = reason or "PartitionTimeLimit"
+    owner = whoami()
+    folder = environ.get("PWD", "")
+    here = folder if folder and _same(folder) else working_folder()
+    job = Job(
+        job_id=0,
+        name=what.name,
+        user=owner.user,
+        uid=owner.uid,
+        group=owner.group,
+        gid=owner.gid,
+        partition=partition.name,
+        array_waiting=terms.array_spec,
+        account=options.get("account", ""),
+        qos=options.get("qos", ""),
+        comment=options.get("comment", ""),
+        cluster=state.settings.cluster,
+        reason=reason or "None",
+        options=dict(options),
+        request=encode(request),
+        command=what.command,
+        arguments=list(what.arguments),
+        submit_line=what.submit_line,
+        submit_dir=here,
+        submit_host=os.uname().nodename,
+        work_dir=os.path.normpath(os.path.join(here, options.get("chdir", ""))),  # noqa: PTH118
+        batch=what.script is not None,
+        holder=what.holder,
+        limits=limits.chosen(options.get("propagate")),
+        submit_time=now(),
+    )
+    return job._replace(**terms._asdict()), request
+
+
+def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> Request:
+    """The size of a job; what is not here it may ask for where the settings are not strict."""
+    if not settings.strict:
+        return leniency.fitted(read_request(leniency.counted(options), environ), set(nodes.names(settings)))
+    request = read_request(options, environ)
+    if not settings.gpus and (request.gpus or request.gpus_per_node or request.gpus_per_task):
+        raise Refused(INVALID)
+    if not set(request.gpu_types) <= {settings.gpu_type}:
+        raise Refused(denied=node_selection.NO_NODES)
+    return request
+
+
+def submit_allocation(
+    state: State, components: Sequence[Mapping[str, str]], argv: Sequence[str], environ: Mapping[str, str]
+) -> int:
+    """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
+
+    Raises:
+        Refused: Slurm would not take it.
+    """
+    otherwise = environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
+    asked = [
+        Submission(
+            dict(options),
+            options.get("job-name") or otherwise,
+            argv[0] if argv else "",
+            tuple(argv[1:]),
+            holder=processes.identity(os.getpid()),
+        )
+        for options in components
+    ]
+    return submit_together(state, asked, environ)[0].job_id
+
+
+def complete_allocation(state: State, job_id: int, status: int) -> None:
+    """End such an allocation with the wait status of its step."""
+    state.order(job_id, *messages.write(messages.Complete(status)))
+    wakeup.poke(state.directory, job_id)
+
+
+def _choose_partition(state: State, options: Mapping[str, str], request: Request) -> tuple[Partition, str | None]:
+    """The first partition of those named that the job fits into, and why it can never run there, if so."""
+    settings = state.settings
+    wanted = (options.get("partition") or settings.partitions[0].name).split(",")
+    found = [nodes.partition(settings, name) for name in wanted]
+    refusal: Refused | None = None
+    for each in found:
+        try:
+            reason = node_selection.impossible(request, nodes.in_partition(state.settings, each))
+        except Refused as error:
+            refusal = refusal or error
+            continue
+        if not reason or each is found[-1]:
+            return each, reason
+    raise refusal or Refused(denied="Invalid partition name specified")
+
+
+def _priority(options: Mapping[str, str], job_id: int) -> int:
+    if "hold" in options:
+        return 0
+    if options.get("priority", "").isdigit():
+        return int(options["priority"])
+    return TOP_PRIORITY - job_id - niceness(options)
+
+
+def niceness(options: Mapping[str, str]) -> int:
+    """What --nice takes from a job's priority; 100 where it stands without a number."""
+    return 100 if options.get("nice") == "" else int(options.get("nice", 0))
+
+
+def working_folder() -> str:
+    """The current folder; one that was removed meanwhile is none."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return "/"
+
+
+def _same(folder: str) -> bool:
+    """Whether a name that may go through links means the current folder."""
+    try:
+        return os.path.samefile(folder, ".")  # noqa: PTH121
+    except OSError:
+        return False

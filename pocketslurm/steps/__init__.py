@@ -1,0 +1,1 @@
+"""Job steps: what srun does."""

@@ -1,0 +1,200 @@
+"""The job that a step belongs to: the one that srun is called in, or an allocation of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.slurm.nodelist import fold
+from pocketslurm.errors import Refused
+from pocketslurm.queue.state import now
+from pocketslurm.steps.messages import write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+    from pocketslurm.steps.messages import Talk
+    from pocketslurm.steps.option_parts import Component
+    from pocketslurm.steps.options import Asked
+
+_QUEUED_SECONDS = 0.5
+_LOOK_SECONDS = 0.03
+_NOT_OF_A_JOB = frozenset({"jobid", "kill-on-bad-exit", "wait"})
+OVER = "Job/step already completing or completed"
+BUSY = "Requested nodes are busy"
+
+
+class NotNow(Refused):
+    """With --immediate: there would be room, but not at once."""
+
+
+class Interrupted(Exception):
+    """A signal came while srun had nothing but to wait."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Home(NamedTuple):
+    """Where a step runs: its job, and whether srun has made it."""
+
+    job: Job
+    own: bool
+
+
+def size(state: State, asked: Asked) -> int:
+    """How many components the job has that the environment or --jobid names; 0 for an ordinary one, or none."""
+    job = state.job(int(asked.get("jobid"))) if asked.has("jobid") else None
+    return len(state.whole(job)) if job is not None and job.het_job_id is not None else 0
+
+
+def find(state: State, parts: Sequence[Component], environ: Mapping[str, str], talk: Talk) -> list[Home]:
+    """Where each part runs: in the job that the environment or --jobid names, else in a new allocation.
+
+    Raises:
+        Refused: There is no such job, or no allocation to be had.
+        Interrupted: While it was waited for.
+    """
+    asked = parts[0].asked
+    if not asked.has("jobid"):
+        return _homes(state, _allocate(state, parts, environ, talk), parts, own=True)
+    job_id = int(asked.get("jobid"))
+    job = state.job(job_id)
+    advice = f"Check SLURM_JOB_ID environment variable. Expired or invalid job {job_id}"
+    if job is None:
+        raise Refused(f"error: Unable to confirm allocation for job {job_id}: Invalid job id specified", advice)
+    if job.state == "PENDING":
+        raise Refused(f"error: Unable to confirm allocation for job {job_id}: Job is pending execution", advice)
+    if job.state != "RUNNING":
+        raise Refused(f"error: Slurm job {job_id} has expired", advice)
+    if job.leader != job_id:
+        why = "Job not heterogeneous job leader"
+        raise Refused(f"error: Unable to confirm allocation for job {job_id}: {why}", advice)
+    if asked.has("begin"):
+        talk.error("--begin is ignored because nodes are already allocated.")
+    return _homes(state, job, parts, own=False)
+
+
+def _homes(state: State, job: Job, parts: Sequence[Component], *, own: bool) -> list[Home]:
+    """Each part's component; all parts share an ordinary job."""
+    if job.het_job_id is None:
+        return [Home(job, own) for _ in parts]
+    components = state.whole(job)
+    return [Home(components[part.group], own) for part in parts]
+
+
+def _allocate(state: State, parts: Sequence[Component], environ: Mapping[str, str], talk: Talk) -> Job:
+    from pocketslurm.queue import submission  # inside a job, where every millisecond of a step counts, it is not needed
+
+    asked = parts[0].asked
+    if asked.has("relative"):
+        raise Refused("fatal: --relative option invalid for job allocation request")
+    job_id = submission.submit_allocation(state, [_for_a_job(part.asked) for part in parts], asked.command, environ)
+    try:
+        with catching():
+            job = _wait(state, job_id, asked, talk)
+    except Interrupted:
+        give_back(state, job_id, 1 << 8)
+        talk.info(f"Job allocation {job_id} has been revoked")
+        raise
+    return job
+
+
+def give_back(state: State, job_id: int, status: int) -> None:
+    """End an allocation with the wait status of its step; one that was never granted is withdrawn."""
+    from pocketslurm.queue import submission
+
+    with state.transaction():
+        job = state.job(job_id)
+        pending = job is not None and job.state == "PENDING"
+        if pending:
+            state.update_whole(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
+    if not pending:
+        submission.complete_allocation(state, job_id, status)
+
+
+def _for_a_job(asked: Asked) -> dict[str, str]:
+    """The options in force, as the submission of a job reads them."""
+    return {name: value for name, value in asked.values.items() if name not in _NOT_OF_A_JOB}
+
+
+def test_only(state: State, parts: Sequence[Component], environ: Mapping[str, str]) -> int:
+    """`--test-only`: when an allocation for each part would begin, and where."""
+    return max(_test(state, part.asked, environ) for part in parts)
+
+
+def _test(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
+    from pocketslurm.queue import submission
+    from pocketslurm.queue.forecast import forecast
+
+    what = submission.Submission(_for_a_job(asked), "srun")
+    try:
+        job, request = submission.prepare(state, what, environ)
+        moment, shares = forecast(state, job, request)
+    except Refused as refusal:
+        write("".join(f"srun: {line}\n" for line in refusal.lines))
+        write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
+        return 1
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))
+    cpus, hosts = sum(share.cpus for share in shares), fold(share.node for share in shares)
+    with state.transaction():
+        job_id = state.next_job_id()
+    text = f"to start at {stamp} using {cpus} processors on nodes {hosts} in partition {job.partition}"
+    write(f"srun: Job {job_id} {text}\n")
+    return 0
+
+
+def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
+    """Until the allocation is granted, or will never be."""
+    began = time.monotonic()
+    queued = False
+    patience = max(1, int(asked.get("immediate") or 1)) if asked.has("immediate") else None
+    while True:
+        job = state.job(job_id)
+        if job is not None and job.state == "RUNNING":
+            break
+        if job is None or job.state != "PENDING":
+            talk.info("Job has been cancelled")
+            raise Refused(denied=OVER)
+        waited = time.monotonic() - began
+        if patience is not None and waited > patience:
+            give_back(state, job_id, 1 << 8)
+            raise NotNow(denied=_not_now(job.reason))
+        if not queued and patience != 1 and waited > _QUEUED_SECONDS:
+            queued = True
+            if job.reason.startswith("Partition"):
+                talk.info("Requested partition configuration not available now")
+            talk.info(f"job {job_id} queued and waiting for resources")
+        time.sleep(_LOOK_SECONDS)
+    if queued:
+        talk.info(f"job {job_id} has been allocated resources")
+    return job
+
+
+def _not_now(reason: str) -> str:
+    """Why --immediate could not be kept."""
+    if reason.startswith("Partition"):
+        return "Requested partition configuration not available now"
+    return "Job dependency problem" if reason in {"BeginTime", "Dependency"} else BUSY
+
+
+@contextlib.contextmanager
+def catching() -> Iterator[None]:
+    """Signals become `Interrupted` while srun only waits."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, _: object) -> None:
+    raise Interrupted(number)

@@ -1,0 +1,211 @@
+"""The SLURM_* variables of steps and their tasks as Slurm 22.05 sets them; pure functions of the records.
+
+The scopes are mixed as Slurm mixes them: SLURM_NODELIST is the job's, SLURM_NNODES the step's, and what the options of
+the surrounding sbatch left behind stays unless srun has a word on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
+from pocketslurm.queue.job_environment import of_node, of_owner, set_gpus
+from pocketslurm.queue.nodes import natural
+from pocketslurm.queue.records import Job, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pocketslurm.settings import Settings
+
+Record = TypeVar("Record", Job, Step)
+
+_AS_GIVEN = {
+    "cpus-per-task": "SLURM_CPUS_PER_TASK",
+    "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "ntasks-per-core": "SLURM_NTASKS_PER_CORE",
+    "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET",
+    "ntasks-per-gpu": "SLURM_NTASKS_PER_TRES",
+    "threads-per-core": "SLURM_THREADS_PER_CORE",
+    "dependency": "SLURM_JOB_DEPENDENCY",
+}
+_FLAGS = {"overcommit": "SLURM_OVERCOMMIT", "label": "SLURM_LABELIO"}
+
+
+class Launch(NamedTuple):
+    """What a step's variables tell of the srun that starts it, beside the records.
+
+    Attributes:
+        distribution: SLURM_DISTRIBUTION; empty where Slurm says nothing.
+        options: The options of srun that tasks are told of, by long name, as written.
+        job_name: Of --job-name; None where the surrounding job's stays.
+        address: Where srun listens, and which `port`.
+        allocated: srun made the allocation itself.
+        umask: SLURM_UMASK.
+        nice: SLURM_PRIO_PROCESS.
+        cwd: srun's own folder, and `host` its machine; told in an allocation of its own.
+        bind: --cpu-bind, read: (verbosity, kind, list); None where nothing was said.
+        tres_bind: SLURMD_TRES_BIND.
+        preserve: Of --preserve-env: counts of nodes and tasks stay as they were.
+        several: It has several parts in one ordinary job.
+    """
+
+    distribution: str = ""
+    options: Mapping[str, str] = {}
+    job_name: str | None = None
+    address: str = "127.0.0.1"
+    port: int = 0
+    allocated: bool = False
+    umask: int = 0o022
+    nice: int = 0
+    cwd: str = "/"
+    host: str = ""
+    bind: tuple[str, str, str] | None = None
+    tres_bind: str = ""
+    preserve: bool = False
+    several: bool = False
+
+
+def step_environ(job: Job, step: Step, launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+    """What all tasks of a step share; `environ` is srun's own after --export."""
+    found = told_by_srun(job, launch, environ)
+    ntasks, nodes = str(sum(map(len, step.tasks))), str(len(step.nodes))
+    per_node = fold_tasks_per_node([len(tasks) for tasks in step.tasks])
+    if not launch.preserve:
+        found.update(SLURM_NTASKS=ntasks, SLURM_NPROCS=ntasks, SLURM_NNODES=nodes, SLURM_TASKS_PER_NODE=per_node)
+    found.update(
+        {
+            "SLURM_STEP_ID": str(step.step_id),
+            "SLURM_STEPID": str(step.step_id),
+            "SLURM_STEP_NODELIST": fold(step.nodes),
+            "SLURM_STEP_NUM_NODES": nodes,
+            "SLURM_STEP_NUM_TASKS": ntasks,
+            "SLURM_STEP_TASKS_PER_NODE": per_node,
+            "SLURM_STEP_LAUNCHER_PORT": str(launch.port),
+            "SLURM_SRUN_COMM_PORT": str(launch.port),
+            "SLURM_SRUN_COMM_HOST": launch.address,
+            "SLURM_LAUNCH_NODE_IPADDR": launch.address,
+        }
+    )
+    return found
+
+
+def joined(jobs: Sequence[Job]) -> Job:
+    """The components that a step is on as one job: the leader's number, nodes one after the other."""
+    first = jobs[0]
+    if first.het_job_id is None:
+        return first
+    nodes, cpus = [node for job in jobs for node in job.nodes], [cpus for job in jobs for cpus in job.cpus]
+    return first._replace(job_id=first.leader, nodes=nodes, cpus=cpus)
+
+
+def by_name(record: Record, *columns: str) -> Record:
+    """A job or a step with its nodes, and what goes along with them, in the order of their names."""
+    order = sorted(range(len(record.nodes)), key=lambda index: natural(record.nodes[index]))
+    found: dict[str, Any] = {name: [getattr(record, name)[index] for index in order] for name in columns}
+    return record._replace(**found)
+
+
+def of_components(job: Job) -> dict[str, str]:
+    """What a step in a heterogeneous job has of the job is told of the components that it is on; see `joined`."""
+    if job.het_job_id is None:
+        return {}
+    return {
+        "SLURM_JOB_NODELIST": fold(job.nodes),
+        "SLURM_JOB_NUM_NODES": str(len(job.nodes)),
+        "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
+    }
+
+
+def of_allocation(jobs: Sequence[Job]) -> dict[str, str]:
+    """What tasks are told of the components of an allocation that their srun has made itself."""
+    if jobs[0].het_job_id is None:
+        return {}
+    found = {"SLURM_HET_SIZE": str(len(jobs)), "SLURM_PACK_SIZE": str(len(jobs))}
+    for number, job in enumerate(jobs):
+        told = {
+            "SLURM_JOB_ID": str(job.job_id),
+            "SLURM_JOB_NODELIST": fold(job.nodes),
+            "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
+            "SLURM_JOB_PARTITION": job.partition,
+            **{name: value for name, value in of_owner(job).items() if name in {"SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"}},
+        }
+        found |= {f"{name}_PACK_GROUP_{number}": value for name, value in told.items()}
+    return found
+
+
+def told_by_srun(job: Job, launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of srun itself, with what it puts there before it knows its step."""
+    found = {
+        **environ,
+        "SLURM_JOB_ID": str(job.job_id),
+        "SLURM_JOBID": str(job.job_id),
+        "SLURM_NODELIST": fold(job.nodes),
+        "SLURM_JOB_NODELIST": environ.get("SLURM_JOB_NODELIST", fold(job.nodes)),
+        "SLURM_JOB_PARTITION": job.partition,
+        "SLURM_JOB_CPUS_PER_NODE": environ.get("SLURM_JOB_CPUS_PER_NODE", fold_tasks_per_node(job.cpus)),
+        "SLURM_PRIO_PROCESS": str(launch.nice),
+        "SLURM_UMASK": environ.get("SLURM_UMASK", f"{launch.umask:04o}"),
+        **of_owner(job),
+        **_of_options(launch),
+    }
+    if launch.job_name is not None:
+        found["SLURM_JOB_NAME"] = launch.job_name
+    if launch.allocated:
+        found.update(SLURM_JOB_NUM_NODES=str(len(job.nodes)), SLURM_CLUSTER_NAME=job.cluster)
+        found.update(SLURM_SUBMIT_DIR=launch.cwd, SLURM_SUBMIT_HOST=launch.host)
+    elif launch.several:
+        found.pop("SLURM_NODE_ALIASES", None)
+    else:
+        # 22.05 names its first component even where there is only one.
+        first = "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"
+        found[first] = environ.get(first, fold_tasks_per_node(job.cpus))
+        found["SLURM_NODE_ALIASES"] = "(null)"
+    return found
+
+
+def _of_options(launch: Launch) -> dict[str, str]:
+    found = {name: launch.options[option] for option, name in _AS_GIVEN.items() if launch.options.get(option)}
+    found |= {name: "1" for option, name in _FLAGS.items() if option in launch.options}
+    if launch.distribution:
+        found["SLURM_DISTRIBUTION"] = launch.distribution
+    if plane := launch.options.get("plane"):
+        found["SLURM_DIST_PLANESIZE"] = plane
+    if launch.bind is not None:
+        verbosity, kind, listed = launch.bind
+        found["SLURM_CPU_BIND"] = f"{verbosity},{kind}{listed}"
+        found["SLURM_CPU_BIND_VERBOSE"], found["SLURM_CPU_BIND_TYPE"] = verbosity, kind
+        found["SLURM_CPU_BIND_LIST"] = listed
+    if launch.tres_bind:
+        found["SLURMD_TRES_BIND"] = launch.tres_bind
+    return found
+
+
+def task_environ(
+    shared: Mapping[str, str], step: Step, settings: Settings, rank: tuple[int, int], gpus: Sequence[int] = ()
+) -> dict[str, str]:
+    """The environment of one task; SLURM_TASK_PID alone is left to the process itself.
+
+    Args:
+        shared: Of `step_environ`.
+        step: The step.
+        settings: The machine's; without GPUs, no GPU variable is touched.
+        rank: The node's index in the step, and the task's on that node.
+        gpus: The devices that this task may see.
+    """
+    node, local = rank
+    environ = dict(shared)
+    tasks = step.tasks[node]
+    environ.update(of_node(step.nodes[node]))
+    environ.update(
+        SLURM_NODEID=str(node),
+        SLURM_PROCID=str(tasks[local]),
+        SLURM_LOCALID=str(local),
+        SLURM_GTIDS=",".join(map(str, tasks)),
+        SLURM_CPUS_ON_NODE=str(step.cpus[node]),
+    )
+    if local == 0:  # slurmstepd looks after its first task's only
+        environ.setdefault("TMPDIR", "/tmp")  # noqa: S108
+    if settings.gpus or any(step.gpus) or "SLURM_JOB_GPUS" in environ:
+        set_gpus(environ, "SLURM_STEP_GPUS", gpus, len(step.gpus[node]) if step.gpus else 0)
+    return environ

@@ -1,0 +1,140 @@
+"""The options of one srun: its environment's, then its command line's, each value checked in Slurm's own words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.getopt import SRUN, Option, Options, Value, parse_options
+from hpc_kit.slurm.kinds import check_value, slurm_words
+from pocketslurm.errors import BAD_OPTION, Refused, Usage
+from pocketslurm.option_support import Support, plugin_hint
+from pocketslurm.srun_option_support import ALLOCATION, INPUT, SRUN_SUPPORT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
+
+
+class Asked(NamedTuple):
+    """What one srun was asked for.
+
+    Attributes:
+        values: Options by long name, flags with an empty value.
+        typed: Those of them that came from the command line.
+        command: The program and its arguments.
+        given: The command line's options as they stood there.
+        verbosity: How often -v, less how often -Q, was given.
+    """
+
+    values: Mapping[str, str]
+    typed: frozenset[str]
+    command: tuple[str, ...]
+    given: Options
+    verbosity: int = 0
+
+    def has(self, name: str) -> bool:
+        """Whether an option is in force."""
+        return name in self.values
+
+    def get(self, name: str, default: str = "") -> str:
+        """An option's value."""
+        return self.values.get(name, default)
+
+    def number(self, name: str) -> int | None:
+        """An option's number; None where it was not given."""
+        value = self.values.get(name)
+        return None if value is None else int(value or 0)
+
+
+def read(
+    argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True, before: Mapping[str, str] | None = None
+) -> Asked:
+    """Read srun's environment and command line; where nobody is `strict`, that of a newer srun, too.
+
+    Args:
+        argv: The command line, or one part of it.
+        environ: srun's environment.
+        strict: Nothing is taken that 22.05 does not know.
+        before: Options that the part before this one hands on.
+
+    Raises:
+        Refused: An option is unknown, wrong, or one that cannot be honoured here.
+    """
+    try:
+        given, command = parse_options(argv, "srun")
+    except HpcKitError as error:
+        line = (error.found or error.what).removeprefix("srun: ")
+        raise Usage(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
+    for each in given.given:
+        if each.option.since and strict:
+            raise Usage(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
+        _check(each.option, each.value)
+    typed = dict(before or {})
+    typed |= {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
+    if len(_MEMORY & typed.keys()) > 1:
+        raise Refused("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+    inherited = _from_environ(environ)
+    if _MEMORY & typed.keys():
+        inherited = {name: value for name, value in inherited.items() if name not in _MEMORY}
+    values = inherited | typed
+    _refuse(values)
+    loud = len(given.all("verbose")) or int(inherited.get("verbose") or 0)
+    return Asked(values, frozenset(typed), tuple(command), given, loud - len(given.all("quiet")))
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for variable, name in INPUT.items():
+        value = environ.get(variable)
+        if value is None:
+            continue
+        option = SRUN[name]
+        if name == "verbose":
+            found[name] = value if value.isdecimal() else ""
+        elif option.value is not Value.NONE:
+            _check(option, value)
+            if not _is_nothing(option, value):
+                found[name] = value
+        elif _is_yes(value):
+            found[name] = ""
+    return found
+
+
+def _is_yes(value: str) -> bool:
+    """What a variable must say to switch a flag on."""
+    return value in {"", "yes"} or (value.lstrip("-").isdecimal() and int(value) != 0)
+
+
+def _check(option: Option, value: str | None) -> None:
+    zero_nodes = option.name == "nodes" and value and not value.strip("0")  # srun takes it for nothing said
+    if zero_nodes or option.name in {"distribution", "kill-on-bad-exit"} or _is_nothing(option, value):
+        return
+    try:
+        check_value(option, value)
+    except HpcKitError as error:
+        status = 1 if option.kind in {"number", "count", "gpus"} else BAD_OPTION
+        raise Refused(f"error: {_words(option, value or '')}", status=status) from error
+
+
+def _is_nothing(option: Option, value: str | None) -> bool:
+    """Some options may be empty, which is as if they were not there."""
+    return value == "" and (option.kind == "path" or option.name in {"dependency", "gpus", "wait"})
+
+
+def _words(option: Option, value: str) -> str:
+    low, dash, high = value.partition("-")
+    if option.name == "nodes" and dash and low.isdecimal() and high.isdecimal():
+        return f"Maximum node count {high} is less than minimum node count {low}"
+    return slurm_words(option, value)
+
+
+def _refuse(values: Mapping[str, str]) -> None:
+    """Stop at the first option that a program could rely on in vain."""
+    for name, value in values.items():
+        row = SRUN_SUPPORT[name]
+        inside = "jobid" in values and name in ALLOCATION
+        empty = name in {"task-prolog", "task-epilog"} and value in {"", "none"}
+        if row.support is Support.REFUSED and not inside and not empty:
+            raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")

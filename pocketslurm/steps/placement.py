@@ -1,0 +1,158 @@
+"""Where in its job a step runs, and with which CPUs, memory and GPUs: arithmetic alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pocketslurm.distribution import layout, layout_arbitrary
+from pocketslurm.errors import Refused
+from pocketslurm.steps.node_choice import NO_MEMORY, NO_SUCH_NODES, TOO_MANY_CPUS, Busy, StepNode, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pocketslurm.queue.records import Job, Step
+    from pocketslurm.steps.request import StepRequest
+
+NO_GPUS = "Invalid generic resource (gres) specification"
+
+_GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gres"})
+
+
+class Place(NamedTuple):
+    """A step's nodes; `tasks` (task numbers), `cpus`, `mem` and `gpus` (device numbers) go along with them."""
+
+    nodes: list[str]
+    tasks: list[list[int]]
+    cpus: list[int]
+    mem: list[int]
+    gpus: list[list[int]]
+
+
+def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) -> Place:
+    """Find a step's place among the running steps of its job; `memory` is what a node has, for a job that named none.
+
+    Raises:
+        Busy: Not now.
+        Refused: Never.
+    """
+    if request.gpus.silent and not _GPU_OPTIONS & job.options.keys():
+        request = request._replace(gpus=request.gpus._replace(per_node=0))
+    job = job._replace(mem=[mine or memory for mine in job.mem or [0] * len(job.nodes)])
+    nodes = [_node(job, index, list(steps), request) for index in range(len(job.nodes))]
+    _check_names(request, nodes)
+    usable = {node.name: node for node in nodes if _is_usable(request, node)}
+    chosen = choose(request, nodes, usable)
+    if request.distribution.nodes == "arbitrary" and request.hosts:
+        tasks = layout_arbitrary(request.hosts, [node.name for node in chosen])
+    else:
+        tasks = layout(request.ntasks, _slots(request, chosen, nodes), request.distribution)
+    per_task = _cpus_per_task(request, nodes)
+    cpus = [
+        node.cpus if request.whole else len(on_node) * max(1, per_task)
+        for node, on_node in zip(chosen, tasks, strict=True)
+    ]
+    _check_cpus(request, chosen, cpus)
+    mem = [
+        min(node.mem, request.mem_per_node or request.mem_per_cpu * count)
+        for node, count in zip(chosen, cpus, strict=True)
+    ]
+    gpus = _deal_gpus(request, chosen, tasks)
+    return Place([node.name for node in chosen], tasks, cpus, mem, gpus)
+
+
+def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> StepNode:
+    """One node of the job as a new step finds it; whoever overlaps finds it empty."""
+    name, gpus = job.nodes[index], tuple(job.gpus[index]) if job.gpus else ()
+    here = [(step, step.nodes.index(name)) for step in steps if name in step.nodes]
+    counted = [] if request.overlap else [(step, at) for step, at in here if not step.overlap]
+    taken = {gpu for step, at in counted if step.gpus for gpu in step.gpus[at]}
+    free_mem = job.mem[index] - sum(step.mem[at] for step, at in counted if step.mem)
+    free_cpus = job.cpus[index] - sum(step.cpus[at] for step, at in counted)
+    if request.mem_per_cpu:
+        free_cpus = min(free_cpus, free_mem // request.mem_per_cpu)
+    return StepNode(
+        name=name,
+        cpus=job.cpus[index],
+        mem=job.mem[index],
+        gpus=gpus,
+        free_cpus=free_cpus,
+        free_mem=free_mem,
+        free_gpus=tuple(gpu for gpu in gpus if gpu not in taken),
+        steps=len(here),
+        blocked=sum(step.cpus[at] for step, at in counted),
+    )
+
+
+def _check_names(request: StepRequest, nodes: Sequence[StepNode]) -> None:
+    names = {node.name for node in nodes}
+    if not set(request.hosts) <= names:
+        raise Refused(denied=NO_SUCH_NODES)
+    if request.gpus.asked and not any(node.gpus for node in nodes):
+        raise Refused("error: Step requested GRES but job doesn't have GRES", denied=NO_GPUS)
+    if max(request.mem_per_node, request.mem_per_cpu) > max(node.mem for node in nodes):
+        raise Refused(denied=NO_MEMORY)
+    if (request.gpus.per_node or 0) > max(len(node.gpus) for node in nodes):
+        raise Refused(denied=NO_GPUS)
+
+
+def _is_usable(request: StepRequest, node: StepNode) -> bool:
+    if node.name in request.exclude or node.free_cpus <= 0 or (request.whole and node.blocked):
+        return False
+    return node.free_mem >= request.mem_per_node and len(node.free_gpus) >= _least_gpus(request, node)
+
+
+def _least_gpus(request: StepRequest, node: StepNode) -> int:
+    """GPUs that must be free on a node that the step is to have."""
+    gpus = request.gpus
+    if gpus.silent:
+        return len(node.gpus)
+    if gpus.per_node is not None:
+        return gpus.per_node
+    return gpus.per_task or int(bool(gpus.total))
+
+
+def _cpus_per_task(request: StepRequest, nodes: Sequence[StepNode]) -> int:
+    """What the CPUs asked for come to for each task; 0 where they do not come out even, or do not fit."""
+    each, rest = divmod(request.cpu_count, request.ntasks)
+    if rest or not each or each > min(node.cpus for node in nodes):
+        return 0
+    return each if sum(node.cpus // each for node in nodes) >= request.ntasks else 0
+
+
+def _slots(request: StepRequest, chosen: Sequence[StepNode], nodes: Sequence[StepNode]) -> list[int]:
+    """Room for tasks on each node."""
+    per_task = max(1, _cpus_per_task(request, nodes))
+    slots = [max(1, node.free_cpus // per_task) for node in chosen]
+    if request.gpus.per_task:
+        slots = [
+            min(room, len(node.free_gpus) // request.gpus.per_task) for room, node in zip(slots, chosen, strict=True)
+        ]
+    return [min(room, request.tasks_per_node) for room in slots] if request.tasks_per_node else slots
+
+
+def _check_cpus(request: StepRequest, chosen: Sequence[StepNode], cpus: Sequence[int]) -> None:
+    """CPUs that suffice in all do not always suffice on each node, where tasks need several."""
+    for node, count in zip(chosen, cpus, strict=True):
+        if count > node.cpus:
+            raise Refused(denied=TOO_MANY_CPUS)
+        if count > node.free_cpus and request.cpu_count:
+            raise Busy
+
+
+def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence[Sequence[int]]) -> list[list[int]]:
+    gpus, dealt = request.gpus, []
+    left = gpus.total or 0
+    for later, (node, on_node) in enumerate(zip(chosen, tasks, strict=True), start=1 - len(chosen)):
+        count = len(node.gpus) if gpus.silent else gpus.per_node or (gpus.per_task or 0) * len(on_node)
+        if gpus.total:
+            count = min(len(node.free_gpus), left + later)
+            left -= count
+        if count > len(node.gpus):
+            raise Refused(denied=NO_GPUS)
+        if count > len(node.free_gpus):
+            raise Busy
+        dealt.append(list(node.free_gpus[:count]))
+    if left:
+        raise Busy if left <= sum(node.blocked for node in chosen) else Refused(denied=NO_GPUS)
+    return dealt

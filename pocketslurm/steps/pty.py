@@ -1,0 +1,71 @@
+"""`srun --pty`: the first task gets a terminal of its own, and srun passes its user's keys and screen through."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import termios
+import tty
+from typing import TYPE_CHECKING
+
+from pocketslurm.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pocketslurm.steps.messages import Talk
+    from pocketslurm.steps.options import Asked
+
+
+class Terminal:
+    """srun's own terminal, and the task's.
+
+    Attributes:
+        ours: srun's side of the task's terminal; `theirs` is the task's.
+    """
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = os.openpty()
+        self._resize()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What tasks are told of it."""
+        rows, columns, _, _ = struct.unpack("HHHH", self._size())
+        return {"SLURM_PTY_WIN_COL": str(columns), "SLURM_PTY_WIN_ROW": str(rows)}
+
+    @contextlib.contextmanager
+    def raw(self) -> Iterator[None]:
+        """Every key goes to the task, and a change of the window's size too."""
+        modes = termios.tcgetattr(0)
+        signal.signal(signal.SIGWINCH, lambda *_: self._resize())
+        tty.setraw(0, termios.TCSANOW)
+        try:
+            yield
+        finally:
+            termios.tcsetattr(0, termios.TCSANOW, modes)
+
+    def _size(self) -> bytes:
+        return fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
+
+    def _resize(self) -> None:
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, self._size())
+
+
+def open_terminal(asked: Asked, talk: Talk) -> Terminal | None:
+    """The terminals of --pty; None where srun has none itself.
+
+    Raises:
+        Refused: A stream is redirected as well.
+    """
+    if asked.has("output") or asked.has("error") or asked.has("input"):
+        raise Refused("error: --error/--input/--output are incompatible with --pty")
+    try:
+        return Terminal()
+    except (OSError, termios.error):
+        talk.error("ioctl(TIOCGWINSZ): Inappropriate ioctl for device")
+        talk.error("Not using a pseudo-terminal, disregarding --pty option")
+        return None

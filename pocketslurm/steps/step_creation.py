@@ -1,0 +1,129 @@
+"""A step enters its job: at once where there is room, else as soon as other steps leave some."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+from pocketslurm import processes
+from pocketslurm.errors import Refused
+from pocketslurm.queue.records import BATCH_STEP
+from pocketslurm.queue.state import now
+from pocketslurm.steps.allocation import BUSY, OVER, Interrupted, NotNow, catching
+from pocketslurm.steps.node_choice import Busy
+from pocketslurm.steps.orders import Inbox
+from pocketslurm.steps.placement import place
+from pocketslurm.steps.request import without
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pocketslurm.queue.records import Job, Step
+    from pocketslurm.queue.state import State
+    from pocketslurm.steps.messages import Talk
+    from pocketslurm.steps.request import StepRequest
+
+_LOOK_SECONDS = 0.1
+_REMIND_SECONDS = 60.0
+
+
+class Wanted(NamedTuple):
+    """A part of a step before it has its place: the component that it is for, its size, and what is known of it."""
+
+    job: Job
+    request: StepRequest
+    draft: Step
+
+
+Created = list[tuple["Step", Inbox]]
+"""The parts of a step, and where each takes orders."""
+
+
+def joined(steps: Sequence[Step]) -> Step:
+    """All parts of a step as one: nodes one after the other, tasks counted on."""
+    numbers = count()
+    tasks = [[next(numbers) for _ in node] for step in steps for node in step.tasks] if len(steps) > 1 else None
+    return steps[0]._replace(
+        nodes=[node for step in steps for node in step.nodes],
+        cpus=[cpus for step in steps for cpus in step.cpus],
+        mem=[mem for step in steps for mem in step.mem],
+        gpus=[gpus for step in steps for gpus in step.gpus],
+        tasks=tasks or steps[0].tasks,
+    )
+
+
+def create(state: State, wanted: Sequence[Wanted], talk: Talk, *, patience: float | None = None) -> Created:
+    """Enter a step, as soon as all parts of it fit; where they take orders comes with them.
+
+    Args:
+        state: The state directory.
+        wanted: Its parts.
+        talk: For what is to be said meanwhile.
+        patience: Seconds after which it is refused, None for any time.
+
+    Raises:
+        Refused: It never fits, or the job is over.
+    """
+    job_id = wanted[0].job.job_id
+    began = time.monotonic()
+    reminder = 0.0
+    try:
+        with catching():
+            while (created := _try(state, wanted)) is None:
+                waited = time.monotonic() - began
+                if patience is not None and waited >= patience:
+                    raise _unable(NotNow(denied=BUSY), job_id)
+                if waited >= reminder:
+                    word = "still" if reminder else "temporarily"
+                    talk.info(f"Job {job_id} step creation {word} disabled, retrying ({BUSY})")
+                    reminder += _REMIND_SECONDS
+                state.close()
+                time.sleep(_LOOK_SECONDS)
+    except Interrupted as interrupted:
+        talk.info(f"Cancelled pending job step with signal {interrupted.number}")
+        raise _unable(Refused(denied=OVER), job_id) from None
+    if reminder:
+        talk.info(f"Step created for job {job_id}")
+    return created
+
+
+def _unable(refused: Refused, job_id: int) -> Refused:
+    """The controller's own words, as srun tells them of a step."""
+    denied = [f"error: Unable to create step for job {job_id}: {refused.denied}"] if refused.denied else []
+    return type(refused)(*refused.lines, *denied)
+
+
+def _try(state: State, wanted: Sequence[Wanted]) -> Created | None:
+    """Enter the step, or None while there is no room for one of its parts."""
+    placed: list[Step] = []
+    with state.transaction():
+        for part in wanted:
+            try:
+                placed.append(_placed(state, part, placed))
+            except Busy:
+                return None
+            except Refused as refused:
+                raise _unable(refused, part.job.job_id) from None
+        number = state.next_step_id(wanted[0].job.leader)
+        created = []
+        for draft in placed:
+            step = draft._replace(step_id=number, start_time=now())
+            created.append((step, Inbox(state.directory, step.job_id, step.label)))
+            state.add_step(step)
+    return created
+
+
+def _placed(state: State, part: Wanted, before: Sequence[Step]) -> Step:
+    """A part with its nodes: none that another part of the step has in the same job."""
+    job = state.job(part.job.job_id)
+    if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
+        raise Refused(denied=OVER)
+    others = [
+        step
+        for step in state.steps(job.job_id)
+        if step.state == "RUNNING" and step.step_id != BATCH_STEP and processes.alive(step.srun)
+    ]
+    left = without(job, {node for step in before if step.job_id == job.job_id for node in step.nodes})
+    found = place(left, others, part.request, state.settings.memory_of_node)
+    return part.draft._replace(**found._asdict())

@@ -1,0 +1,135 @@
+"""The end of a step by order: of its options, its job's supervisor, or whoever presses Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+from pocketslurm.processes import kill, terminate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pocketslurm.queue.records import Step
+    from pocketslurm.steps.messages import Talk
+    from pocketslurm.steps.timers import Clocks
+
+_ABORT_SECONDS = 2
+"""What srun waits longer than KillWait."""
+
+_AGAIN_SECONDS = 0.1
+
+
+class Manner(NamedTuple):
+    """How a step is run.
+
+    Attributes:
+        kill_bad_exit: End the step as soon as a task ends badly, `kill_wait` seconds after SIGTERM by force.
+        job_kill_wait: The cluster's KillWait, which srun talks of.
+        max_wait: Seconds from the first task's end to the step's, 0 for any number.
+        time_limit: Seconds until the step is cancelled, None without a limit of its own.
+        pass_interrupt: The first SIGINT goes to the tasks (-X); with `quit_on_interrupt` it ends the step.
+        reduce: Ends of tasks that are alike are told once.
+    """
+
+    kill_bad_exit: bool = False
+    kill_wait: float = 3.0
+    job_kill_wait: float = 30.0
+    max_wait: int = 0
+    time_limit: float | None = None
+    pass_interrupt: bool = False
+    quit_on_interrupt: bool = False
+    reduce: bool = False
+
+
+class Ending:
+    """How one step is ended before its time.
+
+    Args:
+        tasks: The pids of its tasks that run, at any moment.
+        processes: All that lives of it.
+
+    Attributes:
+        cancelled: It was ended by somebody's order; `timed_out`: by its own time limit.
+        killing: Its processes get SIGKILL from us.
+        name: The step as users know it: `12.0`.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        manner: Manner,
+        talk: Talk,
+        clocks: Clocks,
+        tasks: Collection[int],
+        processes: Callable[[], list[int]],
+    ) -> None:
+        self.cancelled = False
+        self.timed_out = False
+        self.killing = False
+        self.name = f"{step.job_id}.{step.label}"
+        self._node = step.nodes[0]
+        self._manner = manner
+        self._talk = talk
+        self._clocks = clocks
+        self._tasks = tasks
+        self._processes = processes
+        self._announced = False
+        self._stopped = False
+
+    def terminate(self) -> None:
+        """--kill-on-bad-exit: they are asked first."""
+        self._announce()
+        self._ask(self._manner.kill_wait)
+
+    def say_terminating(self) -> None:
+        """The line with which srun asks for a step's end."""
+        self._talk.info(f"launch/slurm: _step_signal: Terminating StepId={self.name}")
+
+    def abort(self) -> None:
+        """End it by force."""
+        self._cancel("")
+        self.kill()
+
+    def time_out(self) -> None:
+        """Its own time limit is over."""
+        self.timed_out = True
+        self._announce("TIME LIMIT")
+        self._ask(self._manner.job_kill_wait)
+
+    def cancel(self, why: str) -> None:
+        """End it as the job's supervisor has it."""
+        self._cancel(why)
+        self._ask(self._manner.job_kill_wait)
+
+    def deliver(self, number: int) -> None:
+        """A signal for the tasks, and not for what they have started, as proctrack/cgroup has it."""
+        if number in {signal.SIGTERM, signal.SIGKILL}:
+            self._announce()
+        whole = number in {signal.SIGKILL, signal.SIGSTOP} or (number == signal.SIGCONT and self._stopped)
+        kill(self._processes() if whole else self._tasks, number)
+        self._stopped = number == signal.SIGSTOP or (self._stopped and not whole)
+
+    def kill(self) -> None:
+        """SIGKILL, until nothing is left."""
+        self.killing = True
+        if left := self._processes():
+            kill(left, signal.SIGKILL)
+            self._clocks.set(f"again {self.name}", _AGAIN_SECONDS, self.kill)
+
+    def _ask(self, kill_wait: float) -> None:
+        terminate(self._tasks)
+        self._clocks.set(f"kill {self.name}", kill_wait, self.kill)
+
+    def _cancel(self, why: str) -> None:
+        if not self.cancelled:
+            self.cancelled = True
+            seconds = round(self._manner.job_kill_wait) + _ABORT_SECONDS
+            self._talk.info(f"Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
+        self._announce(why)
+
+    def _announce(self, why: str = "") -> None:
+        """Say it once, as slurmstepd does."""
+        if not self._announced:
+            self._announced = True
+            self._talk.cancelled(self.name, self._node, why)

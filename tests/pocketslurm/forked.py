@@ -1,0 +1,92 @@
+"""The commands as forks of the test's own process: no interpreter to start, and coverage sees what they run.
+
+What the real ones are, isolated interpreters behind a shell script, is tested where whole scripts run them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import pytest
+
+from pocketslurm import command_line, processes
+from pocketslurm.queue.state import State
+
+PIPE = subprocess.PIPE
+
+_opened: weakref.WeakSet[State] = weakref.WeakSet()
+
+
+def let_go_before_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember whatever state this process opens: no connection to a database may live through a fork."""
+    known = State.__init__
+
+    def remembered(self: State, *args: Any) -> None:
+        known(self, *args)
+        _opened.add(self)
+
+    monkeypatch.setattr(State, "__init__", remembered)
+
+
+def start(
+    argv: Sequence[str], environ: Mapping[str, str], folder: Path, *, stdin: int | IO[str] = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
+    """A running command, in a session of its own so that a test's signals reach it alone."""
+
+    def become() -> NoReturn:
+        # The pipe too on which `Popen` waits for the program to be executed, which never comes.
+        processes.close_files()
+        _run(argv, environ)
+
+    for state in list(_opened):
+        state.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the threads of the test runner
+        return subprocess.Popen(
+            argv,
+            preexec_fn=become,  # noqa: PLW1509
+            cwd=folder,
+            stdin=stdin,
+            stdout=PIPE,
+            stderr=PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """In the child: what a new interpreter would find, then the command."""
+    status = 1
+    try:
+        os.environ.clear()
+        os.environ.update(environ)
+        sys.argv = ["", *argv]
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode, encoding="utf-8", errors="surrogateescape", buffering=1, closefd=False)  # noqa: SIM115
+            for number, mode in enumerate(("r", "w", "w"))
+        )
+        _fresh_signals()
+        command_line.main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _fresh_signals() -> None:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) not in {None, signal.SIG_DFL, signal.SIG_IGN}:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -1,0 +1,89 @@
+"""Batch scripts as people write them, unchanged: by_hand/NAME.sh, and in NAME.out the lines that its logs must hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pocketslurm.queue.records import Job
+from tests.pocketslurm.conftest import Slurm, wait_for
+
+FOLDER = Path(__file__).parent / "by_hand"
+SCRIPTS = sorted(FOLDER.glob("*.sh"))
+
+LAUNCHER = """#!/bin/sh
+echo "$SLURMD_NODENAME: $(echo $CUDA_VISIBLE_DEVICES | tr , '\\n' | wc -l) gpus, torchrun $*"
+"""
+
+TRAIN = """
+import os, sys
+rank, size, local, node = (os.environ[f"SLURM_{name}"] for name in ("PROCID", "NTASKS", "LOCALID", "NODEID"))
+there = f"local {local} of {os.environ['SLURM_NTASKS_PER_NODE']}, node {node} of {os.environ['SLURM_NNODES']}"
+words = " ".join(f'"{word}"' if " " in word else word for word in sys.argv[1:])
+print(f"rank {rank} of {size}, {there} on {os.environ['SLURMD_NODENAME']}: {words}", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Slurm, dict[str, int]]]:
+    """All scripts, submitted at once, each from a folder of its own; the id of each."""
+    slurm = Slurm(tmp_path_factory.mktemp("by_hand"), cpus=512, gpus=8, strict=False)
+    try:
+        yield slurm, {path.stem: submit(slurm, path) for path in SCRIPTS}
+    finally:
+        slurm.clear()
+
+
+def submit(slurm: Slurm, path: Path) -> int:
+    """As a person does it: with the script in the current folder."""
+    folder = slurm.folder / path.stem
+    folder.mkdir()
+    shutil.copy(path, folder)
+    (folder / "activateEnvironment.sh").write_text("export ACTIVATED=yes\n")
+    (folder / "params.txt").write_text("".join(f"--lr 0.{index}\n" for index in range(1, 10)))
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "torchrun").write_text(LAUNCHER)
+    (folder / "torchrun").chmod(0o755)
+    process = slurm.start("sbatch", "--parsable", path.name, env={"PROJECT_DIR": "/project"}, folder=folder)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    return int(out.partition(";")[0])
+
+
+def jobs_of(slurm: Slurm, job_id: int) -> list[Job]:
+    """A job, the other tasks of its array, and what else has its name."""
+    state = slurm.state()
+    found = state.jobs("name = (SELECT name FROM jobs WHERE job_id = ?)", (job_id,))
+    state.close()
+    return found
+
+
+def logs(folder: Path) -> dict[str, list[str]]:
+    """The lines of each log, in order."""
+    known = {"activateEnvironment.sh", "params.txt", "train.py", "torchrun", "hostfile", f"{folder.name}.sh"}
+    found = [path for path in sorted(folder.iterdir()) if path.name not in known and path.stat().st_size]
+    return {path.name: sorted(path.read_text().splitlines()) for path in found}
+
+
+def expected(path: Path, job_id: int) -> dict[str, list[str]]:
+    """What NAME.out says, the job's id filled in."""
+    parts = re.split(
+        r"^== (.*)\n", path.with_suffix(".out").read_text().replace("{id}", str(job_id)), flags=re.MULTILINE
+    )
+    return {name: sorted(text.splitlines()) for name, text in zip(parts[1::2], parts[2::2], strict=True) if text}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_runs_as_it_stands(path: Path, jobs: tuple[Slurm, dict[str, int]]) -> None:
+    slurm, ids = jobs
+    job_id = ids[path.stem]
+    wait_for(lambda: not any(job.active for job in jobs_of(slurm, job_id)), seconds=120)
+    found = logs(slurm.folder / path.stem)
+    script = rf"{re.escape(str(slurm.directory))}/jobs/\w+/slurm_script"
+    told = {log: [re.sub(script, "{script}", line) for line in lines] for log, lines in found.items()}
+    assert told == expected(path, job_id)
+    assert {job.state for job in jobs_of(slurm, job_id)} == {"COMPLETED"}

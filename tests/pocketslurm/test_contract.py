@@ -1,0 +1,15 @@
+"""The page docs/embedded-slurm.md, as the code makes it; that the one in docs is that one, tests/spec sees."""
+
+from __future__ import annotations
+
+from pocketslurm.commands.reference import text
+from pocketslurm.option_support import SBATCH_SUPPORT
+
+
+def test_every_option_and_column_has_its_row() -> None:
+    page = text()
+    for name in SBATCH_SUPPORT:
+        assert f"--{name}" in page
+    assert "| `%i` | `jobarrayid` |\n" in page
+    assert "| `SLURM_RESTART_COUNT` | `1` |\n" in page
+    assert "| `-L, --licenses=VALUE` | accepted, no effect | there are no licences; refused with `strict` |\n" in page

@@ -1,0 +1,77 @@
+"""GPUs: how many a step asks for, and what each task sees of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketslurm.errors import Refused
+from pocketslurm.steps.gpus import Gpus, asked_gpus, binding, visible
+from pocketslurm.steps.options import Asked, read
+
+
+def asked(line: str) -> Asked:
+    return read([*line.split(), "true"], {})
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus"),
+    [
+        ("", Gpus()),
+        ("--gpus=3", Gpus(total=3)),
+        ("--gpus=a100:2,v100:1", Gpus(total=3)),
+        ("--gpus-per-node=2", Gpus(per_node=2)),
+        ("--gpus-per-task=1", Gpus(per_task=1)),
+        ("--gres=gpu:2", Gpus(per_node=2)),
+        ("--gres=gpu", Gpus(per_node=1)),
+        ("--gres=gpu:a100:2", Gpus(per_node=2)),
+        ("--gres=none", Gpus(per_node=0)),
+    ],
+)
+def test_how_many(line: str, gpus: Gpus) -> None:
+    assert asked_gpus(asked(line)) == gpus
+    assert gpus.silent == (line == "")
+    assert gpus.asked == (line not in {"", "--gres=none"})
+
+
+def test_other_resources_are_refused() -> None:
+    with pytest.raises(Refused):
+        asked_gpus(asked("--gres=lustre:1"))
+
+
+@pytest.mark.parametrize(
+    ("line", "bind"),
+    [
+        ("", ""),
+        ("--gpus-per-task=1", "gpu:per_task:1"),
+        ("--gpus-per-task=1 --gpu-bind=none", "gpu:none"),
+        ("--ntasks-per-gpu=2 --gpus=1", "gpu:single:2"),
+        ("--gpu-bind=single:1", "gpu:single:1"),
+    ],
+)
+def test_binding(line: str, bind: str) -> None:
+    assert binding(asked(line)) == bind
+
+
+@pytest.mark.parametrize(
+    ("bind", "seen"),
+    [
+        ("", ["4567"] * 4),
+        ("gpu:none", ["4567"] * 4),
+        ("gpu:closest", ["4567"] * 4),
+        ("gpu:per_task:1", ["4", "5", "6", "7"]),
+        ("gpu:per_task:2", ["45", "67", "45", "67"]),
+        ("gpu:single:1", ["4", "5", "6", "7"]),
+        ("gpu:single:2", ["4", "4", "5", "5"]),
+        ("gpu:verbose,single:2", ["4", "4", "5", "5"]),
+        ("gpu:map_gpu:3,1", ["7", "5", "7", "5"]),
+        ("gpu:map_gpu:0*3,2", ["4", "4", "4", "6"]),
+        ("gpu:map_gpu:9", [""] * 4),
+        ("gpu:mask_gpu:0x3,0xc", ["45", "67", "45", "67"]),
+    ],
+)
+def test_what_four_tasks_see_of_four_gpus(bind: str, seen: list[str]) -> None:
+    assert ["".join(map(str, visible([4, 5, 6, 7], bind, local))) for local in range(4)] == seen
+
+
+def test_a_task_without_gpus_sees_none() -> None:
+    assert visible([], "gpu:per_task:1", 0) == []

@@ -1,0 +1,145 @@
+"""Output that nobody takes, or more than anybody can: the ranks wait, live, and still obey."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.run_files import END
+from hpc_kit.ssh import agent
+from tests.conftest import ROOT
+from tests.ssh.conftest import Hosts
+
+pytestmark = pytest.mark.slow
+
+QUICK = """
+import sys
+from hpc_kit.cli import main
+from hpc_kit.ssh import agent
+from hpc_kit.run_files import END
+agent.__file__, agent.ALIVE, agent.SILENCE = sys.argv.pop(1), 0.2, float(sys.argv.pop(1))
+main()
+"""
+SILENCE = 8.0
+"""Seconds; a busy machine lets a process wait for three."""
+FLOOD = "echo here; exec yes $(printf %0999d 7)"
+
+
+def launch(hosts: Hosts, tmp_path: Path, code: str) -> subprocess.Popen[bytes]:
+    """A launch of two hosts whose two sides take one another for lost after SILENCE."""
+    carried = tmp_path / "agent.py"
+    text = Path(agent.__file__).read_text()
+    text = re.sub("(?m)^ALIVE = .*", "ALIVE = 0.2", re.sub("(?m)^SILENCE = .*", f"SILENCE = {SILENCE}", text))
+    carried.write_text(text)
+    words = ["-j", "2x1", "--hosts", "n1,n2", f"--export=PYTHONPATH,MARK={hosts.mark}", "--", "bash", "-c", code]
+    return subprocess.Popen(
+        [sys.executable, "-c", QUICK, str(carried), str(SILENCE), "launch", *words],
+        cwd=hosts.project,
+        env={**os.environ, "HOME": str(hosts.home), "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def until_stopped(hosts: Hosts) -> int:
+    """Wait until the logs grow no more, for all that the ranks would say; their bytes."""
+    sizes: list[int] = []
+    deadline = time.monotonic() + 120
+    while (len(sizes) < 8 or not sizes[-8] == sizes[-1] > 60_000) and time.monotonic() < deadline:
+        time.sleep(0.25)
+        sizes.append(sum(log.stat().st_size for log in (hosts.project / "runs").glob("bash/2*/rank-*.log")))
+    assert sizes[-8] == sizes[-1]
+    return sizes[-1]
+
+
+def test_a_terminal_that_takes_nothing_ends_no_training(hosts: Hosts, tmp_path: Path) -> None:
+    code = "yes $(printf %0999d 7) 2>/dev/null | head -c 30000000; echo; echo done"
+    process = launch(hosts, tmp_path, code)
+    assert until_stopped(hosts) < 20_000_000
+    time.sleep(2 * SILENCE + 1)
+    out, err = process.communicate(timeout=150)
+    assert (process.returncode, err, out.count(b"| done\n")) == (0, b"", 2), out[-2000:]
+    logs = list((hosts.project / "runs").glob("bash/2*/rank-*.log"))
+    assert [log.stat().st_size for log in logs] == [30_000_000 + len("\ndone\n")] * 2
+
+
+def test_a_flood_fills_no_memory_and_ctrl_c_is_heard_through_it(hosts: Hosts, tmp_path: Path) -> None:
+    process = launch(hosts, tmp_path, FLOOD)
+    until_stopped(hosts)
+    time.sleep(2)
+    resident = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    assert resident
+    assert int(resident[1]) < 300_000
+    assert len(hosts.left()) > 2
+    process.send_signal(signal.SIGINT)
+    assert hosts.await_none(20) == []
+    (run,) = (hosts.project / "runs" / "bash").glob("2*")
+    deadline = time.monotonic() + 20
+    while not (run / END).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, b"not all of it was shown" in out) == (130, True), out[-2000:]
+
+
+def test_ctrl_c_comes_before_what_is_still_to_be_shown(hosts: Hosts, tmp_path: Path) -> None:
+    process = launch(hosts, tmp_path, FLOOD)
+    assert process.stdout is not None
+    for _ in range(10_000):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, b"ended by SIGINT" in out) == (130, True)
+    assert hosts.await_none(20) == []
+
+
+def test_a_reader_that_leaves_ends_nothing(hosts: Hosts, tmp_path: Path) -> None:
+    process = launch(hosts, tmp_path, "for i in {1..2000}; do echo line $i; done; sleep 2; echo later; exit 7")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == 7
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    (run,) = (hosts.project / "runs" / "bash").glob("2*")
+    assert "later\n" in (run / "rank-0.log").read_text() + (run / "rank-1.log").read_text()
+    assert '"exit_status": 7' in (run / "record.json").read_text()
+
+
+PATIENT = """
+import sys
+from hpc_kit.cli import main
+from hpc_kit.ssh import launch
+launch.GRACE = 3600.0
+main()
+"""
+LATER = """
+if [ "$RANK" = 0 ]; then echo $$ >first; exit; fi
+until [ -s first ] && ! [ -e /proc/$(cat first) ]; do sleep 0.1; done
+exit 5
+"""
+
+
+def test_an_agent_whose_ranks_have_ended_is_not_waited_for(hosts: Hosts) -> None:
+    """Torchrun waits for the other hosts' in a barrier, in which it hears no signal."""
+    words = ["-j", "2x1", "--hosts", "n1,n2", f"--export=PYTHONPATH,MARK={hosts.mark}", "--", "bash", "-c", LATER]
+    done = subprocess.run(
+        [sys.executable, "-c", PATIENT, "launch", *words],
+        cwd=hosts.project,
+        env={**os.environ, "HOME": str(hosts.home), "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (done.returncode, "failed  rank 1 on " in done.stdout) == (5, True), done
+    assert hosts.await_none() == []
