@@ -52,7 +52,8 @@ def test_a_process_that_does_not_hear_is_killed_with_its_children(tmp_path: Path
 
 def test_sigterm_to_a_rank_alone_ends_the_training_that_it_runs(tmp_path: Path) -> None:
     script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
-    rank = f"from hpc_kit.bench import training_runs; import os; training_runs.run(['sh', '-c', {script!r}], os.environ, 1000)"
+    call = f"training_runs.run(['sh', '-c', {script!r}], os.environ, 1000)"
+    rank = f"from hpc_kit.bench import training_runs; import os; {call}"
     with subprocess.Popen([sys.executable, "-c", rank], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         child = written(tmp_path / "pid")
         process.terminate()
