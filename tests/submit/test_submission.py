@@ -790,8 +790,8 @@ def test_an_sbatch_that_hangs_is_given_up_with_all_that_it_has_started(
 
 
 def test_what_the_command_line_needs_does_not_import_submitit() -> None:
-    modules = ["submission", "monitor", "listing", "outcome", "runs", "access"]
-    imports = "; ".join(f"import hpc_kit.submit.{name}" for name in modules)
+    modules = ["submission.submit", "runs.follow", "runs.status", "runs.outcome", "runs.run_folders", "runs.access"]
+    imports = "; ".join(f"import hpc_kit.{name}" for name in modules)
     program = f"{imports}; import sys; print([name for name in ('submitit', 'torch', 'jinja2') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
