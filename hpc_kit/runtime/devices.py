@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
 from hpc_kit.runtime.launchers.torch_variables import launched_inside
-from hpc_kit.runtime.launchers.variables import cpus_per_task
 from hpc_kit.runtime.mpi import backend as registration
+from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime import placement
-from hpc_kit.runtime.launchers.variables import cpus_per_task
 from hpc_kit.runtime.rendezvous import network, sign_in
 from hpc_kit.runtime.rendezvous.node_comparison import listed
+from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,9 +19,9 @@ from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
 from hpc_kit.runtime import first_failure, notice, torch_environment
 from hpc_kit.runtime.launchers import resolve, ssh
-from hpc_kit.runtime.launchers.variables import cpus_per_task
 from hpc_kit.runtime.process_group import seconds_of
 from hpc_kit.runtime.rendezvous import meeting as rendezvous
+from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.launchers.variables import setter
+from hpc_kit.runtime.variables import setter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -63,7 +63,10 @@ def imports(path: Path, *, types: bool = True) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= inner if inner <= MODULES.keys() else inner | {node.module}
-    found |= {name.rsplit(".", dots)[0] for name in found for dots in range(1, name.count(".") + 1)}
+    packages = {name.rsplit(".", dots)[0] for name in found for dots in range(1, name.count(".") + 1)}
+    # The packages that contain the file itself are imported before it.
+    own = path.relative_to(ROOT).parents
+    found |= {name for name in packages if Path(*name.split(".")) not in own}
     return {name for name in found if name in MODULES}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.launchers.variables import number
+from hpc_kit.runtime.variables import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

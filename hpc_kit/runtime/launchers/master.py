@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import IncompleteEnvironment
-from hpc_kit.runtime.launchers.variables import hosts_of, master_port
 from hpc_kit.runtime.rendezvous import ports
 from hpc_kit.runtime.rendezvous.network import is_loopback
+from hpc_kit.runtime.variables import hosts_of, master_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

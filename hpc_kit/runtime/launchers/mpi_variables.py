@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.runtime.launchers.variables import hosts_of
+from hpc_kit.runtime.variables import hosts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

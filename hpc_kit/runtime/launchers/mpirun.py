@@ -16,8 +16,8 @@ from hpc_kit.runtime.launchers.mpi_variables import (
     key_of,
     set_by_hydra,
 )
-from hpc_kit.runtime.launchers.variables import hosts_of, master_port, needed, number, shown
 from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.variables import hosts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:

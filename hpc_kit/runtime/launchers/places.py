@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers.variables import hosts_of
+from hpc_kit.runtime.variables import hosts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

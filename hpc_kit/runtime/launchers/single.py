@@ -10,7 +10,7 @@ from hpc_kit.runtime.launchers import leftovers, places, slurm_step
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.launchers.leftovers import FORGOTTEN
 from hpc_kit.runtime.launchers.mpi_variables import FAMILIES
-from hpc_kit.runtime.launchers.variables import number, shown
+from hpc_kit.runtime.variables import number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.launchers import agreement, leftovers, master, places
-from hpc_kit.runtime.launchers.variables import counts_of, hosts_of, needed, number
 from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.variables import counts_of, hosts_of, needed, number
 from hpc_kit.runtime.world import World
 from hpc_kit.slurm import nodelist
 

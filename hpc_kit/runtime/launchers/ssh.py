@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import IncompleteEnvironment
-from hpc_kit.runtime.launchers.variables import master_port, needed, number
 from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.variables import master_port, needed, number
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:

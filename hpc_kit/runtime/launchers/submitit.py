@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.launchers import slurm_step
-from hpc_kit.runtime.launchers.variables import needed
 from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.variables import needed
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import leftovers, places, slurm_step
-from hpc_kit.runtime.launchers.variables import counts_of, master_port, needed, number, shown
+from hpc_kit.runtime.variables import counts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import leftovers, places, slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import FAMILIES
 from hpc_kit.runtime.launchers.torch_variables import PLAIN_SOURCES
-from hpc_kit.runtime.launchers.variables import counts_of, hosts_of, master_port, needed, number, shown
 from hpc_kit.runtime.rendezvous.network import is_loopback
+from hpc_kit.runtime.variables import counts_of, hosts_of, master_port, needed, number, shown
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
