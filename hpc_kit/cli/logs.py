@@ -157,7 +157,7 @@ def _print(log: Path) -> None:
 
 def _print_all(run: Run) -> None:
     """Rank by rank: the ranks' own logs keep no common clock to sort by."""
-    from hpc_kit.runs.tail import Tail
+    from hpc_kit.runs.logs import Tail
 
     for rank in run.ranks():
         for text in Tail(run.rank_log(rank)).read(end=True):

@@ -16,15 +16,18 @@ from hpc_kit.cli.job_arguments import JobCommand, Request, job_of, job_options, 
 from hpc_kit.cli.session import RUNS_META, line
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.spec import search_path
-from hpc_kit.submission.chain import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.submit import Submission
 
+
 RUNS_KEY = "cluster.runs="
+
+KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
+"""How a job may follow the one before it: sbatch's own words."""
 
 
 @click.command("submit", cls=JobCommand)
@@ -134,9 +137,9 @@ def _send(
     standalone: bool,
 ) -> None:
     """Submit the jobs in order, each into `sent` as soon as it is taken; where one is refused, those are named."""
+    from hpc_kit.cli.submit import dependency
     from hpc_kit.script.render import render_resolved
     from hpc_kit.submission import submit
-    from hpc_kit.submission.chain import dependency
 
     for number, (request, job) in enumerate(zip(requests, resolved, strict=True)):
         after = ""
@@ -185,7 +188,7 @@ def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bo
     import datetime as dt
 
     from hpc_kit.slurm.start_forecast import clock
-    from hpc_kit.submission.trial import would_start
+    from hpc_kit.submission.sbatch import would_start
 
     found = would_start(resolved, root=root, standalone=standalone)
     if as_json:
@@ -213,3 +216,28 @@ def describe(resolved: Resolved) -> str:
     nodes = f"{resolved.nodes} node{'s'[: resolved.nodes != 1]}"
     array = f", array {job.resources.array}" if job.resources.array is not None else ""
     return f"{job.name}: {nodes} x {each} by {job.launch.launcher}{array}"
+
+
+def dependency(kind: str, before: str, own: Mapping[str, object]) -> dict[str, object]:
+    """The options that make a job wait for the one before it, on top of what it waits for anyway.
+
+    A job whose condition can no longer come true would stay in the queue for ever, and with it all that follow: it is
+    taken out, unless the job itself says otherwise.
+
+    Args:
+        kind: How it follows, one of `KINDS`.
+        before: The id of the job before it.
+        own: The job's own options, by field name.
+
+    Raises:
+        SpecError: Its own dependency is one of several that may come true.
+    """
+    waits = str(own.get("dependency") or "")
+    if "?" in waits:
+        raise SpecError(
+            "a job of a chain must wait for the one before it",
+            found=f"dependency = {waits!r}: one of them is enough",
+            remedy="conditions joined by ',', or no dependency of its own",
+        )
+    chained = ",".join(filter(None, [f"{kind}:{before}", waits]))
+    return {"dependency": chained, "kill_on_invalid_dep": own.get("kill_on_invalid_dep", "yes")}

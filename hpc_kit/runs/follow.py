@@ -14,7 +14,7 @@ from hpc_kit.slurm.job_status import whole
 from hpc_kit.runs import launched
 from hpc_kit.runs.first_failure import SHELL_SAYS
 from hpc_kit.runs.outcome import Outcome, end_of, end_state
-from hpc_kit.runs.tail import Tail
+from hpc_kit.runs.logs import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,8 +16,7 @@ from hpc_kit.runs.launched import hold
 from hpc_kit.runs.record import LAUNCH, RecordEnd, RecordFailure, encode, finish
 from hpc_kit.runs.run_folders import of_folder
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.submission.draft import draft
-from hpc_kit.submission.provenance import Git
+from hpc_kit.submission.provenance import Git, draft
 from hpc_kit.submission.staging import LATEST, point, unwritable, with_code
 
 if TYPE_CHECKING:

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
+import reprlib
 import shlex
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import structs
+import msgspec
+from msgspec import Struct, structs
 from submitit.core.utils import DelayedSubmission, JobPaths
-from submitit.slurm.slurm import SlurmExecutor
+from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.runs.access import access_of
 from hpc_kit.runs.logs import make_folder
+from hpc_kit.runs.record import reason
+from hpc_kit.script.quoting import sh
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.units import UNLIMITED, parse_time
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.default_cluster import Choice, default_cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.resources import Count, Number, Resources
 from hpc_kit.spec.search_path import current_folder
-from hpc_kit.submission import table
 from hpc_kit.submission.job_handles import FunctionJob
-from hpc_kit.submission.parameters import Extras, parameters
-from hpc_kit.submission.pickles import Pickles
-from hpc_kit.submission.protocol import timeout_minutes, with_protocol
+from hpc_kit.submission.staging import Pickles
 from hpc_kit.submission.submit import Submission, send
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from submitit.core.utils import DelayedSubmission
+
+    from hpc_kit.spec.job import Job
+
 
 __all__ = ["Executor", "PartlySubmitted"]
 
@@ -200,7 +216,7 @@ class Executor(SlurmExecutor):
             try:
                 jobs += self._process(resolved, chunk, f"0-{len(chunk) - 1}{throttle}")
                 base = JobPaths.get_first_id_independent_folder(self.folder)
-                table.add(base, [job.job_id for job in jobs], submissions, len(chunk))
+                append_to_map_table(base, [job.job_id for job in jobs], submissions, len(chunk))
             except HpcKitError as error:
                 if not jobs:
                     raise
@@ -242,3 +258,247 @@ class Executor(SlurmExecutor):
                     )
             undo.pop_all()
         return pickles
+
+
+GENERIC = {
+    "name": "job_name",
+    "timeout_min": "time",
+    "mem_gb": "mem",
+    "tasks_per_node": "ntasks_per_node",
+}
+"""submitit's words for what every scheduler has; the others are sbatch's own."""
+
+OWN = {"additional_parameters", "array_parallelism", "setup", "signal_delay_s", "stderr_to_stdout"}
+
+REFUSED = {
+    "array": "map_array and batch() make arrays",
+    "error": "job.paths names the logs; stderr_to_stdout=True puts both into one",
+    "num_gpus": "gpus_per_node",
+    "open_mode": "logs are appended to: a job that is requeued keeps what it has said",
+    "output": "job.paths names the logs, in the executor's folder",
+    "signal": "signal_delay_s: seconds before the end; the signal is submitit's",
+    "srun_args": "srun's line is the template's; variables work: set={'env.SLURM_CPU_BIND': 'none'}",
+    "teardown": "the job's exit status would be the teardown's; put it at the end of the function",
+    "use_srun": "ranks are started by srun; a job of one rank: nodes=1, tasks_per_node=1",
+}
+"""Parameters of submitit and options of sbatch that mean nothing here, and what to do instead."""
+
+
+class UnknownParameter(SpecError, ValueError):
+    """No such parameter; a `ValueError` too, as submitit's."""
+
+
+class Extras(Struct, frozen=True, kw_only=True):
+    """What the protocol of pickled functions has beside the job."""
+
+    array_parallelism: Count = 256
+    signal_delay_s: Number | None = None
+    stderr_to_stdout: bool = False
+
+    def updated(self, given: dict[str, object]) -> Extras:
+        """With other values.
+
+        Raises:
+            SpecError: One is of a wrong type or range.
+        """
+        try:
+            return msgspec.convert({**structs.asdict(self), **given}, Extras)
+        except msgspec.ValidationError as error:
+            raise SpecError(
+                "wrong value for an Executor", found=f"{given}: {error}", remedy=f"as in {Extras()}"
+            ) from None
+
+
+class Parameters(NamedTuple):
+    """Values for a job file, by dotted key, and the rest."""
+
+    settings: dict[str, object]
+    extras: dict[str, object]
+
+
+def parameters(given: dict[str, object]) -> Parameters:
+    """Sort the arguments of `update_parameters`.
+
+    Args:
+        given: By any of three names: submitit's (`timeout_min`), sbatch's (`time`), either with `slurm_` before it.
+
+    Raises:
+        UnknownParameter: There is no such name; near ones are named.
+        SpecError: It has no meaning here.
+    """
+    settings: dict[str, object] = {}
+    extras: dict[str, object] = {}
+    for asked, value in given.items():
+        name = asked.removeprefix("slurm_").replace("-", "_")
+        name = GENERIC.get(name, name)
+        if name in REFUSED:
+            raise SpecError(f"{asked} is not for an Executor", found=f"{asked}={value!r}", remedy=REFUSED[name])
+        if name == "additional_parameters":
+            inner = parameters(dict(value) if isinstance(value, dict) else {"additional_parameters": value})
+            settings |= inner.settings
+            extras |= inner.extras
+        elif name == "setup":
+            settings["setup"] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+        elif name in OWN:
+            extras[name] = value
+        elif name in Resources.__struct_fields__:
+            settings |= _setting(asked.removeprefix("slurm_"), name, value)
+        else:
+            raise _unknown(asked, name, value)
+    return Parameters(settings, extras)
+
+
+def _setting(asked: str, name: str, value: object) -> dict[str, object]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if asked == "mem_gb":
+            value = f"{math.ceil(value * 1024)}M" if value != int(value) else f"{int(value)}G"
+        elif name == "time":
+            value = math.ceil(value)
+    if name == "job_name":
+        # The run folder bears the name, too.
+        return {"name": value, "resources.job_name": value}
+    return {f"resources.{name}": value}
+
+
+def _unknown(asked: str, name: str, value: object) -> UnknownParameter:
+    from difflib import get_close_matches
+
+    known = sorted({*Resources.__struct_fields__, *GENERIC, *OWN} - REFUSED.keys())
+    near = get_close_matches(name, known, n=3, cutoff=0.6)
+    return UnknownParameter(
+        f"no parameter '{asked}'",
+        found=f"{asked}={value!r}",
+        remedy=" or ".join(near) if near else f"one of {', '.join(known)}",
+    )
+
+
+SIGNAL_DELAY = 90
+"""Seconds before the time limit at which submitit's signal comes, where the limit leaves room for them."""
+
+ENDLESS_MINUTES = 10 * 365 * 24 * 60
+
+_TAG = re.compile("%[jtAa]")
+
+
+def with_protocol(job: Job, folder: Path, extras: Extras, array: str | None) -> Job:
+    """A job whose script keeps submitit's protocol.
+
+    Args:
+        job: The job, fitted to its cluster.
+        folder: The executor's folder.
+        extras: What `update_parameters` has said of the protocol.
+        array: Slurm's words for the indices, of an array.
+    """
+    output, error = (_pattern(path, array) for path in (JobPaths(folder).stdout, JobPaths(folder).stderr))
+    separate = not extras.stderr_to_stdout
+    own_folder = _make_folder(str(folder), array=array is not None)
+    return structs.replace(
+        job,
+        env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
+        setup=(*job.setup, *own_folder),
+        launch=structs.replace(job.launch, output=output, error=error if separate else None),
+        resources=structs.replace(
+            job.resources,
+            array=array,
+            # A folder with the job's id is not there yet when Slurm opens the batch script's log.
+            output=None if own_folder else output.replace("%t", "0"),
+            error=error.replace("%t", "0") if separate and not own_folder else None,
+            open_mode="append",
+            signal=f"{SlurmJobEnvironment.USR_SIG}@{_signal_delay(job, extras)}",
+        ),
+    )
+
+
+def _pattern(path: Path, array: str | None) -> str:
+    """A name of submitit's with Slurm's patterns; any percent sign but those of its four is part of the name."""
+    text = re.sub(r"%(?![jtAa])", "%%", str(path))
+    return text if array is None else text.replace("%j", "%A_%a")
+
+
+def _make_folder(folder: str, *, array: bool) -> tuple[str, ...]:
+    """The line of shell that makes a folder whose name holds the job's id; none where it does not."""
+    if not _TAG.search(folder):
+        return ()
+    ids = {"%j": "$SLURM_JOB_ID", "%A": "$SLURM_JOB_ID", "%t": "0"}
+    if array:
+        ids |= {"%A": "$SLURM_ARRAY_JOB_ID", "%a": "$SLURM_ARRAY_TASK_ID"}
+        ids["%j"] = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    parts = re.split(f"({_TAG.pattern})", folder)
+    return ("mkdir -p " + "".join(f'"{ids[part]}"' if part in ids else sh(part) for part in parts if part),)
+
+
+def _signal_delay(job: Job, extras: Extras) -> int:
+    """Seconds; a quarter of a short limit: Slurm may be a minute early, and would stop the job at its start."""
+    if extras.signal_delay_s is not None:
+        return extras.signal_delay_s
+    limit = _seconds(job)
+    return SIGNAL_DELAY if limit is None or limit == UNLIMITED else min(SIGNAL_DELAY, limit // 4)
+
+
+def timeout_minutes(job: Job) -> int:
+    """What the protocol takes for the time limit.
+
+    Without a known limit 0: each signal then counts as one of the `max_num_timeout`, and no job requeues for ever.
+    """
+    limit = _seconds(job)
+    return 0 if limit is None else ENDLESS_MINUTES if limit == UNLIMITED else limit // 60
+
+
+def _seconds(job: Job) -> int | None:
+    limit = job.resources.time
+    return None if limit is None else parse_time(str(limit))
+
+
+MAP_TABLE_SUFFIX = "_table.jsonl"
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 200
+
+
+class Row(NamedTuple):
+    """One element."""
+
+    number: int
+    """Its place among all that were submitted together, over all arrays."""
+
+    job_id: str
+    """Slurm's: `12_3`."""
+
+    function: str
+    args: tuple[str, ...]
+    """Each as `repr` shows it, cut to 200 characters."""
+
+    kwargs: dict[str, str]
+
+
+def append_to_map_table(folder: Path, ids: Sequence[str], submissions: Sequence[DelayedSubmission], count: int) -> None:
+    """Write down which of the last `count` elements got which arguments; the table has the first array's name.
+
+    Where that cannot be written it is a warning: the jobs are in the queue, and their pickles hold the arguments too.
+    """
+    path = folder / f"{base_id(ids[0])}{MAP_TABLE_SUFFIX}"
+    rows = [_row(index, ids[index], submissions[index]) for index in range(len(ids) - count, len(ids))]
+    try:
+        # Arguments are nobody else's business.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in rows)
+    except OSError as error:
+        warnings.warn(f"no table of this map: {reason(error)}", stacklevel=2)
+
+
+def _row(index: int, job_id: str, submission: DelayedSubmission) -> Row:
+    called = submission.function
+    name = getattr(called, "__qualname__", None) or type(called).__qualname__
+    kwargs = {key: _short.repr(value) for key, value in submission.kwargs.items()}
+    return Row(index, job_id, name, tuple(map(_short.repr, submission.args)), kwargs)
+
+
+def read_map_table(path: Path) -> list[Row]:
+    """All rows, in the order of the submissions.
+
+    Raises:
+        OSError: There is no such table.
+    """
+    values = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [Row(**{**value, "args": tuple(value["args"])}) for value in values]

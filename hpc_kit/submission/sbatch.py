@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import signal
 import subprocess
+import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.errors import AnswerNo, SlurmUnavailable, SubmitRefused
+from hpc_kit.runs.access import access_of
+from hpc_kit.script.quoting import pasted
+from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.client import Completed
+from hpc_kit.slurm.command_environment import clean_environ
+from hpc_kit.slurm.input_variables import without_overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hpc_kit.runs.access import Access
+    from hpc_kit.slurm.client import Completed
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.deferred_signals import Ends
+
 
 SBATCH_SECONDS = 300.0
 """Sbatch itself tries for minutes to reach a busy controller."""
@@ -113,7 +123,7 @@ def _answer(process: subprocess.Popen[str], meanwhile: Callable[[], object], end
 def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access, ends: Ends) -> Answer:
     """The job of an answer that was lost on its way, or the error."""
     from hpc_kit.submission.lost_answers import look
-    from hpc_kit.submission.refusals import LOST, own_words, refusal
+    from hpc_kit.submission.sbatch import LOST, own_words, refusal
 
     if answer.returncode > 0 and not LOST.search(own_words(answer)):
         raise refusal(resolved, access, answer)
@@ -176,8 +186,8 @@ def _told(answer: Completed) -> Answer | None:
 
 
 def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
-    from hpc_kit.submission.pickles import listed
-    from hpc_kit.submission.refusals import own_words
+    from hpc_kit.submission.sbatch import own_words
+    from hpc_kit.submission.staging import listed
 
     words = own_words(answer) if answer.returncode > 0 else "it was ended before it had answered"
     if answer.returncode == 0:
@@ -191,3 +201,214 @@ def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
         found=words,
         remedy=f"{later}. By hand:\nsqueue --me --states=all --format='%i %T %o' | grep {script.parent.name}",
     )
+
+
+Remedy = str | Callable[["Access"], str]
+
+_MINE = "sacctmgr show associations user=$USER format=account%30,partition%20,qos%40"
+_SINFO_SECONDS = 10.0
+
+LOST = re.compile(
+    r"socket timed out|zero bytes|transport endpoint|connection reset|connection timed out|broken pipe"
+    r"|insane message|interrupted system call|communication connection failure",
+    re.IGNORECASE,
+)
+"""The controller may have taken the job although sbatch did not hear of it."""
+
+_UNREACHABLE = re.compile(
+    r"unable to contact slurm controller|connection refused|configuration source|munge|authentication"
+    r"|controller .*not respond|backup controller|unable to establish",
+    re.IGNORECASE,
+)
+
+
+def refusal(resolved: Resolved, access: Access, answer: Completed) -> AnswerNo:
+    """The error for an sbatch that gave no job: its own words first, then what to do.
+
+    Args:
+        resolved: The job.
+        access: The Slurm that was asked.
+        answer: What sbatch did.
+    """
+    from hpc_kit.slurm.commands import remedy_of
+
+    words = own_words(answer)
+    if _UNREACHABLE.search(words):
+        what = "Slurm does not answer, and the job was not submitted"
+        return SlurmUnavailable(what, found=words, remedy=remedy_of(words))
+    return SubmitRefused(f"sbatch refused {resolved.job.name}", found=words, remedy=_remedy(words, resolved, access))
+
+
+def own_words(answer: Completed) -> str:
+    """What sbatch said, without its name before each line."""
+    text = answer.stderr.strip() or answer.stdout.strip() or f"exit status {answer.returncode}, without a word"
+    return re.sub(r"^sbatch: (?:error: |fatal: )?", "", text, flags=re.MULTILINE)
+
+
+def _remedy(words: str, resolved: Resolved, access: Access) -> str:
+    if re.search(r"invalid partition|no partition specified|default partition", words, re.IGNORECASE):
+        return _partition(resolved.job.resources.partition, access)
+    if re.search(r"node configuration|node count|processors|cpu count|requested nodes?", words, re.IGNORECASE):
+        return _nodes(resolved, access)
+    for said, remedy in _REMEDIES:
+        if re.search(said, words, re.IGNORECASE):
+            return remedy if isinstance(remedy, str) else remedy(access)
+    return f"mend what it names; the script: {pasted(resolved.again)}" if resolved.again else "mend what it names"
+
+
+def _sinfo(access: Access, field: str) -> list[str]:
+    """Values of one field over all partitions; none where sinfo does not answer."""
+    try:
+        answer = access.ask(["sinfo", "--noheader", f"--format={field}"], timeout=_SINFO_SECONDS)
+    except SlurmUnavailable:
+        return []
+    return sorted({line.strip() for line in answer.stdout.splitlines() if line.strip()})
+
+
+def _near(wanted: str, known: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(wanted, known, n=3) or known[:8]
+
+
+def _partition(wanted: str | None, access: Access) -> str:
+    known = _sinfo(access, "%R")
+    if not known:
+        return "partitions that there are: sinfo --summarize"
+    if wanted is None:
+        return f"name one: --partition={' or '.join(known[:8])}"
+    return " or ".join(f"--partition={name}" for name in _near(wanted, known))
+
+
+def _hosts(access: Access) -> str:
+    known = _sinfo(access, "%N")
+    return f"nodes that there are: {', '.join(known)}" if known else "nodes that there are: sinfo --format=%N"
+
+
+def _features(access: Access) -> str:
+    known = sorted({word for line in _sinfo(access, "%f") for word in line.split(",")} - {"(null)"})
+    return f"features that there are: {', '.join(known)}" if known else "no node has features: leave --constraint out"
+
+
+def _generic(access: Access) -> str:
+    known = [line for line in _sinfo(access, "%P %G") if not line.endswith("(null)")]
+    return f"what the partitions have: {'; '.join(known)}" if known else "no node here has GPUs or other gres"
+
+
+def _time(access: Access) -> str:
+    limits = ", ".join(_sinfo(access, "%R %l"))
+    return f"--time within the partition's limit: {limits}" if limits else "a smaller --time: sinfo --format='%R %l'"
+
+
+def _nodes(resolved: Resolved, access: Access) -> str:
+    known = _sinfo(access, "%R: %D nodes of %c CPUs, %m MiB, gres %G")
+    resources = resolved.job.resources
+    each = "the site's CPUs for their GPUs" if resolved.cpus_by_slurm else f"{resolved.cpus} CPUs"
+    asked = f"asked for: {resolved.nodes} nodes, {resolved.ntasks} tasks x {each}"
+    memory = [f"{name} {value}" for name, value in resources.given().items() if name.startswith("mem")]
+    asked = ", ".join([asked, *memory])
+    return "\n".join([asked, *known[:8]]) if known else f"{asked}; there are: sinfo --format='%R %D %c %m %G'"
+
+
+_REMEDIES: tuple[tuple[str, Remedy], ...] = (
+    (r"group not permitted|not permitted to use this partition", "another --partition, or ask to be let in"),
+    (r"invalid account", f"--account=... of yours: {_MINE}"),
+    (r"invalid qos", f"--qos=... of yours: {_MINE}"),
+    (r"time limit", _time),
+    (r"node name", _hosts),
+    (r"memory", "less --mem: sinfo --format='%R %m' tells what the nodes have, in MiB"),
+    (r"generic resource|\bgres\b", _generic),
+    (r"invalid feature", _features),
+    (r"reservation", "reservations that there are: scontrol show reservation"),
+    (r"job violates|accounting/qos policy|submit limit|max.*jobs", f"fewer or smaller jobs at a time; {_MINE}"),
+    (r"job array", "indices below MaxArraySize: scontrol show config | grep MaxArraySize"),
+    (r"dependency", "jobs that are still known: squeue --me"),
+    (r"wckey", "leave --wckey out, or one of yours: sacctmgr show wckeys user=$USER"),
+    (r"license", "licences that there are: scontrol show licenses"),
+    (
+        r"unrecognized option|invalid option|ambiguous",
+        "this Slurm does not know that option: leave it out (sbatch --help)",
+    ),
+)
+
+
+TRIAL_SECONDS = 120.0
+"""The scheduler may think for long on a large site."""
+
+_START = re.compile(
+    r"^sbatch: Job \d+ to start at (?P<start>\S+) (?:a )?using (?P<cpus>\d+) processors on (?:nodes )?(?P<nodes>\S+)"
+    r"(?: in partition (?P<partition>\S+))?",
+    re.MULTILINE,
+)
+_PREEMPTS = re.compile(r"^sbatch:\s+Preempts: (?P<ids>\S+)", re.MULTILINE)
+
+
+class Start(NamedTuple):
+    """When and where a job would start, were it submitted now."""
+
+    start: dt.datetime
+    """On the controller's clock, without a zone, as Slurm gives times."""
+
+    nodes: str
+    """A host list."""
+
+    cpus: int
+    partition: str | None
+    preempts: tuple[str, ...]
+    """Jobs that would have to make room for it."""
+
+
+def would_start(
+    resolved: Resolved, *, root: Path, standalone: bool = False, environ: Mapping[str, str] | None = None
+) -> Start:
+    """Ask when a job would start; nothing is submitted, and no file of a run is made.
+
+    Args:
+        resolved: The job, fitted to its cluster.
+        root: The user's project.
+        standalone: Need no hpc_kit on the nodes.
+        environ: The environment to ask from (default: this process's).
+
+    Raises:
+        SubmitRefused: Sbatch would not take it.
+        SlurmUnavailable: There is no Slurm, or it does not answer.
+    """
+    from hpc_kit.submission.sbatch import own_words, refusal
+
+    text = render_resolved(resolved, standalone=standalone, root=root)
+    access = access_of(resolved.cluster, environ)
+    access.require(resolved.cluster.name)
+    environ, _ = without_overrides(clean_environ(access.environ), text)
+    # The time is read as Slurm prints it where nobody wishes for another form.
+    access = access._replace(environ={name: each for name, each in environ.items() if name != "SLURM_TIME_FORMAT"})
+    with tempfile.NamedTemporaryFile("w", prefix="hpc_kit.", suffix=".sbatch", encoding="utf-8") as script:
+        script.write(text)
+        script.flush()
+        answer = access.ask(["sbatch", "--test-only", script.name], timeout=TRIAL_SECONDS)
+    if answer.returncode:
+        raise refusal(resolved, access, answer)
+    found = parse(answer.stderr)
+    if found is None:
+        raise SlurmUnavailable(
+            "sbatch --test-only does not say when the job would start",
+            found=own_words(answer),
+            remedy="submit it, and ask then: hpc-kit status",
+        )
+    return found
+
+
+def parse(stderr: str) -> Start | None:
+    """What `sbatch --test-only` says; None where that is something else.
+
+    Source: printed by sbatch 22.05 and, without `a`, by later ones; seen on both engines.
+    """
+    said = _START.search(stderr)
+    if said is None:
+        return None
+    try:
+        start = dt.datetime.fromisoformat(said["start"])
+    except ValueError:
+        return None
+    preempts = _PREEMPTS.search(stderr)
+    ids = tuple(preempts["ids"].split(",")) if preempts else ()
+    return Start(start, said["nodes"], int(said["cpus"]), said["partition"], ids)

@@ -21,10 +21,8 @@ from hpc_kit.spec.layout_checks import machine_too_small
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
 from hpc_kit.submission.deferred_signals import obeyed_later
-from hpc_kit.submission.draft import draft
-from hpc_kit.submission.pickles import deliver
-from hpc_kit.submission.provenance import Git, GitState
-from hpc_kit.submission.staging import STAGING, Staging
+from hpc_kit.submission.provenance import Git, GitState, draft
+from hpc_kit.submission.staging import STAGING, Staging, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.deferred_signals import Ends
     from hpc_kit.submission.job_handles import ScriptJob
-    from hpc_kit.submission.pickles import Pickles
+    from hpc_kit.submission.staging import Pickles
 
 
 def submit(

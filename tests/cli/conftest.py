@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.submit.conftest import slurm
+from tests.runs.conftest import slurm
 
 __all__ = ["slurm"]
 

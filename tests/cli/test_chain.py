@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.cli import root
+from hpc_kit.cli.submit import KINDS
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.script.render import render
-from hpc_kit.submission.chain import KINDS
 from tests.cli.conftest import Kit
+from tests.runs.fake import FakeSlurm
 from tests.slurm.oracle import sbatch_defined_options
-from tests.submit.fake import FakeSlurm
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Kit
 from tests.conftest import ROOT, absent
-from tests.submit.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm
 
 OLD = """\
 #!/bin/bash

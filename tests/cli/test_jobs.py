@@ -20,7 +20,7 @@ from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import END, claim_first_failure
 from hpc_kit.runs.run_folders import Run
 from hpc_kit.submission.submit import submit
-from tests.submit.fake import FakeSlurm, row_of
+from tests.runs.fake import FakeSlurm, row_of
 
 Call = Callable[..., tuple[int, str]]
 

@@ -21,7 +21,7 @@ from submitit.helpers import Checkpointable
 import hpc_kit
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import Resources
-from hpc_kit.submission import table
+from hpc_kit.submission.executor import MAP_TABLE_SUFFIX, read_map_table
 
 MAPPED = 25
 """More than MaxArraySize of the cluster, 20."""
@@ -137,7 +137,7 @@ def main() -> None:
         "waiting": {**told(waiting.results), "state": waiting.state},
         "mapped": [job.result() for job in mapped],
         "ids": [job.job_id for job in mapped],
-        "table": [row._asdict() for row in table.read(folder / "mapping" / f"{first}{table.SUFFIX}")],
+        "table": [row._asdict() for row in read_map_table(folder / "mapping" / f"{first}{MAP_TABLE_SUFFIX}")],
         "batch": [job.result() for job in batch],
         "batch ids": [job.job_id for job in batch],
         "counter": counter.results(),

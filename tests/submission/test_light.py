@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.submit.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm
 
 
 def imported(*words: str) -> set[str]:

@@ -28,7 +28,7 @@ from hpc_kit.submission.deferred_signals import obeyed_later
 from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
 from hpc_kit.submission.staging import STAGING
 from hpc_kit.submission.submit import submit
-from tests.submit.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm
 
 
 def tree(folder: Path) -> list[str]:

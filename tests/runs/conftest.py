@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.submit.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hpc_kit.errors import SlurmUnavailable, SubmitRefused
 from hpc_kit.slurm.client import Completed
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.submission.refusals import LOST, refusal
-from tests.submit.fake import FakeSlurm
+from hpc_kit.submission.sbatch import LOST, refusal
+from tests.runs.fake import FakeSlurm
 
 FAILED = "sbatch: error: Batch job submission failed: {}\n"
 

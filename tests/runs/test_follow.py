@@ -17,7 +17,7 @@ from hpc_kit.runs.run_folders import Run, Runs, of_folder
 from hpc_kit.slurm.client import Completed
 from hpc_kit.slurm.states import State
 from hpc_kit.submission.submit import submit
-from tests.submit.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm
 
 Step = Callable[[], object]
 

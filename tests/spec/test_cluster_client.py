@@ -11,7 +11,7 @@ import pytest
 from hpc_kit.errors import AnswerNo
 from hpc_kit.runs.access import Access, access_of, embedded_environ
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.submission.watcher import watcher_of
+from hpc_kit.submission.job_handles import watcher_of
 from pocketslurm.queue.state import State
 
 LOCAL = Cluster(name="local", slurm="embedded")

@@ -23,7 +23,7 @@ from hpc_kit.slurm.client import Completed
 from hpc_kit.slurm.states import State
 from hpc_kit.slurm.user import user_name
 from hpc_kit.submission.submit import submit
-from tests.submit.fake import FakeSlurm, row_of
+from tests.runs.fake import FakeSlurm, row_of
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hpc_kit.errors import SlurmUnavailable, SubmitRefused
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import resolve
-from hpc_kit.submission.trial import Start, parse, would_start
-from tests.submit.fake import FakeSlurm
+from hpc_kit.submission.sbatch import Start, parse, would_start
+from tests.runs.fake import FakeSlurm
 
 TOMORROW = dt.datetime.fromisoformat("2026-11-23T14:20:05")
 

@@ -12,7 +12,7 @@ from hpc_kit.errors import UnknownJob
 from hpc_kit.runs.access import Access
 from hpc_kit.runs.watching import Look, watch
 from hpc_kit.submission.submit import submit
-from tests.submit.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm
 
 Step = Callable[[], object]
 

@@ -19,12 +19,12 @@ from submitit.slurm.slurm import SlurmExecutor
 import hpc_kit
 from hpc_kit.errors import JobFailed, RecordError, SpecError, SubmitRefused
 from hpc_kit.runs.access import Access, access_of
-from hpc_kit.submission import lost_answers, table
-from hpc_kit.submission.executor import Executor, PartlySubmitted
+from hpc_kit.submission import lost_answers
+from hpc_kit.submission.executor import Executor, PartlySubmitted, read_map_table
 from hpc_kit.submission.job_handles import FunctionJob, ScriptJob
 from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
-from tests.submit import functions
-from tests.submit.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm
+from tests.submission import functions
 
 
 def test_submitits_hooks_are_those_that_we_override() -> None:
@@ -172,7 +172,7 @@ def test_arrays_stay_below_the_greatest_index(executor: Executor, slurm: FakeSlu
     # One table for the three arrays.
     [path] = (project / "pickles").glob("*_table.jsonl")
     assert path.name == "12_table.jsonl"
-    rows = table.read(path)
+    rows = read_map_table(path)
     assert [(row.number, row.job_id, row.args) for row in rows] == [
         (index, job.job_id, (str(index), str(index))) for index, job in enumerate(jobs)
     ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.runs.tail import Tail
+from hpc_kit.runs.logs import Tail
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
 from hpc_kit.errors import SpecError
-from hpc_kit.submission.parameters import GENERIC, OWN, REFUSED, Extras, UnknownParameter, parameters
+from hpc_kit.submission.executor import GENERIC, OWN, REFUSED, Extras, UnknownParameter, parameters
 
 
 @pytest.mark.parametrize(
