@@ -149,7 +149,8 @@ def commands_page() -> str:
 
 def help_texts(context: click.Context) -> Iterator[tuple[str, str]]:
     """Yield the path and the help of a command and of its subcommands."""
-    yield context.command_path, context.get_help()
+    # A help text that names a page has its path, which is absolute outside of the checkout.
+    yield context.command_path, context.get_help().replace(f"{FOLDER.parent}/", "")
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
             command = context.command.get_command(context, name)

@@ -36,59 +36,79 @@ if TYPE_CHECKING:
 
 _INTRODUCTION = f"""# The embedded Slurm
 
-A Slurm for one machine: the commands `sbatch srun salloc squeue sacct scancel scontrol sinfo sstat sbcast` with the
-words, exit statuses and variables of Slurm {VERSION}. It runs the very script that a cluster runs, on virtual nodes
-that are all this machine. It needs no root and no daemon: the first job starts a controller, which ends with the last.
+The embedded Slurm runs Slurm jobs on a machine that has no Slurm. It needs no root and no daemon: the first job
+starts a controller, which ends after the last job. Its virtual nodes are all this machine.
 
-This page is made from the code (`make golden`). What stands here works, is accepted without
-effect for the reason given, or is refused; nothing is passed over in silence.
+`hpc-kit submit` uses it on its own. For other programs, put its commands on PATH:
 
-## Differences to know
+```console
+hpc-kit embedded run sbatch job.sh
+PATH=$(hpc-kit embedded path):$PATH
+```
 
-- A script that was written for another cluster runs: the default partition goes by any name, features, licences,
-  reservations and options of newer releases are taken without effect, and a job that asks for more CPUs, memory or
-  GPUs than a node has gets nodes to itself that count as so large. Its programs find the GPUs that the machine has,
-  and no others. With `strict` (`[embedded] strict = true` in the cluster file) all this is refused as by Slurm.
-- What is not made up are nodes: a job that asks for more of them than there are waits (PartitionNodeLimit), and one
-  that names others is refused. `[embedded] nodes` in the cluster file makes more of them.
-- Nodes are names with counts of CPUs, memory and GPUs. They are kept account of, and not enforced: nothing is bound,
-  and a job that takes more memory than it asked for meets the machine's own limits only.
-- Jobs start in the order of their priority (first come, first served). A job that waits for nodes keeps those that it
-  could run on; jobs behind it start on the others.
-- A requeued job starts again at once, not after two minutes. Time limits and signals come to the second; as in Slurm,
-  limits are whole minutes.
-- A job whose supervising process is killed, or that ran when the machine went down, is requeued, or ends as NODE_FAIL
-  with `--no-requeue`.
-- A log's folder that is missing is waited for, 3 seconds: jobs start here before a client that names it after the job
-  has made it.
-- Processes are tracked as by proctrack/cgroup, Slurm's default. Whatever a job started is ended with it. A signal goes
-  to the tasks of a step, and not to what these start; of a job that is cancelled or out of time, to the batch shell
-  alone besides. A program behind a shell (`srun bash -c "..."`) hears it where that shell says `exec`.
-- The commands stay in reach of a bash script that is a login shell (`#!/bin/bash -l`) or that reads a profile which
-  sets PATH anew (`source /etc/profile`), but not of one that sets PATH by itself to folders of its own, or that reads
-  the profile in a function or a subshell.
-- The command `hostname` names the node; the kernel's own name, which a program asks for by itself, is this machine's on
-  every node.
-- `srun --mpi=pmi2` is Slurm's mpi/pmi2 (PMI-1.1 and PMI-2.0 over PMI_FD): a program of MPICH or its kin is one world,
-  with the virtual nodes as its nodes. `MPI_Abort` ends the step with status 137, as there. There is no PMIx, which Open
-  MPI wants: start that by mpirun. `--mpi=pmix` is taken as pmi2, without a word in the log; `strict` refuses it.
-- A queue goes on while the package's files change, by a checkout or an upgrade: its processes have what they need, and
-  commands of another release give orders that they read. A command whose code cannot be loaded just then says so in a
-  sentence, and submits nothing.
-- Heterogeneous jobs start as soon as there is room, not with the next pass of backfill. A file that their script
-  reads as standard input goes to all tasks of a step, and not to those of one component. When the first component's
-  time is over, the others end as TIMEOUT with it.
-- A suspended job (`scontrol suspend`) keeps its nodes: its processes and its time stand still until `resume`.
-- There is no reservation, no preemption, and no accounting but the queue's records: `sacct` knows the last 10000 jobs,
-  `squeue` and `scontrol` those that ended in the last 300 seconds.
+The commands `sbatch srun salloc squeue sacct scancel scontrol sinfo sstat sbcast` have the messages, exit statuses
+and variables of Slurm {VERSION}. Each option on this page works, is accepted without effect for the given reason,
+or is refused; no option is ignored silently. This page is generated from the code (`make golden`).
+
+## Differences from a real Slurm
+
+**Scripts of other clusters.** A script that was written for another cluster runs:
+
+- Any name selects the default partition. Features, licences, reservations and options of newer releases have no
+  effect.
+- A job that asks for more CPUs, memory or GPUs than a node has gets nodes of its own that count as large enough.
+  Its programs find only the GPUs that the machine has.
+- A job that asks for more nodes than exist waits (PartitionNodeLimit), and one that names unknown nodes is refused.
+  `[embedded] nodes` in the cluster file adds nodes.
+- With `strict` (`[embedded] strict = true` in the cluster file), all of this is refused as by Slurm.
+
+**Nodes.** Nodes are names with counts of CPUs, memory and GPUs. The counts are tracked but not enforced. Nothing is
+bound to CPUs, and a job that uses more memory than it asked for meets only the limits of the machine. The command
+`hostname` prints the name of the node; the kernel's own name is that of this machine on every node.
+
+**Scheduling.**
+
+- Jobs start by priority, which is first come, first served. A job that waits for nodes reserves the free nodes that
+  it can use; jobs behind it start on the remaining nodes.
+- Heterogeneous jobs start as soon as there is room, not with the next backfill pass. A file that their script reads
+  as standard input goes to all tasks of a step, not to those of one component. When the time limit of the first
+  component is reached, the remaining components end as TIMEOUT, too.
+- A requeued job starts immediately, not after two minutes. Time limits and signals are exact to the second; as in
+  Slurm, limits are whole minutes.
+- A job whose supervising process is killed is requeued, or ends as NODE_FAIL with `--no-requeue`. The same applies
+  to a job that ran when the machine went down.
+- A suspended job (`scontrol suspend`) keeps its nodes. Its processes and its time stop until `resume`.
+- There are no reservations and no preemption. The accounting consists of the records of the queue: `sacct` knows
+  the last 10000 jobs, `squeue` and `scontrol` those that ended in the last 300 seconds.
+- If the folder of a log is missing, the job waits 3 seconds for it, because a job may start here before its client
+  has made the folder.
+
+**Processes and signals.** Processes are tracked as by proctrack/cgroup, Slurm's default. All processes of a job end
+with it. A signal goes to the tasks of a step, not to their child processes. If a job is cancelled or out of time,
+its batch shell gets the signal, too, but not the children of that shell. A program behind a shell (`srun bash -c
+"..."`) gets the signal if the shell runs it with `exec`.
+
+**MPI.** `srun --mpi=pmi2` is Slurm's mpi/pmi2 (PMI-1.1 and PMI-2.0 over PMI_FD). A program of MPICH, MVAPICH or
+Intel MPI is one world, with the virtual nodes as its nodes. `MPI_Abort` ends the step with status 137, as on Slurm.
+PMIx, which Open MPI needs, is missing: start Open MPI by mpirun. `--mpi=pmix` means pmi2; `strict` refuses it.
+
+**PATH.** The commands stay on PATH in a bash script that is a login shell (`#!/bin/bash -l`) or that reads a
+profile which sets PATH (`source /etc/profile`). They do not if the script itself sets PATH to other folders, or
+reads the profile in a function or a subshell.
+
+**Upgrades.** A queue continues while the files of the package change, by a checkout or an upgrade. Its processes
+have loaded what they need, and they understand the commands of another release. A command whose code cannot be
+loaded at that moment reports this and submits no job.
 
 ## State and settings
 
-The queue is one SQLite file in `$HPC_KIT_SLURM_STATE` (default `$XDG_STATE_HOME/hpc_kit/slurm`), beside the commands
-(`bin/`), the controller's log (`controller.log`) and the settings: `slurm.json`, or the file that
-`$HPC_KIT_SLURM_CONF` names. Take the folder away and every process of it ends. It belongs to one machine, and a folder
-that the variable names is not to be used from two: of machines that share a home, the first one has the folder above
-(`.host` beside it says which), each other one `hpc_kit/<host>/slurm`, with job ids that begin far above 1.
+The queue is one SQLite file in `$HPC_KIT_SLURM_STATE` (default `$XDG_STATE_HOME/hpc_kit/slurm`). Beside it are the
+commands (`bin/`), the controller's log (`controller.log`) and the settings: `slurm.json`, or the file that
+`$HPC_KIT_SLURM_CONF` names. If you remove the folder, every process of the queue ends.
+
+A queue belongs to one machine, so two machines must not use the same `$HPC_KIT_SLURM_STATE`. Of machines that share
+a home, the first one uses the default folder, and the file `.host` beside it names this machine. Each further
+machine uses `hpc_kit/<host>/slurm`, with job ids that begin far above 1.
 """
 
 
@@ -99,13 +119,13 @@ def text() -> str:
         _table(("setting", "default", "meaning"), _settings()),
         "## sbatch\n",
         _options(SBATCH_SUPPORT, SBATCH),
-        "Variables that stand for options, stronger than a directive and weaker than the command line:\n",
+        "Variables that set options. They override directives, and the command line overrides them:\n",
         _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in INPUT_VARIABLES.items())),
-        "The batch script's own variables, here of a job of two nodes in an array, requeued once:\n",
+        "Variables of the batch script. The example is a job of two nodes in an array, requeued once:\n",
         _table(("variable", "for example"), _variables()),
         "## srun\n",
         _options(SRUN_SUPPORT, SRUN),
-        "Variables that stand for options, the later stronger than the earlier:\n",
+        "Variables that set options; a later one overrides an earlier one:\n",
         _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in INPUT.items())),
         *_listings(),
     ]
@@ -129,8 +149,8 @@ def _listings() -> Iterator[str]:
         yield f"## {command}\n"
         yield _own_options(table)
         yield from _extras(command)
-    yield "## Commands that have nothing to work on\n"
-    yield "Each ends with status 1 and says why.\n"
+    yield "## Unsupported commands\n"
+    yield "Each prints the reason and ends with status 1.\n"
     yield _table(("command", "why"), ((f"`{name}`", why) for name, why in sorted(ABSENT.items())))
 
 
@@ -142,16 +162,16 @@ def _extras(command: str) -> Iterator[str]:
         yield _table(("variable", "option"), named)
     elif command == "sacct":
         filled = ", ".join(f"`{name}`" for name in sacct_columns.FIELDS)
-        yield f"Columns: {filled}. All others of Slurm's are known and empty.\n"
+        yield f"Columns: {filled}. All further columns of Slurm are accepted and empty.\n"
         yield (
-            "CPU times and `MaxRSS`, that of the largest process, are told of what has ended; a peak below some 30 MiB "
-            "is not known, and empty.\n"
+            "Ended jobs and steps have CPU times and `MaxRSS`, the peak of the largest process. "
+            "A peak below about 30 MiB is unknown, and empty.\n"
         )
     elif command == "sstat":
-        yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All others of Slurm's are known and empty.\n"
+        yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All further columns of Slurm are accepted and empty.\n"
     elif command == "sacctmgr":
-        yield f"`show` and `list` of {_codes(' '.join(ENTITIES))}: a database in which nothing has been entered.\n"
-        yield "Jobs may name any account and qos all the same. Changes are refused, as to users without privilege.\n"
+        yield f"`show` and `list` of {_codes(' '.join(ENTITIES))}: an empty database.\n"
+        yield "Jobs may still name any account and qos. Changes are refused, as for users without privileges.\n"
     elif command == "scontrol":
         listed = ", ".join(f"`{name}`" for name in sorted(scontrol.COMMANDS))
         changed = ", ".join(f"`{name}`" for name in sorted(scontrol_update.CHANGES))
