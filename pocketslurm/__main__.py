@@ -1,7 +1,102 @@
-"""`python -m pocketslurm sbatch ...`."""
+"""Runs one command: `python -m pocketslurm path`, `python -m pocketslurm sbatch ...`, and the scripts in `bin`."""
 
 from __future__ import annotations
 
-from pocketslurm.command_line import main
+import os
+import sqlite3
+import sys
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
-main()
+from hpc_kit.errors import HpcKitError
+from pocketslurm.commands import COMMANDS, OWN_COMMANDS, UNSUPPORTED
+from pocketslurm.installation import load_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class _Command(Protocol):
+    def main(self, argv: list[str], environ: Mapping[str, str]) -> int:
+        """Run the command and return its exit status.
+
+        Raises:
+            Refused: Slurm would refuse the request.
+        """
+
+
+def run(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run the command that `argv` begins with and return its exit status."""
+    command = argv[0] if argv else ""
+    if command in COMMANDS:
+        return _run(command, command, argv[1:], environ)
+    if command in OWN_COMMANDS or command in {"-h", "--help", "-V", "--version"}:
+        return _run("pocketslurm", "pocketslurm", argv, environ)
+    if command in UNSUPPORTED:
+        print(f"{command}: error: not supported by the embedded Slurm: {UNSUPPORTED[command]}", file=sys.stderr)
+        return 1
+    known = "|".join((*OWN_COMMANDS, *COMMANDS))
+    print(f"usage: pocketslurm {{{known}}} ...", file=sys.stderr)
+    return 2
+
+
+def _run(module: str, command: str, words: list[str], environ: Mapping[str, str]) -> int:
+    try:
+        return _call(module, command, words, environ)
+    except sqlite3.Error as error:
+        from pocketslurm.queue.state import trouble
+
+        print(f"{command}: error: {trouble(environ, error)}", file=sys.stderr)
+    except (HpcKitError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        print(f"{command}: error: {error}", file=sys.stderr)
+        if module == "pocketslurm" and isinstance(error, HpcKitError):
+            return error.exit_status
+    return 1
+
+
+def _call(module: str, command: str, words: list[str], environ: Mapping[str, str]) -> int:
+    work = cast("_Command", load_module(f"commands.{module}"))
+    # Imported after `load_module`, which reports a module that is missing.
+    from pocketslurm.errors import Refused
+
+    try:
+        return work.main(words, environ)
+    except Refused as refusal:
+        sys.stderr.write(refusal.said_by(command))
+        return 2 if module == "pocketslurm" else refusal.status
+
+
+def _fill_standard_streams() -> None:
+    """Open standard streams that the caller closed (`>&-`) on /dev/null.
+
+    Otherwise a file of ours would get the number of such a stream.
+    """
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
+
+
+def main() -> NoReturn:
+    """Run the command of `sys.argv` and exit with its status. A reader of the output that went away is no error."""
+    _fill_standard_streams()
+    for stream in (sys.stdout, sys.stderr):  # paths and names may be any bytes
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
+    try:
+        status = run(sys.argv[1:], os.environ)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = 1
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

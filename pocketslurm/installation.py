@@ -1,4 +1,4 @@
-"""The folder with the commands: small shell scripts that start this very interpreter with this very package."""
+"""Writes the folder with the commands: shell scripts that start this interpreter with this package."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ import os
 import shlex
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hpc_kit.errors import AnswerNo
+from pocketslurm.commands import COMMANDS, UNSUPPORTED
 from pocketslurm.settings import STATE_VARIABLE
 
-ABSENT = {
-    "sattach": "a step's output is where its srun writes it: see StdOut of scontrol show job",
-    "scrontab": "there are no cron jobs: use crontab with sbatch",
-    "sdiag": "no figures of the scheduler are kept: see its log, SlurmctldLogFile of scontrol show config",
-    "sprio": "priorities are the order of submission: squeue -O prioritylong shows them",
-    "sreport": "there is no accounting database: accounts and qos are taken as jobs name them, and sacct shows them",
-    "strigger": "there are no triggers: let a job follow by sbatch --dependency",
-}
-"""Commands that have nothing to work on here, and what to do instead; they need no code that may be missing."""
+if TYPE_CHECKING:
+    from types import ModuleType
 
-COMMANDS = (
-    "sacct", "sacctmgr", "salloc", "sbatch", "sbcast", "scancel", "scontrol", "sinfo", "squeue", "sshare", "sstat",
-    *sorted(ABSENT), "srun",
-)  # fmt: skip
+MARKER = ".pocketslurm"
+"""An empty file in the folder with the commands. Programs recognize the folder by it."""
 
 # Isolated, and without the interpreter's own site: nothing but the standard library and this package is needed, and
 # a start takes half the time. What a job's PYTHONPATH holds cannot get in its way.
@@ -31,7 +26,7 @@ _SCRIPT = """#!/bin/sh
 {state_name}={state}
 export {state_name}
 exec {python} -I -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); \
-from pocketslurm.command_line import main; main()' {root} {command} "$@"
+from pocketslurm.__main__ import main; main()' {root} {command} "$@"
 """
 
 # A script asks for the host that it runs on, and compares it with the nodes of its job.
@@ -78,14 +73,15 @@ def survive_profiles(directory: Path, environ: dict[str, str]) -> None:
 def find(directory: Path) -> Path:
     """The folder `bin` of a state directory, made where it is missing."""
     folder = directory / "bin"
-    return folder if (folder / COMMANDS[-1]).exists() else make(directory)
+    return folder if (folder / MARKER).exists() else make(directory)
 
 
 def make(directory: Path) -> Path:
     """The folder `bin` of a state directory, made or brought up to date; each command whole or not at all."""
     folder = directory / "bin"
     folder.mkdir(mode=0o700, exist_ok=True)  # a state directory that was taken away is not made anew
-    texts = {command: script(directory, command) for command in COMMANDS} | {"hostname": _hostname(folder)}
+    texts = {command: script(directory, command) for command in (*COMMANDS, *UNSUPPORTED)}
+    texts |= {"hostname": _hostname(folder), MARKER: ""}
     for command, text in texts.items():
         path, data = folder / command, os.fsencode(text)
         if not path.exists() or path.read_bytes() != data:
@@ -112,3 +108,19 @@ def script(directory: Path, command: str) -> str:
         root=shlex.quote(str(Path(__file__).parents[1])),
         command=command,
     )
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module of this package, by its name below `pocketslurm`.
+
+    Raises:
+        AnswerNo: The code cannot be imported, as during a checkout or an installation.
+    """
+    try:
+        return import_module(f"pocketslurm.{name}")
+    except Exception as error:
+        raise AnswerNo(
+            f"the code of the embedded Slurm ({name.rpartition('.')[2]}) cannot be loaded",
+            found=f"{type(error).__name__}: {error}",
+            remedy=f"if {Path(__file__).parent} is just being changed, wait until that is done and try again",
+        ) from error

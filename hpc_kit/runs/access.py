@@ -143,9 +143,9 @@ def version_of(cluster: Cluster | None, environ: Mapping[str, str], *, here: boo
     if cluster is not None and cluster.slurm_version is not None:
         return parse_version(cluster.slurm_version)
     if cluster is not None and cluster.slurm == "embedded":
-        from pocketslurm.settings import VERSION
+        from hpc_kit.slurm import embedded
 
-        return parse_version(VERSION)
+        return parse_version(embedded.VERSION)
     from hpc_kit.slurm.detection import detect_version
     from hpc_kit.slurm.presence import find_slurm
 
@@ -157,35 +157,24 @@ def version_of(cluster: Cluster | None, environ: Mapping[str, str], *, here: boo
 
 def embedded_environ(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which the embedded Slurm's commands are found, set up as the cluster file says."""
-    import pocketslurm as embedded
-    from pocketslurm.settings import Partition, Settings
+    from hpc_kit.slurm import embedded
 
     wanted, node = cluster.embedded, cluster.node
-    defaults = Settings()
-    settings = Settings(
-        nodes=wanted.nodes,
-        cpus=node.cpus or defaults.cpus,
-        memory=_mib(node.mem),
-        gpus=node.gpus or 0,
-        gpu_type=node.gpu,
-        partitions=tuple(Partition(name) for name in wanted.partitions),
-        max_array_size=wanted.max_array_size,
-        kill_wait=wanted.kill_wait,
-        mpi_default=wanted.mpi_default,
-        strict=wanted.strict,
-        state=_own_state(cluster.name, environ),
-    )
-    return embedded.environment(settings, environ)
-
-
-def _own_state(name: str, environ: Mapping[str, str]) -> str | None:
-    """Each cluster file is a cluster of its own, with its own queue; None: where the embedded Slurm's own choice is."""
-    from pocketslurm.settings import STATE_VARIABLE, state_directory
-
-    if environ.get(STATE_VARIABLE) or name in {"", "local"}:
-        return None
-    shared = state_directory(environ)
-    return str(shared.with_name(f"{shared.name}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}"))
+    settings = {
+        "nodes": wanted.nodes,
+        "cpus": node.cpus,
+        "memory": _mib(node.mem),
+        "gpus": node.gpus,
+        "gpu_type": node.gpu,
+        "partitions": list(wanted.partitions),
+        "max_array_size": wanted.max_array_size,
+        "kill_wait": wanted.kill_wait,
+        "mpi_default": wanted.mpi_default,
+        "strict": wanted.strict,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    # Each cluster file is a cluster of its own, with its own queue.
+    return embedded.environment(given, "" if cluster.name == "local" else cluster.name, environ)
 
 
 def _mib(size: str | int | None) -> int | None:

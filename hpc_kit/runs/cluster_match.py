@@ -107,7 +107,7 @@ def with_own_ids(folder: Path, environ: Mapping[str, str], access: Access) -> Ma
     """
     if not access.embedded:
         return environ
-    from pocketslurm.settings import FIRST_ID_VARIABLE
+    from hpc_kit.slurm.embedded import FIRST_ID_VARIABLE
 
     ids = sorted((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), reverse=True)
     for job_id in ids:

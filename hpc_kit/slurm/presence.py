@@ -50,9 +50,12 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
 
 
 def is_embedded(environ: Mapping[str, str]) -> bool:
-    """Whether the first sbatch on PATH is the embedded Slurm's own, as inside its jobs."""
-    state = environ.get("HPC_KIT_SLURM_STATE")
-    return bool(state) and _program("sbatch", environ) == f"{state}/bin/sbatch"
+    """Return whether the first sbatch on PATH is the embedded Slurm's own, as inside its jobs.
+
+    Its folder contains the file `.pocketslurm`.
+    """
+    sbatch = _program("sbatch", environ) if environ.get("HPC_KIT_SLURM_STATE") else None
+    return sbatch is not None and os.path.exists(f"{os.path.dirname(sbatch)}/.pocketslurm")  # noqa: PTH110, PTH120
 
 
 def configuration(environ: Mapping[str, str]) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN, Option, Value
 from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from pocketslurm.commands import (
+    UNSUPPORTED,
     sacct,
     sacctmgr,
     salloc,
@@ -21,7 +22,6 @@ from pocketslurm.commands import (
     sstat,
 )
 from pocketslurm.commands.accounts import ENTITIES
-from pocketslurm.installation import ABSENT
 from pocketslurm.listings import sacct_columns, sinfo_columns, squeue_columns
 from pocketslurm.option_support import SBATCH_SUPPORT, Row
 from pocketslurm.queue.job_environment import batch_environ
@@ -151,7 +151,7 @@ def _listings() -> Iterator[str]:
         yield from _extras(command)
     yield "## Unsupported commands\n"
     yield "Each prints the reason and ends with status 1.\n"
-    yield _table(("command", "why"), ((f"`{name}`", why) for name, why in sorted(ABSENT.items())))
+    yield _table(("command", "why"), ((f"`{name}`", why) for name, why in sorted(UNSUPPORTED.items())))
 
 
 def _extras(command: str) -> Iterator[str]:

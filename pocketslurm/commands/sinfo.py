@@ -11,9 +11,9 @@ from pocketslurm import listing_support
 from pocketslurm.commands.sinfo_rows import find_rows
 from pocketslurm.errors import Problem
 from pocketslurm.getopt import NONE, REQUIRED, Table
+from pocketslurm.installation import load_module
 from pocketslurm.listings import columns
 from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
-from pocketslurm.loading import load
 from pocketslurm.queue import controller_start
 from pocketslurm.queue.state import State
 from pocketslurm.settings import VERSION
@@ -59,7 +59,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     listing_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
     if "json" in options:
         controller_start.put_in_order(state)
-        load("listings.sinfo_json").print_nodes(state)
+        load_module("listings.sinfo_json").print_nodes(state)
         return 0
     if "reservation" in options:
         print("No reservations in the system")

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pocketslurm import processes
-from pocketslurm.loading import load
+from pocketslurm.installation import load_module
 from pocketslurm.queue import wakeup
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check(state: State) -> None:
         AnswerNo: Its code cannot be loaded.
     """
     if not processes.alive(state.meta(META) or ""):
-        load("queue.controller")
+        load_module("queue.controller")
 
 
 def ensure(state: State) -> None:
@@ -79,7 +79,7 @@ def take_lock(state: State) -> int | None:
 
 def _fork_controller(state: State, lock: int) -> None:
     """Forked twice, so that it is nobody's child; the lock lives as long as it does."""
-    main = load("queue.controller").main
+    main = load_module("queue.controller").main
     state.close()
     child = os.fork()
     if child:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pocketslurm import Partition
+from pocketslurm.settings import Partition
 from tests.cluster.fixture import REAL, cluster
 from tests.conformance.engine import Embedded, Engine, Real
 from tests.pocketslurm.conftest import Slurm

@@ -12,9 +12,11 @@ from typing import TypeVar
 
 import pytest
 
-from pocketslurm import Settings, environment, processes
+from pocketslurm import processes
+from pocketslurm.commands.pocketslurm import install
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import State
+from pocketslurm.settings import Settings
 from tests.pocketslurm import forked
 from tests.pocketslurm.forked import PIPE
 
@@ -42,8 +44,8 @@ class Slurm:
         self.folder.mkdir(parents=True)
         self.directory = root / "state"
         chosen = {"nodes": "n[1-4]", "memory": 16000, "gpus": 2, "kill_wait": 1.0, "strict": True, **settings}
-        self.settings = Settings(state=str(self.directory), **chosen)  # type: ignore[arg-type]
-        self.environ = environment(self.settings, os.environ)
+        self.settings = Settings(**chosen)  # type: ignore[arg-type]
+        self.environ = install(self.settings, self.directory, os.environ)
 
     def start(self, *argv: str, env: dict[str, str] | None = None, folder: Path | None = None) -> subprocess.Popen[str]:
         """A command that runs, in the work folder unless told otherwise."""

@@ -18,7 +18,8 @@ from typing import IO, Any, NoReturn
 
 import pytest
 
-from pocketslurm import command_line, processes
+from pocketslurm import __main__ as entrance
+from pocketslurm import processes
 from pocketslurm.queue.state import State
 
 PIPE = subprocess.PIPE
@@ -75,7 +76,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
             for number, mode in enumerate(("r", "w", "w"))
         )
         _fresh_signals()
-        command_line.main()
+        entrance.main()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001

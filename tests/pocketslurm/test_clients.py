@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 from submitit import SlurmExecutor
 
-import pocketslurm
+from pocketslurm.commands.pocketslurm import install
 from pocketslurm.settings import Settings
 
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The embedded commands on PATH, for this process too; the queue is empty at the end."""
-    monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "state"))
-    for name, value in pocketslurm.environment(Settings(kill_wait=2), os.environ).items():
+    for name, value in install(Settings(kill_wait=2), tmp_path / "state", os.environ).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     yield tmp_path

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hpc_kit.slurm.job_status import parse_scontrol_job
-from pocketslurm import Partition
+from pocketslurm.settings import Partition
 from tests.pocketslurm.conftest import Slurm, wait_for
 
 NO_ENTITY = """No valid entity in update command

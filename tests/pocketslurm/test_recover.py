@@ -257,10 +257,11 @@ def test_a_job_that_nobody_comes_to_run_is_held_in_the_end(slurm: Slurm) -> None
 
 def test_a_queue_goes_on_while_the_code_is_changed(slurm: Slurm) -> None:
     """As by a checkout: controller and supervisors have what they need; new commands say what is the matter."""
-    package = slurm.folder / "code" / "hpc_kit"
-    shutil.copytree(ROOT / "hpc_kit", package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = slurm.folder / "code"
+    for package in ("hpc_kit", "pocketslurm"):
+        shutil.copytree(ROOT / package, code / package, ignore=shutil.ignore_patterns("__pycache__", "share"))
     sbatch = slurm.directory / "bin" / "sbatch"
-    sbatch.write_text(sbatch.read_text().replace(f" {ROOT} ", f" {package.parent} "))
+    sbatch.write_text(sbatch.read_text().replace(f" {ROOT} ", f" {code} "))
 
     def submit() -> subprocess.CompletedProcess[str]:
         command = [str(sbatch), "-N4", "--exclusive", "--array=0-1", "--wrap", f"cd {slurm.folder}; {WAITS}"]
@@ -268,9 +269,8 @@ def test_a_queue_goes_on_while_the_code_is_changed(slurm: Slurm) -> None:
 
     assert submit().returncode == 0
     wait_for(lambda: slurm.log("pid"))
-    files = list((package / "embedded").glob("*.py"))
-    for path in files:
-        if path.name not in {"__init__.py", "command_line.py", "commands_folder.py", "loading.py", "settings.py"}:
+    for path in (code / "pocketslurm").rglob("*.py"):
+        if path.name not in {"__init__.py", "__main__.py", "installation.py", "settings.py"}:
             path.write_text("<<<<<<< HEAD\n")
     done = submit()
     assert (done.returncode, done.stdout) == (1, "")

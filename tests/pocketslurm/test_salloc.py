@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.slurm.getopt import SALLOC
+from pocketslurm.commands import UNSUPPORTED
 from pocketslurm.commands.salloc import SUPPORT
-from pocketslurm.installation import ABSENT
 from pocketslurm.option_support import Support
 from tests.pocketslurm.conftest import Slurm, wait_for
 
@@ -129,10 +129,10 @@ def test_running_steps_tell_what_they_use(slurm: Slurm) -> None:
     assert slurm.refused("sstat")[1] == "sstat: error: You didn't give me any jobs to stat.\n"
 
 
-@pytest.mark.parametrize("command", ABSENT)
+@pytest.mark.parametrize("command", UNSUPPORTED)
 def test_other_commands_say_what_to_do_instead(slurm: Slurm, command: str) -> None:
     status, said = slurm.refused(command, "show", "-x")
-    assert (status, said) == (1, f"{command}: error: not supported by the embedded Slurm: {ABSENT[command]}\n")
+    assert (status, said) == (1, f"{command}: error: not supported by the embedded Slurm: {UNSUPPORTED[command]}\n")
 
 
 def test_whoever_names_the_cluster_is_told_it(slurm: Slurm) -> None:

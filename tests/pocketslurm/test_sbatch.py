@@ -9,8 +9,8 @@ import pytest
 
 from hpc_kit.slurm.getopt import SBATCH
 from hpc_kit.slurm.input_variables import INPUT_VARIABLES
-from pocketslurm import Partition
 from pocketslurm.option_support import SBATCH_SUPPORT, Support
+from pocketslurm.settings import Partition
 from tests.pocketslurm.conftest import Slurm
 
 FAILED = "sbatch: error: Batch job submission failed: "

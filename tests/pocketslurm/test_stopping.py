@@ -147,7 +147,7 @@ def test_signals_go_to_the_steps_the_shell_or_all(slurm: Slurm, options: tuple[s
 
 
 def test_jobs_are_cancelled_by_name_state_partition_or_all(make_slurm: Callable[..., Slurm]) -> None:
-    from pocketslurm import Partition
+    from pocketslurm.settings import Partition
 
     slurm = make_slurm(partitions=(Partition("one"), Partition("two")))
     for name, partition in (("a", "one"), ("a", "two"), ("b", "one"), ("b", "two")):

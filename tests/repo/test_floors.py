@@ -38,9 +38,6 @@ ROOMS = (
 )
 """Rooms of hpc_kit, lowest first. A room imports only from rooms before it."""
 
-PREPARES_POCKETSLURM = {"hpc_kit.runs.access", "hpc_kit.runs.cluster_match"}
-"""They still import pocketslurm's settings; commands on PATH are to replace this."""
-
 RUNTIME_MAY_IMPORT_OF_SLURM = {"hpc_kit.slurm", "hpc_kit.slurm.nodelist"}
 
 
@@ -78,9 +75,16 @@ def room(module: str) -> str:
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("hpc_kit.")])
 def test_a_room_imports_only_from_lower_rooms(module: str) -> None:
     lower = ROOMS[: ROOMS.index(room(module)) + 1]
-    if module in PREPARES_POCKETSLURM:
-        lower = (*lower, *(room(name) for name in MODULES if name.startswith("pocketslurm")))
     assert {name for name in imports(MODULES[module]) if name != "hpc_kit" and room(name) not in lower} == set()
+
+
+def test_the_toolkit_reaches_pocketslurm_through_commands_alone() -> None:
+    importers = {
+        module
+        for module, path in MODULES.items()
+        if module.startswith("hpc_kit") and any(name.startswith("pocketslurm") for name in imports(path))
+    }
+    assert importers == set()
 
 
 def test_every_room_has_its_place() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from hpc_kit.errors import AnswerNo
-from hpc_kit.runs.access import Access, access_of, embedded_environ
+from hpc_kit.runs.access import Access, access_of, embedded_environ, version_of
+from hpc_kit.slurm import embedded
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.submission.job_handles import watcher_of
-from pocketslurm.queue.state import State
 
 LOCAL = Cluster(name="local", slurm="embedded")
 
@@ -40,19 +42,6 @@ def test_names_of_real_clusters_mean_nothing_to_the_embedded_slurm(tmp_path: Pat
     assert "SLURM_CLUSTERS" not in access_of(LOCAL, environ).environ
 
 
-def test_machines_that_share_a_home_have_a_queue_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = {"XDG_STATE_HOME": str(tmp_path)}
-    mine = state(LOCAL, **home)
-    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="login2"))
-    other = state(LOCAL, **home)
-    assert (mine, other) == (f"{tmp_path}/hpc_kit/slurm", f"{tmp_path}/hpc_kit/login2/slurm")
-    first = [State.open({"HPC_KIT_SLURM_STATE": each}) for each in (mine, other)]
-    assert [each.next_job_id() for each in first] == [1, 37_100_001]
-    assert first[1].next_job_id() == 37_100_002
-    for each in first:
-        each.close()
-
-
 def test_a_queue_of_an_earlier_release_stays_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "hpc_kit/slurm").mkdir(parents=True)
     home = {"XDG_STATE_HOME": str(tmp_path)}
@@ -71,3 +60,21 @@ def test_settings_do_not_change_under_jobs_that_are_not_over(tmp_path: Path) -> 
     subprocess.run([f"{tmp_path}/hpc_kit/slurm/bin/scancel", "--me"], check=True)
     embedded_environ(changed, home)
     assert '"cpus": 2' in (tmp_path / "hpc_kit/slurm/slurm.json").read_text()
+
+
+def test_a_queue_is_set_up_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path)}
+    first = embedded_environ(LOCAL, home)
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded, "_ask_for_folder", None)
+        assert embedded_environ(LOCAL, home) == first
+    shutil.rmtree(tmp_path / "hpc_kit/slurm")
+    assert embedded_environ(LOCAL, home) == first
+    assert (tmp_path / "hpc_kit/slurm/bin/sbatch").exists()
+
+
+def test_the_release_is_known_without_a_question(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "pocketslurm", "info", "--json", "--state", str(tmp_path / "none")]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert json.loads(told)["slurm_version"] == str(version_of(LOCAL, {}))
+    assert not (tmp_path / "none").exists()

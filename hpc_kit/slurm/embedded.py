@@ -1,0 +1,81 @@
+"""Sets up the embedded Slurm (the program `pocketslurm`), and returns the environment of its commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import AnswerNo, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = "22.05.8"
+"""The release of Slurm that the embedded one behaves like. Known here, so that `check` need not ask for it."""
+
+STATE_VARIABLE = "HPC_KIT_SLURM_STATE"
+"""The state directory of the queue. Its folder `bin` contains the commands."""
+
+FIRST_ID_VARIABLE = "HPC_KIT_SLURM_FIRST_ID"
+"""Lowest id of the job that sbatch submits."""
+
+_SETTINGS_VARIABLE = "HPC_KIT_SLURM_CONF"
+_NAMING_QUEUE = (STATE_VARIABLE, "XDG_STATE_HOME", "HOME")
+
+
+class _Prepared(NamedTuple):
+    settings: str
+    folder: str
+
+
+_prepared: dict[tuple[str | None, ...], _Prepared] = {}
+"""The queues that this process has set up, each with its latest settings."""
+
+
+def environment(settings: Mapping[str, object], queue: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with the embedded Slurm's commands first on PATH.
+
+    Args:
+        settings: The settings of the queue that differ from the defaults.
+        queue: The name of the queue; "" is the default one. HPC_KIT_SLURM_STATE in `environ` is stronger.
+        environ: The environment to start from.
+
+    Raises:
+        SpecError: The settings cannot be used.
+        AnswerNo: The state directory cannot be made, or active jobs need other settings.
+    """
+    import json
+
+    text = json.dumps(settings)
+    key = (queue, *(environ.get(name) for name in _NAMING_QUEUE))
+    known = _prepared.get(key)
+    if known is None or known.settings != text or not os.access(f"{known.folder}/sbatch", os.X_OK):
+        known = _prepared[key] = _Prepared(text, _ask_for_folder(text, queue, environ))
+    folder = known.folder
+    paths = [path for path in environ.get("PATH", os.defpath).split(os.pathsep) if path != folder]
+    state = os.path.dirname(folder)  # noqa: PTH120
+    found = {**environ, "PATH": os.pathsep.join([folder, *paths]), STATE_VARIABLE: state}
+    found.pop(_SETTINGS_VARIABLE, None)
+    return found
+
+
+def _ask_for_folder(settings: str, queue: str, environ: Mapping[str, str]) -> str:
+    import subprocess
+
+    # Without `site`, an interpreter starts in half the time; PYTHONPATH then names the folder of both packages.
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    argv = [sys.executable, "-S", "-P", "-m", "pocketslurm", "path", "--settings", "-"]
+    done = subprocess.run(
+        argv + ["--queue", queue] * bool(queue),
+        input=settings,
+        capture_output=True,
+        env={**environ, "PYTHONPATH": root},
+        check=False,
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
+    if done.returncode != 0:
+        kind = SpecError if done.returncode == 2 else AnswerNo
+        raise kind(done.stderr.strip().removeprefix("pocketslurm: error: "))
+    return done.stdout.removesuffix("\n")
