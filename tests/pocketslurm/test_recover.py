@@ -55,7 +55,7 @@ def kill_everything(slurm: Slurm) -> None:
 def test_a_disk_that_is_full_for_a_while_ends_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     job = slurm.submit("true")
     slurm.until(job, "COMPLETED")
-    monkeypatch.setattr("pocketslurm.queue.supervisor.wake.Sleeper", Mock())  # signals of this process stay its own
+    monkeypatch.setattr("pocketslurm.queue.supervisor.wakeup.Sleeper", Mock())  # signals of this process stay its own
     supervised = Supervisor(slurm.state(), slurm.job(job))
     looks: list[Exception | bool] = [
         sqlite3.OperationalError("disk I/O error"),
