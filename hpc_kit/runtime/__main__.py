@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
-from hpc_kit.runtime import first_failure, notice, on_demand, program, session, shutdown
+from hpc_kit.runtime import first_failure, notice, program, session, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
 from hpc_kit.runtime.rendezvous.meeting import LAUNCHERS_WITH_STORE
 from hpc_kit.runtime.report import REPORT
-from hpc_kit.runtime.torch_environment import for_command, of_world
+from hpc_kit.runtime.torch_environment import RANK_VARIABLES, for_command, for_program, of_world, set_variables
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,33 +27,42 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 USAGE = (
-    "python -m hpc_kit.runtime [--backend NAME] [--timeout SECONDS] [--report] PROGRAM.py ARGS ... | -m MODULE ARGS ..."
+    "python -m hpc_kit.runtime [--backend NAME] [--timeout SECONDS] [--report] [--ranks-by launcher|program] "
+    "PROGRAM.py ARGS ... | -m MODULE ARGS ..."
 )
 
 _OPTIONS = {"--backend": BACKEND, "--timeout": TIMEOUT}
+_RANKS_BY = ("launcher", "program")
 _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
 
 
 def main(words: list[str]) -> None:
     """Run the program that `words` name; returns when it has ended well."""
-    rank = None
+    rank, ranks_by = None, "launcher"
     try:
-        what = program.Program.read(_options(words))
+        words, ranks_by = _options(words)
+        what = program.Program.read(words)
         world = first_failure.resolved(os.environ)
         rank = world.rank
         _write_own_log(world)
         notice.quiet_torch()
-        _run(what, world)
+        _run(what, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         if rank is not None:
             first_failure.claim(error, rank)
         if first_failure.exit_code(error):
             _tell(error if rank is None else first_failure.as_told(error, rank))
+            if ranks_by == "program" and _misses_a_rank(error):
+                sys.stderr.write(_RANK_NOT_SET)
             first_failure.exit_now(first_failure.exit_code(error))
 
 
-def _options(words: list[str]) -> list[str]:
-    """Take the runtime's own options; the program's `distributed()` reads them from the environment."""
+def _options(words: list[str]) -> tuple[list[str], str]:
+    """Read the runtime's own options and return the remaining words and the value of --ranks-by.
+
+    The other options go into the environment, where the program's `distributed()` reads them.
+    """
+    ranks_by = _RANKS_BY[0]
     while words and words[0].startswith("--"):
         option, given, value = words[0].partition("=")
         words = words[1:]
@@ -63,30 +72,64 @@ def _options(words: list[str]) -> list[str]:
         if option == "--report" and not given:
             os.environ[REPORT] = "1"
             continue
-        if option not in _OPTIONS or not (given or words):
+        if option not in {*_OPTIONS, "--ranks-by"} or not (given or words):
             raise SpecError(f"unknown option {option}", remedy=USAGE)
         if not given:
             value, *words = words
-        os.environ[_OPTIONS[option]] = value
-    return words
+        if option == "--ranks-by":
+            if value not in _RANKS_BY:
+                raise SpecError(f"unknown value of --ranks-by: {value}", remedy="--ranks-by launcher or program")
+            ranks_by = value
+        else:
+            os.environ[_OPTIONS[option]] = value
+    return words, ranks_by
 
 
-def _run(what: program.Program, world: World) -> None:
+def _starts_ranks(world: World, ranks_by: str) -> bool:
+    """Return whether the program starts its own ranks.
+
+    Raises:
+        SpecError: It would start them in each of several ranks.
+    """
+    if ranks_by == "program" and world.world_size > 1:
+        raise SpecError(
+            "a program that starts its own ranks must be started once",
+            found=f"--ranks-by program in {world}",
+            remedy="start one task, or leave --ranks-by out",
+        )
+    return ranks_by == "program"
+
+
+def _misses_a_rank(error: BaseException) -> bool:
+    """Return whether the program has failed because a variable of one rank is not set."""
+    if isinstance(error, KeyError):
+        return error.args[:1] != () and error.args[0] in RANK_VARIABLES
+    return isinstance(error, ValueError) and any(
+        f"environment variable {name} expected" in str(error) for name in RANK_VARIABLES
+    )
+
+
+_RANK_NOT_SET = (
+    "hpc-kit: RANK, WORLD_SIZE and LOCAL_RANK are not set, because the program is to start its own ranks\n"
+    "  do     set [launch] ranks_by = 'launcher' in the job file, or give --ranks-by launcher\n"
+)
+
+
+def _run(what: program.Program, world: World, *, starts_ranks: bool) -> None:
     if what.kind == "command":
         notice.warn(world)
-        os.environ.update(for_command(world, os.environ))
+        variables = for_command(world, os.environ)
+        set_variables(for_program(variables) if starts_ranks else dict(variables))
         what.replace_this_process()
     if world.launcher in LAUNCHERS_WITH_STORE or find_spec("torch") is None:
         notice.warn(world)
         exports = of_world(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
-        taken = on_demand.of(exports, world)
         exports |= inherited_variables.mark(exports | met_at, os.environ)
-        os.environ.update({name: value for name, value in exports.items() if name not in taken})
-        with on_demand.offered(taken):
-            _run_to_its_end(what)
+        set_variables(for_program(exports) if starts_ranks else dict(exports))
+        _run_to_its_end(what)
     else:
-        with session.met(world, seconds_of(None, os.environ), what.file, offers=True):
+        with session.met(world, seconds_of(None, os.environ), what.file, starts_ranks=starts_ranks):
             _run_to_its_end(what)
 
 

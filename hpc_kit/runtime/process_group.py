@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime import devices, first_failure, on_demand, session, shutdown
+from hpc_kit.runtime import devices, first_failure, session, shutdown
 from hpc_kit.runtime import mesh as layout
 from hpc_kit.runtime import report as reports
 from hpc_kit.runtime.mpi import backend as registration
@@ -138,7 +138,6 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted:
         device_id=group.device if group.backend == "nccl" else None,
         **({} if group.backend == registration.BACKEND else who),
     )
-    on_demand.reveal()
     try:
         yield group
     except BaseException:

@@ -6,10 +6,10 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime import notice, on_demand
+from hpc_kit.runtime import notice
 from hpc_kit.runtime.mpi import backend, facts
 from hpc_kit.runtime.rendezvous import meeting as rendezvous
-from hpc_kit.runtime.torch_environment import exported, for_libraries
+from hpc_kit.runtime.torch_environment import exported, for_libraries, for_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,14 +27,16 @@ def current() -> Meeting | None:
 
 
 @contextmanager
-def met(world: World, timeout: float | None, program: Path | None = None, *, offers: bool = False) -> Iterator[Meeting]:
+def met(
+    world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
+) -> Iterator[Meeting]:
     """Meet the other ranks, with torch's names set inside; at the end leave, but not after a failure: no rank waits.
 
     Args:
         world: Who this process is.
         timeout: Seconds to wait for the others; 300 by default.
         program: What this process is about to run; what it runs by default.
-        offers: Whether a process that nobody has launched has torch's names only where it takes them.
+        starts_ranks: The program starts its own ranks: RANK, WORLD_SIZE and LOCAL_RANK are not set.
 
     Raises:
         HpcKitError: There is no torch.
@@ -49,11 +51,7 @@ def met(world: World, timeout: float | None, program: Path | None = None, *, off
     _current.append(meeting)
     try:
         variables = for_libraries(meeting, os.environ)
-        taken = on_demand.of(variables, world) if offers else {}
-        with (
-            exported({name: value for name, value in variables.items() if name not in taken}),
-            on_demand.offered(taken),
-        ):
+        with exported(for_program(variables) if starts_ranks else dict(variables)):
             yield meeting
     finally:
         _current.remove(meeting)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.rendezvous.meeting import Meeting
     from hpc_kit.runtime.world import World
 
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+"""Variables by which a program sees that a launcher has started it as one rank."""
+
 
 def for_libraries(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
     """What `init_process_group("env://")` and others read; what somebody has chosen already stays.
@@ -67,16 +70,30 @@ def for_command(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     return exports | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
 
 
+def for_program(variables: Mapping[str, str]) -> dict[str, str | None]:
+    """Return `variables` for a program that starts its own ranks: the variables of one rank are None, to be unset.
+
+    Lightning starts its processes only where LOCAL_RANK is not set; where it is set, Lightning waits for processes
+    that nobody starts.
+    """
+    return {**variables, **dict.fromkeys(RANK_VARIABLES)}
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Set these variables in `os.environ`; None unsets one."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 @contextmanager
-def exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """`os.environ` with these variables, and as before at the end."""
+def exported(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set these variables in `os.environ`, and restore the former values at the end; None unsets one."""
     before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    set_variables(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        set_variables(before)

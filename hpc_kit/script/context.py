@@ -176,7 +176,8 @@ def command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
     """The words that each task runs; a program that knows nothing of us is started through the runtime."""
     own = resolved.argv
     if not standalone and resolved.job.launch.bootstrap:
-        own = (resolved.python, "-m", "hpc_kit.runtime", *program(resolved))
+        ranks_by = ("--ranks-by", "program") if resolved.job.launch.ranks_by == "program" else ()
+        own = (resolved.python, "-m", "hpc_kit.runtime", *ranks_by, *program(resolved))
     return (*container(resolved), *own)
 
 

@@ -36,6 +36,14 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         bool,
         Meta(description="Start the program through `python -m hpc_kit.runtime`: for one that imports nothing of ours"),
     ] = False
+    ranks_by: Annotated[
+        Literal["launcher", "program"] | None,
+        Meta(
+            description="With bootstrap, in a job of one task. launcher: the task is the only rank, and RANK, "
+            "WORLD_SIZE and LOCAL_RANK are set. program: they are not set, and the program starts its own ranks "
+            "(Lightning with devices=2, mp.spawn). Default: program for several GPUs, otherwise launcher"
+        ),
+    ] = None
     output: Annotated[
         str | None, Meta(description="File of each of srun's tasks (default: <run folder>/rank-%t.log)")
     ] = None

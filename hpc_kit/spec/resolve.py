@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.spec import job_checks, layout_checks, search_path, shape, taken
 from hpc_kit.spec.cluster import Cluster
@@ -122,6 +123,7 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     shape.check_layout(job, nodes, ntasks, world_size, where)
     taken.check_splits(job, where, program, world_size)
     job = shape.in_order(job, nodes)
+    job, starter = _with_rank_starter(job, nodes, world_size, where)
     counts = {fit.job.resources.ntasks_per_node for fit in fits}
     each_node = counts.pop() if len(counts) == 1 else None
     per_node = world_size // nodes if job.launch.starts_agents else each_node
@@ -139,11 +141,35 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
             Part(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
             for fit, command in zip(fits, commands, strict=False)
         ),
-        notes=(*dict.fromkeys(note for fit in fits for note in fit.notes), *costs),
+        notes=(*dict.fromkeys(note for fit in fits for note in fit.notes), *starter, *costs),
         sources=loaded.sources,
         again=again,
         told=told(job.layout, job.model, {name: each.default for name, each in program.options.items()}),
     )
+
+
+def _with_rank_starter(job: Job, nodes: int, world_size: int, where: job_checks.Where) -> tuple[Job, tuple[str, ...]]:
+    """Decide whether the launcher or the program starts the ranks, and return the notes about this choice.
+
+    One task with several GPUs leaves GPUs idle unless its program starts a rank for each of them.
+
+    Raises:
+        SpecError: `ranks_by = "program"` in a job of several ranks.
+    """
+    launch = job.launch
+    if launch.ranks_by == "program" and world_size > 1:
+        raise SpecError(
+            "a program that starts its own ranks needs a job of one task",
+            found=f"ranks_by = 'program' in {where.of('launch.ranks_by')}; {world_size} ranks",
+            remedy="set nodes = 1 and ntasks_per_node = 1, or leave ranks_by out",
+        )
+    if not launch.bootstrap or launch.ranks_by is not None:
+        return job, ()
+    gpus = shape.gpus_of(job.resources, nodes, world_size) or 0
+    if world_size > 1 or gpus <= 1:
+        return structs.replace(job, launch=structs.replace(launch, ranks_by="launcher")), ()
+    note = f"one task with {gpus} GPUs: the program starts its own ranks; if not, set [launch] ranks_by = 'launcher'"
+    return structs.replace(job, launch=structs.replace(launch, ranks_by="program")), (note,)
 
 
 def _asked(job: Job) -> list[Resources]:

@@ -86,7 +86,7 @@ def test_a_launch_by_hand_whose_rank_submits_a_job_marks_where_it_has_met(monkey
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(runtime_main, "_run_to_its_end", lambda _what: None)
     monkeypatch.setattr(runtime_main, "find_spec", lambda _name: None)
-    runtime_main._run(Program.read(["-m", "train"]), resolve(os.environ))
+    runtime_main._run(Program.read(["-m", "train"]), resolve(os.environ), starts_ranks=False)
     left = inherited_variables.inherited(
         SHELL | {name: os.environ[name] for name in (*names, inherited_variables.MARK)}
     )

@@ -12,7 +12,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.slurm.getopt import SBATCH
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Embedded, Node
-from hpc_kit.spec.job import Job
+from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
 
@@ -257,6 +257,45 @@ def test_torchrun_is_started_once_a_node() -> None:
     loaded = load.load(uneven, UNKNOWN, set={"launch.launcher": "torchrun"})
     with pytest.raises(SpecError, match="torchrun would be started 3 times a node"):
         resolve(loaded)
+
+
+def starter(*, set: dict[str, object] | None = None, **resources: Any) -> tuple[str | None, tuple[str, ...]]:
+    """Return who starts the ranks of a program that knows nothing of hpc_kit, and the notes."""
+    job = Job(
+        name="job", command=("python", "train.py"), launch=Launch(bootstrap=True), resources=Resources(**resources)
+    )
+    resolved = resolve(load.load(job, UNKNOWN, set=set))
+    return resolved.job.launch.ranks_by, tuple(note for note in resolved.notes if "ranks" in note and "starts" in note)
+
+
+def test_a_program_with_several_gpus_in_one_task_starts_its_own_ranks() -> None:
+    ranks_by, notes = starter(gpus_per_node=4)
+    assert ranks_by == "program"
+    assert notes == (
+        "one task with 4 GPUs: the program starts its own ranks; if not, set [launch] ranks_by = 'launcher'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("set", "resources", "expected"),
+    [
+        ({}, {}, "launcher"),
+        ({}, {"gpus_per_node": 1}, "launcher"),
+        ({}, {"nodes": 2, "gpus_per_node": 4}, "launcher"),
+        ({"launch.ranks_by": "program"}, {}, "program"),
+        ({"launch.ranks_by": "launcher"}, {"gpus_per_node": 4}, "launcher"),
+        ({"launch.bootstrap": False}, {"gpus_per_node": 4}, None),
+    ],
+)
+def test_otherwise_the_launcher_starts_them_unless_the_job_says_so(
+    set: dict[str, object], resources: dict[str, Any], expected: str | None
+) -> None:
+    assert starter(set=set, **resources) == (expected, ())
+
+
+def test_a_program_cannot_start_the_ranks_of_several_tasks() -> None:
+    with pytest.raises(SpecError, match="needs a job of one task"):
+        starter(set={"launch.ranks_by": "program"}, ntasks_per_node=2)
 
 
 NTASKS_PER_GPU_AGAIN = {"ntasks-per-tres"}
