@@ -17,7 +17,7 @@ OPTIONS = $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 .PHONY: help venv dev submit render check status logs cancel list test coverage test-slow lint types golden docs bench \
 	slurm-up slurm-down test-slurm clean
 
-help: ## this list
+help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 venv:
@@ -26,35 +26,35 @@ venv:
 dev:
 	@env/make_venv.sh --dev $(if $(PYTHON),'$(PYTHON)')
 
-submit: venv ## submit JOB; on the embedded Slurm, or with WAIT=1, follow it to its end
+submit: venv ## submit JOB; with WAIT=1, or on the embedded Slurm, follow it to its end
 	@$(KIT) submit $(JOB) $(if $(WAIT),--wait) $(OPTIONS)
 
 render: venv ## print the sbatch script of JOB
 	@$(KIT) render $(JOB) $(OPTIONS)
 
-check: venv ## look for faults in JOB before it is queued
+check: venv ## find faults in JOB before it is queued
 	@$(KIT) check $(JOB) $(OPTIONS)
 
-status: venv ## states of the jobs, or of JOB (all of that name) or ID
+status: venv ## states of all jobs, of JOB (all of that name) or of ID
 	@$(KIT) status $(or $(ID),$(JOB)) $(OPTIONS)
 
-logs: venv ## output of JOB (its latest run) or ID (the latest of all without either)
+logs: venv ## output of JOB (its latest run) or of ID; without both, of the latest run
 	@$(KIT) logs $(or $(ID),$(JOB)) $(OPTIONS)
 
-cancel: venv ## end JOB (all of that name) or ID
+cancel: venv ## cancel JOB (all of that name) or ID
 	@$(KIT) cancel $(or $(ID),$(JOB)) $(OPTIONS)
 
-list: venv ## jobs, clusters and templates that can be named
+list: venv ## list jobs, clusters and templates
 	@$(KIT) list $(ARGS)
 
-test: dev ## the fast tests (under 5 minutes on 2 cores; no root, no network); test-slow and test-slurm are the others
+test: dev ## the fast tests (under 5 minutes on 2 cores; no root, no network); see test-slow and test-slurm
 	@$(RUN) pytest -q -m 'not slow and not real' --ignore=tests/cluster --numprocesses=2 $(ARGS)
 
 coverage: export COVERED = $(CURDIR)
 coverage: override ARGS += --cov --cov-report=term:skip-covered
-coverage: test ## make test with the lines counted that it reaches; below 90 % of them it fails
+coverage: test ## make test with line coverage; fails below 90 %
 
-test-slow: dev ## the longer ring: real training of every strategy, MPI, many processes
+test-slow: dev ## the slow tests: real training of every strategy, MPI, many processes
 	@$(RUN) pytest -q -m 'slow and not real' --ignore=tests/cluster $(ARGS)
 
 lint: dev ## format and lint: ruff, shellcheck
@@ -73,16 +73,16 @@ docs: dev ## build the documentation as a site with a search, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 	@echo "read it: .venv/bin/python -m http.server --directory build/site, then http://localhost:8000"
 
-slurm-up: dev ## a real Slurm of four hosts on this machine, for its own tests (root; Debian's packages)
+slurm-up: dev ## start a real Slurm of four hosts on this machine, for test-slurm (root; Debian's packages)
 	@$(RUN) tests.cluster up
 
-slurm-down: dev ## take it down, without a trace
+slurm-down: dev ## stop it and remove everything
 	@$(RUN) tests.cluster down
 
-test-slurm: dev ## the tests on the real Slurm (root; a visible skip without)
+test-slurm: dev ## the tests on the real Slurm (root; skipped without)
 	@$(RUN) pytest -q -m 'not slow' tests/cluster tests/conformance $(ARGS)
 
-bench: dev ## start-up times as ratios, side by side
+bench: dev ## measure start-up times, as ratios
 	@.venv/bin/python bench/startup.py $(ARGS)
 
 clean: ## remove .venv, build and caches (runs/ stays)

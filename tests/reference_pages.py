@@ -1,14 +1,21 @@
-"""The reference pages of docs/ that are generated from the code: keys of both kinds of files, commands, exit codes."""
+"""The reference pages of docs/ that are generated from the code: keys of files, commands, exit codes, Python API."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import itertools
 import json
+import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+import hpc_kit
 from hpc_kit import errors
 from hpc_kit.cli import root
 from hpc_kit.spec.schema import schema_text
@@ -77,6 +84,25 @@ command line. {GENERATED}
 |---|---|---|
 """
 
+API_INTRODUCTION = f"""# Python API
+
+Import these names from `hpc_kit`. Importing the package is cheap: each name is loaded when it is first used.
+{GENERATED} [Exit codes](exit-codes.md) lists all exceptions.
+
+| to | use |
+|---|---|
+| print a script | `hpc_kit.render` |
+| submit a program | `hpc_kit.submit`, which returns a `ScriptJob` |
+| submit functions | `hpc_kit.Executor` |
+| make the process group in a program | `hpc_kit.distributed`, which yields a `Group` |
+| learn the rank of a process | `hpc_kit.resolve`, which returns a `World` |
+| expand a node list | `hpc_kit.slurm.nodelist` |
+
+Commands inside a job: `python -m hpc_kit.runtime PROGRAM` runs a program with torch's variables set.
+"""
+
+API_NAMES = ("render", "submit", "ScriptJob", "Executor", "distributed", "Group", "resolve", "World", "HpcKitError")
+
 
 def documents() -> Iterator[tuple[Path, str]]:
     """Yield each generated reference page with its text."""
@@ -84,6 +110,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield FOLDER / "cluster-keys.md", keys_page("cluster", CLUSTER_TABLES, CLUSTER_INTRODUCTION)
     yield FOLDER / "commands.md", commands_page()
     yield FOLDER / "exit-codes.md", exit_codes_page()
+    yield FOLDER / "python-api.md", api_page()
 
 
 def keys_page(kind: str, titles: dict[str, str], introduction: str) -> str:
@@ -172,3 +199,71 @@ def exit_codes_page() -> str:
 
     add(errors.HpcKitError, 0)
     return EXIT_CODES + "\n".join(rows) + "\n"
+
+
+def api_page() -> str:
+    """Return the page of the public functions and classes with their docstrings."""
+    lines = [API_INTRODUCTION]
+    for name in API_NAMES:
+        value = getattr(hpc_kit, name)
+        lines += [f"## {name}", ""]
+        if not dataclasses.is_dataclass(value):
+            lines += ["```python", signature_text(name, value), "```", ""]
+        lines += [docstring_text(value), ""]
+        if name in {"ScriptJob", "Group", "World"}:
+            lines += members(value)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def signature_text(name: str, value: Any) -> str:
+    """Return the signature of a function or class, one parameter a line if it is long."""
+    signature = inspect.signature(value)
+    parameters: list[str] = []
+    star = False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            star = True
+            parameters.append("*")
+        parameters.append(str(parameter).replace("'", ""))
+    returned = signature.return_annotation
+    arrow = f" -> {returned}" if inspect.isfunction(value) and returned is not inspect.Signature.empty else ""
+    one_line = f"{name}({', '.join(parameters)}){arrow}"
+    if len(one_line) <= WIDTH:
+        return one_line
+    return "\n".join([f"{name}(", *(f"    {parameter}," for parameter in parameters), f"){arrow}"])
+
+
+def docstring_text(value: Any) -> str:
+    """Return a docstring as Markdown: its Google sections become lists, its tables become blocks."""
+    text = inspect.getdoc(value) or ""
+    text = re.sub(r"(?m)^={3,}.*\n(?:.*\n)*?={3,}.*\n(?:.*\n)*?={3,}.*$", r"```text\n\g<0>\n```", text)
+    lines: list[str] = []
+    for line in text.splitlines():
+        if re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes):", line):
+            lines += [f"**{line[:-1]}**", ""]
+        elif found := re.match(r" {4}(\w+): (.*)", line):
+            lines.append(f"- `{found[1]}`: {found[2]}")
+        elif line.startswith("    "):
+            lines.append(f"  {line.strip()}")
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def members(kind: type) -> list[str]:
+    """Return table rows of the public fields, properties and methods that a class itself defines."""
+    rows = []
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    for node, following in itertools.pairwise([*definition.body, ast.Pass()]):
+        if isinstance(node, ast.AnnAssign) and dataclasses.is_dataclass(kind):
+            described = following.value if isinstance(following, ast.Expr) else None
+            text = described.value if isinstance(described, ast.Constant) else ""
+            rows.append((ast.unparse(node.target), " ".join(str(text).split())))
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            is_property = any(ast.unparse(each).endswith("property") for each in node.decorator_list)
+            text = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            rows.append((node.name if is_property else f"{node.name}()", " ".join(text.split())))
+    if not rows:
+        return []
+    return ["| member | meaning |", "|---|---|", *(f"| `{name}` | {cell(text)} |" for name, text in rows), ""]
