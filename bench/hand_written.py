@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "jobs" / "train"))
 
-from data import batch_numbers, cut, rank_slice, read_text, window_count
-from model import GPT, Config, initialise, next_byte_loss
+from data import choose_windows, count_windows, cut_windows, read_text, take_share
+from model import GPT, Config, initialize, next_byte_loss
 
 
 def main() -> None:
@@ -36,9 +36,9 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     config = Config(layers=args.layers, width=args.width, sequence=args.sequence)
     text = read_text().training
-    windows = window_count(text, config.sequence)
+    windows = count_windows(text, config.sequence)
     model = GPT(config)
-    initialise(model, 1)
+    initialize(model, 1)
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True)
     groups = [
         {"params": [each for each in model.parameters() if each.dim() > 1], "weight_decay": 0.1},
@@ -48,8 +48,8 @@ def main() -> None:
     times = []
     for step in range(args.steps):
         begun = time.perf_counter()
-        numbers = batch_numbers(windows, args.global_batch, seed=1, step=step)
-        batch = cut(text, config.sequence, rank_slice(numbers, rank, ranks))
+        numbers = choose_windows(windows, args.global_batch, seed=1, step=step)
+        batch = cut_windows(text, config.sequence, take_share(numbers, rank, ranks))
         if args.late:
             with replica.no_sync():
                 next_byte_loss(replica(batch[:, :-1]), batch[:, 1:]).backward()

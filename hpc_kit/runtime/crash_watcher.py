@@ -28,13 +28,14 @@ _SIGNAL, _EXIT_CODE = 0x7F, 52
 
 @contextmanager
 def witnessed(rank: int) -> Iterator[None]:
-    """Whoever dies inside without raising anything has its name left as the first that failed, if it is.
+    """Record this rank if it is the first to fail: by an exception, or by a signal or crash that raises nothing.
 
     Without a run folder nothing is started.
     """
     folder = os.environ.get(RUN_VARIABLE)
     if not folder:
-        yield
+        with first_failure.claimed(rank):
+            yield
         return
     words = [
         sys.executable,
@@ -51,7 +52,8 @@ def witnessed(rank: int) -> Iterator[None]:
     ) as process:
         os.register_at_fork(after_in_child=partial(_leave, process))
         try:
-            yield
+            with first_failure.claimed(rank):
+                yield
         finally:
             with suppress(OSError):
                 process.communicate(_OVER)

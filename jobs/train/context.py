@@ -1,41 +1,39 @@
-"""Context parallel: each rank has a part of every window, for texts too long for the memory of one.
+"""Context parallel: each rank has a part of every window, for texts that are too long for the memory of one rank.
 
     srun -N1 --ntasks-per-node=2 python jobs/train/context.py --sequence 256 --steps 60
     torchrun --nproc-per-node=2 jobs/train/context.py
 
-Only attention looks beyond a rank's own part: there keys and values of all parts are gathered, and their gradients
-added up and scattered back. (torch's own context_parallel passes them round in a ring, but has no attention for CPUs:
-"_scaled_dot_product_flash_attention_for_cpu does not have a sharding strategy registered", torch 2.13.) Gradients of
-the parameters are averaged over all ranks, as each saw other bytes.
+Only attention needs the other parts: it gathers the keys and values of all parts; backward adds up their gradients and
+scatters them. (torch's own context_parallel passes them round in a ring, but has no attention for CPUs:
+"_scaled_dot_product_flash_attention_for_cpu does not have a sharding strategy registered", torch 2.13.) The gradients
+of the parameters are averaged over all ranks, because each rank saw other bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F  # noqa: N812  torch's own habit
+from torch.nn.parallel import DistributedDataParallel
 
-from ddp import replicated
-from hpc_kit.errors import SpecError
-from loop import adamw, train
-from model import Attention
+from model import Attention, next_byte_loss
 from options import Options, count, option
-from report import Result
-from start import gpt, ranks_of
+from training import Result, SpecError, Training, adamw, autocast, build_model, join_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextOptions(Options):
-    cp: int | None = option(None, count, "ranks that share each window; not given: all of them")
+    cp: int | None = option(None, count, "ranks that share each window; default: all ranks")
 
 
-class Gathered(torch.autograd.Function):
-    """All parts of the text, side by side; their gradients, of which each rank has some, are added up and cut."""
+class GatherParts(torch.autograd.Function):
+    """All parts of the text, side by side. Backward adds up the gradients of all ranks and returns this rank's part."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -52,49 +50,49 @@ class Gathered(torch.autograd.Function):
         return mine, None
 
 
-@dataclass(frozen=True)
-class Part:
-    """This rank's part of each window."""
-
-    group: dist.ProcessGroup
-    begins: int
-    length: int
-
-    def of(self, windows: Tensor) -> Tensor:
-        return windows[:, self.begins : self.begins + self.length]
-
-    def look(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Own queries, everybody's keys: a position looks at those before it in the whole window."""
-        keys, values = (Gathered.apply(each, self.group) for each in (key, value))  # type: ignore[no-untyped-call]
-        places = torch.arange(keys.shape[2], device=query.device)
-        seen = places[self.begins : self.begins + self.length, None] >= places
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=seen)
-
-
-def main(argv: Sequence[str] | None = None) -> Result:
+def main(argv: Sequence[str] | None = None) -> Result | None:
     options = ContextOptions.parse(__doc__, argv)
-    with ranks_of(options) as (world, text):
+    with join_ranks(options) as (world, text):
         ranks = options.cp or world.world_size
         if options.sequence % ranks:
             found = f"--sequence {options.sequence} / cp {ranks}"
-            raise SpecError(
-                "cp does not divide the windows", found=found, remedy=f"--sequence {options.sequence * ranks}"
-            )
+            remedy = f"--sequence {options.sequence * ranks}"
+            raise SpecError("cp does not divide the windows", found=found, remedy=remedy)
         mesh = world.mesh(cp=ranks)
-        length = options.sequence // ranks
-        part = Part(mesh["cp"].get_group(), mesh["cp"].get_local_rank() * length, length)
-        model = gpt(options, world.device)
-        model.begins = part.begins
+        group, length = mesh["cp"].get_group(), options.sequence // ranks
+        first = mesh["cp"].get_local_rank() * length
+        part = slice(first, first + length)
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            """The queries of this part attend to the keys of all parts, up to their own position."""
+            keys, values = (GatherParts.apply(each, group) for each in (key, value))  # type: ignore[no-untyped-call]
+            positions = torch.arange(keys.shape[2], device=query.device)
+            return F.scaled_dot_product_attention(query, keys, values, attn_mask=positions[part, None] >= positions)
+
+        model = build_model(options, world.device)
+        model.first_position = first
         for module in model.modules():
             if isinstance(module, Attention):
-                module.look = part.look
-        whole = replicated(model, options, world)
-        split = replace(
-            whole.split(model, adamw(model, options), share=(mesh["dp"].get_local_rank(), mesh["dp"].size())),
-            gradients=lambda inputs, targets: whole.gradients(part.of(inputs), part.of(targets)),
-            losses=lambda inputs, targets: whole.losses(part.of(inputs), part.of(targets)),
-        )
-        return train(options, world, text, split)
+                module.attend = attend
+        replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
+        optimizer = adamw(model, options)
+
+        def compute_loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            with autocast(options, world.device):
+                return next_byte_loss(replica(inputs[:, part]), targets[:, part])
+
+        share = (mesh["dp"].get_local_rank(), mesh["dp"].size())
+        with Training(options, world, text, model, optimizer, compute_loss, share=share, replica=replica) as training:
+            for step in training.steps():
+                for inputs, targets, is_last in step.micro_batches():
+                    with nullcontext() if is_last else replica.no_sync():
+                        loss = compute_loss(inputs, targets) / options.accumulate
+                        loss.backward()
+                    step.add_loss(loss)
+                training.clip_gradients()
+                optimizer.step()
+                optimizer.zero_grad()
+        return training.result
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""nn.DataParallel: one process, a thread for each GPU of the node. What DistributedDataParallel has replaced.
+"""nn.DataParallel: one process with a thread for each GPU of the node. DistributedDataParallel has replaced it.
 
     srun -N1 -n1 python jobs/train/dataparallel.py --steps 60
 
-In every step the batch is scattered, the model copied to all GPUs, and outputs and gradients are gathered on the first
-one, which holds more and waits for nobody; the threads share one interpreter. ddp.py does the same work without that.
+Every step scatters the batch, copies the model to all GPUs, and gathers outputs and gradients on the first GPU, which
+therefore needs more memory. The threads share one interpreter. ddp.py does the same work without these costs.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hpc_kit.errors import SpecError
-from loop import Whole, adamw, train
+from model import next_byte_loss
 from options import Options, among, option
-from report import Result, say
-from start import autocast, gpt, ranks_of
+from training import Result, SpecError, Training, adamw, autocast, build_model, join_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions(Options):
-    dp: int = option(1, among(1), "processes: one, which takes all GPUs that it sees")
+    dp: int = option(1, among(1), "processes: one, which uses all GPUs that it sees")
 
 
-class InThread(nn.Module):
-    """The model as DataParallel's threads run it: autocast's dtype does not follow into them, and theirs is float16."""
+class AutocastInThread(nn.Module):
+    """The model as DataParallel's threads run it. torch starts them with autocast to float16, whatever ours is."""
 
     def __init__(self, model: nn.Module, options: Options, device: torch.device) -> None:
         super().__init__()
@@ -39,23 +37,38 @@ class InThread(nn.Module):
         return logits
 
 
-def main(argv: Sequence[str] | None = None) -> Result:
+def main(argv: Sequence[str] | None = None) -> Result | None:
     options = ProcessOptions.parse(__doc__, argv)
-    with ranks_of(options) as (world, text):
+    with join_ranks(options) as (world, text):
         if world.world_size > 1:
             raise SpecError(
                 "nn.DataParallel is one process",
                 found=f"{world.world_size} ranks, each of which would train alone on all GPUs",
                 remedy="ntasks_per_node = 1 and nodes = 1, or ddp.py",
             )
+        model = build_model(options, world.device)
+        replicas = nn.DataParallel(AutocastInThread(model, options, world.device))
+        optimizer = adamw(model, options)
+
+        def compute_loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            with autocast(options, world.device):
+                return next_byte_loss(replicas(inputs), targets)
+
         gpus = torch.cuda.device_count()
-        if gpus < 2:
-            say(world, f"note    {gpus} GPUs here: without two of them nn.DataParallel scatters and copies nothing,")
-            say(world, "note    so this run shows neither the cost of copying the model nor the load on the first GPU")
-        model = gpt(options, world.device)
-        whole = Whole(nn.DataParallel(InThread(model, options, world.device)), options, world.device)
-        split = whole.split(model, adamw(model, options), facts={"devices": max(1, gpus)})
-        return train(options, world, text, split)
+        facts = {"devices": max(1, gpus)}
+        with Training(options, world, text, model, optimizer, compute_loss, facts=facts) as training:
+            if gpus < 2:
+                training.report(f"note    nn.DataParallel scatters and copies nothing with {gpus} GPUs: this run shows")
+                training.report("note    neither the cost of copying the model nor the load on the first GPU")
+            for step in training.steps():
+                for inputs, targets, _ in step.micro_batches():
+                    loss = compute_loss(inputs, targets) / options.accumulate
+                    loss.backward()
+                    step.add_loss(loss)
+                training.clip_gradients()
+                optimizer.step()
+                optimizer.zero_grad()
+        return training.result
 
 
 if __name__ == "__main__":

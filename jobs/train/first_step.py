@@ -1,127 +1,101 @@
-"""One step, and what the time until then went into: the queue, srun, imports, rendezvous, model and data.
+"""One step, and where the time until then goes: the queue, srun, imports, rendezvous, model and data.
 
     hpc-kit submit first_step
     srun -N4 --ntasks-per-node=2 python jobs/train/first_step.py
     torchrun --nproc-per-node=2 jobs/train/first_step.py --plain
 
-A phase ends when the last rank is through it, so the clocks of the nodes should agree; how far they do is told. When
-the batch script and srun began is read from their processes, which rank 0 sees on its own node.
+A phase ends when the last rank has finished it, so the clocks of the nodes should agree; the last line compares them.
+The start times of the batch script and of srun come from their processes on the node of rank 0.
 """
 
 import time
 
 BEGUN = time.time()
-# ruff: noqa: E402  the imports are what is timed
+# ruff: noqa: E402  the time of the imports is measured
 import argparse
+import datetime as dt
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import hpc_kit
-from data import batch_numbers, cut, rank_slice, read_text, window_count
-from hpc_kit.run_files import RECORD, RUN_VARIABLE
-from model import GPT, Config, initialise, next_byte_loss
+from data import choose_windows, count_windows, cut_windows, read_text, take_share
+from model import GPT, Config, initialize, next_byte_loss
 
 PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
 BATCH, SEED = 64, 1
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    marks = {"srun": process_start(os.getpid()) or BEGUN, "imports": time.time()}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plain", action="store_true", help="meet by torch's own env://")
-    parser.add_argument("--submitted", type=float, help="when: Unix time; in a run of hpc-kit its record tells")
-    parser.add_argument("--to", type=Path, help="file for the seconds of each phase, and of the clocks, as JSON")
-    args = parser.parse_args(argv)
-    meet: Callable[[], AbstractContextManager[Any]] = plain if args.plain else hpc_kit.distributed
-    with meet() as world:
-        marks["rendezvous"] = time.time()
-        first_step(marks, world.device if world else plain_device())
-        ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, marks)
-        apart = clocks_apart()
-        if dist.get_rank() == 0:
-            latest = {name: max(each[name] for each in ranks) for name in marks}
-            tell(phases({**before(args.submitted), **latest}), len(ranks), apart, args.to)
-
-
 @contextmanager
-def plain() -> Iterator[None]:
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", init_method="env://")
-    yield
+def join_plainly() -> Iterator[SimpleNamespace]:
+    """Join the ranks by torch's own env://."""
+    is_cuda = torch.cuda.is_available()
+    dist.init_process_group("nccl" if is_cuda else "gloo", init_method="env://")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank % torch.cuda.device_count()) if is_cuda else torch.device("cpu")
+    yield SimpleNamespace(device=device)
     dist.destroy_process_group()
-    time.sleep(0.1)  # gloo's threads may still be freeing tensors, for which they need Python
+    time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
 
 
-def plain_device() -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-
-
-def first_step(marks: dict[str, float], device: torch.device) -> None:
-    rank, ranks, cuda = dist.get_rank(), dist.get_world_size(), device.type == "cuda"
+def run_first_step(marks: dict[str, float], device: torch.device) -> None:
+    rank, ranks, is_cuda = dist.get_rank(), dist.get_world_size(), device.type == "cuda"
     model = GPT(Config()).to(device)
-    initialise(model, SEED)
-    replica = DistributedDataParallel(model, device_ids=[device.index] if cuda else None)
+    initialize(model, SEED)
+    replica = DistributedDataParallel(model, device_ids=[device.index] if is_cuda else None)
     optimizer = torch.optim.AdamW(replica.parameters())
     marks["model"] = time.time()
-    text, windows_each = read_text().training, Config().sequence
-    numbers = batch_numbers(window_count(text, windows_each), max(BATCH, ranks), seed=SEED, step=0)
-    batch = cut(text, windows_each, rank_slice(numbers[: len(numbers) // ranks * ranks], rank, ranks)).to(device)
+    text, sequence = read_text().training, Config().sequence
+    numbers = choose_windows(count_windows(text, sequence), max(BATCH, ranks), seed=SEED, step=0)
+    batch = cut_windows(text, sequence, take_share(numbers[: len(numbers) // ranks * ranks], rank, ranks)).to(device)
     marks["data"] = time.time()
     next_byte_loss(replica(batch[:, :-1]), batch[:, 1:]).backward()
     optimizer.step()
-    if cuda:
+    if is_cuda:
         torch.cuda.synchronize(device)
     marks["step"] = time.time()
 
 
-def before(submitted: float | None) -> dict[str, float]:
-    """When the job was submitted and when its script began, as far as that is known."""
-    record = Path(os.environ.get(RUN_VARIABLE, ""), RECORD)
-    if submitted is None and RUN_VARIABLE in os.environ and record.is_file():
-        import datetime as dt
-
+def find_earlier_marks(submitted: float | None) -> dict[str, float]:
+    """Returns when the job was submitted and when its script began, as far as this is known."""
+    record = Path(os.environ.get("HPC_KIT_RUN", ""), "record.json")
+    if submitted is None and "HPC_KIT_RUN" in os.environ and record.is_file():
         submitted = dt.datetime.fromisoformat(json.loads(record.read_text())["submitted"]).timestamp()
-    script = script_start()
+    script = find_script_start()
     if script is not None and submitted is not None and script < submitted:
-        script = None  # the job was there before: a step of it was asked for
-    return {
-        **({} if submitted is None else {"submit": submitted}),
-        **({} if script is None else {"queue": script}),
-    }
+        script = None  # only a step was submitted; its job was there before
+    marks = {"submit": submitted, "queue": script}
+    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
-def script_start() -> float | None:
-    """When the oldest process of this job on this node began: the batch script's shell."""
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
+def find_script_start() -> float | None:
+    """Returns the start of the oldest process of this job on this node: the shell of the batch script."""
+    if "SLURM_JOB_ID" not in os.environ:
         return None
-    wanted = {f"SLURM_JOB_ID={job}", f"SLURM_SUBMIT_DIR={os.environ.get('SLURM_SUBMIT_DIR', '')}"}
+    wanted = {f"{name}={os.environ.get(name, '')}" for name in ("SLURM_JOB_ID", "SLURM_SUBMIT_DIR")}
     starts = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            theirs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # somebody else's, or gone
-        if wanted <= set(theirs) and (start := process_start(int(entry.name))) is not None:
+            continue  # another user's process, or one that has ended
+        if wanted <= set(variables) and (start := find_process_start(int(entry.name))) is not None:
             starts.append(start)
     return min(starts, default=None)
 
 
-def process_start(pid: int) -> float | None:
-    """Unix time; the kernel counts in hundredths of a second since it has booted."""
+def find_process_start(pid: int) -> float | None:
+    """Returns the Unix time at which a process began; the kernel counts in hundredths of a second since boot."""
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         up = float(Path("/proc/uptime").read_text().split()[0])
@@ -130,14 +104,14 @@ def process_start(pid: int) -> float | None:
     return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def phases(marks: dict[str, float]) -> dict[str, float]:
-    """Seconds of each phase: from the end of the one before it to its own; those before the first mark are unknown."""
+def compute_phases(marks: dict[str, float]) -> dict[str, float]:
+    """Returns the seconds of each phase: from the mark before it to its own. A phase without a mark is left out."""
     known = [name for name in ("submit", *PHASES) if name in marks]
     return {name: max(0.0, marks[name] - marks[earlier]) for earlier, name in pairwise(known)}
 
 
-def clocks_apart() -> float:
-    """Seconds by which the ranks' clocks differ at most: they read them as soon as each has heard from all."""
+def compare_clocks() -> float:
+    """Returns the largest difference between the clocks of the ranks, read when each has heard from all."""
     spreads = []
     for _ in range(5):
         stamps = [0.0] * dist.get_world_size()
@@ -146,15 +120,32 @@ def clocks_apart() -> float:
     return min(spreads)
 
 
-def tell(found: dict[str, float], ranks: int, apart: float, to: Path | None) -> None:
-    for name, seconds in found.items():
-        print(f"{name:<12}{seconds:8.2f} s")
-    print(f"{'in all':<12}{sum(found.values()):8.2f} s   to the first step of {ranks} ranks")
-    print(f"{'clocks':<12}{apart:8.2f} s   apart at most", flush=True)
-    if to is not None:
-        draft = to.with_name(f"{to.name}.part")
-        draft.write_text(json.dumps({**found, "clocks": apart}))
-        draft.rename(to)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plain", action="store_true", help="join the ranks by torch's own env://")
+    parser.add_argument("--submitted", type=float, help="Unix time of the submission [from the run's record]")
+    parser.add_argument("--to", type=Path, help="JSON file for the seconds of each phase, and of the clocks")
+    args = parser.parse_args(argv)
+    join: Any = join_plainly
+    if not args.plain:
+        from training import distributed as join
+    marks = {"srun": find_process_start(os.getpid()) or BEGUN, "imports": time.time()}
+    with join() as world:
+        marks["rendezvous"] = time.time()
+        run_first_step(marks, world.device)
+        ranks: list[dict[str, float]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(ranks, marks)
+        difference = compare_clocks()
+        if dist.get_rank() == 0:
+            latest = {name: max(each[name] for each in ranks) for name in marks}
+            phases = compute_phases({**find_earlier_marks(args.submitted), **latest})
+            for name, seconds in {**phases, "in all": sum(phases.values()), "clocks": difference}.items():
+                remark = {"in all": f"to the first step of {len(ranks)} ranks", "clocks": "apart at most"}.get(name, "")
+                print(f"{name:<12}{seconds:8.2f} s   {remark}".rstrip(), flush=True)
+            if args.to is not None:
+                draft = args.to.with_name(f"{args.to.name}.part")
+                draft.write_text(json.dumps({**phases, "clocks": difference}))
+                draft.rename(args.to)
 
 
 if __name__ == "__main__":

@@ -1,74 +1,78 @@
-"""Fully sharded: parameters, gradients and optimizer state spread over the ranks; a layer is gathered where it is used.
+"""Fully sharded: parameters, gradients and optimizer state are spread over the ranks; layers are gathered when used.
 
     srun -N4 --ntasks-per-node=2 python jobs/train/fsdp.py --steps 60
     torchrun --nproc-per-node=4 jobs/train/fsdp.py --dp-shard 2
 
-The same program is ZeRO-3, ZeRO-2 (`--zero 2`: what forward has gathered stays until backward is through it) and HSDP
-(`--dp-shard 2`: replicas of two ranks each; the shards of a replica lie on one node, where links are fast).
+The same program is ZeRO-3, ZeRO-2 (`--zero 2`: the layers that forward has gathered stay until backward has used them)
+and HSDP (`--dp-shard 2`: replicas of two ranks each. The shards of a replica are on one node, where links are fast).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from loop import Whole, adamw, train
-from model import GPT, initialise
+from model import GPT, initialize, next_byte_loss
 from options import Options, among, count, flag, option
-from report import Result
-from start import ranks_of, with_options
+from training import Result, Training, adamw, apply_options, autocast, join_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class FsdpOptions(Options):
-    zero: int = option(
-        3, among(2, 3), "3 gathers a layer for forward and for backward anew; 2 once, and keeps it between"
-    )
-    dp_shard: int | None = option(None, count, "ranks that share one replica; not given: all of them")
+    zero: int = option(3, among(2, 3), "3 gathers a layer for forward and again for backward; 2 gathers it once")
+    dp_shard: int | None = option(None, count, "ranks that share one replica; default: all ranks")
     offload: bool = option(False, flag, "keep parameters, gradients and optimizer state in the host's memory")
 
 
-def shard(model: GPT, options: FsdpOptions, mesh: DeviceMesh) -> FSDPModule:
-    """Layer by layer, then what is left: the embeddings, the last norm and the head."""
-    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)  # sums over ranks in float32
+def shard_model(model: GPT, options: FsdpOptions, mesh: DeviceMesh) -> FSDPModule:
+    """Shard layer by layer, then the rest: the embeddings, the last norm and the head."""
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)  # sums over ranks in float32
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
-    spread = partial(
+    shard = partial(
         fully_shard,
         mesh=mesh["dp_replicate", "dp_shard"] if mesh["dp_replicate"].size() > 1 else mesh["dp_shard"],
         reshard_after_forward=options.zero == 3,
         offload_policy=host if options.offload else OffloadPolicy(),
-        mp_policy=half if options.bf16 else MixedPrecisionPolicy(),
+        mp_policy=bf16 if options.bf16 else MixedPrecisionPolicy(),
     )
     for layer in model.layers.values():
-        spread(layer)
-    return spread(model)
+        shard(layer)
+    return shard(model)
 
 
-def main(argv: Sequence[str] | None = None) -> Result:
+def main(argv: Sequence[str] | None = None) -> Result | None:
     options = FsdpOptions.parse(__doc__, argv)
-    with ranks_of(options) as (world, text):
+    with join_ranks(options) as (world, text):
         mesh = world.mesh(dp_shard=options.dp_shard or world.world_size)
-        with torch.device("meta"):  # no rank ever holds the whole model
+        with torch.device("meta"):  # no rank ever has the whole model
             model = GPT(options.model)
-        sharded = shard(with_options(model, options), options, mesh)
+        sharded = shard_model(apply_options(model, options), options, mesh)
         model.to_empty(device="cpu" if options.offload else world.device)
-        initialise(model, options.seed)
+        initialize(model, options.seed)
+        optimizer = adamw(model, options)
 
-        @contextmanager
-        def on_last(last: bool) -> Iterator[None]:
-            """Gradients are added up over the ranks in the last pass only."""
-            sharded.set_requires_gradient_sync(last)
-            yield
+        def compute_loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            with autocast(options, world.device):
+                return next_byte_loss(model(inputs), targets)
 
-        whole = Whole(model, options, world.device, on_last)
-        split = whole.split(model, adamw(model, options), share=(world.rank, world.world_size))
-        return train(options, world, text, split)
+        share = (world.rank, world.world_size)
+        with Training(options, world, text, model, optimizer, compute_loss, share=share) as training:
+            for step in training.steps():
+                for inputs, targets, is_last in step.micro_batches():
+                    sharded.set_requires_gradient_sync(is_last)  # gradients are exchanged in the last pass only
+                    loss = compute_loss(inputs, targets) / options.accumulate
+                    loss.backward()
+                    step.add_loss(loss)
+                training.clip_gradients()
+                optimizer.step()
+                optimizer.zero_grad()
+        return training.result
 
 
 if __name__ == "__main__":

@@ -1,47 +1,52 @@
-"""Train the byte-level GPT with Horovod: the whole model on every rank, gradients averaged by its ring in backward.
+"""Train the byte-level GPT with Horovod: every rank has the whole model, Horovod averages the gradients in backward.
 
     mpirun -n 8 python jobs/train/horovod_ddp.py --steps 60
 
-torch.distributed, over gloo, keeps what is not Horovod's: evaluation, measurements, checkpoints.
+torch.distributed, over gloo, does the rest: evaluation, measurements, checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import horovod.torch as hvd
 from torch import Tensor
 
-from loop import Whole, adamw, train
+from model import next_byte_loss
 from options import Options
-from report import Result
-from start import gpt, ranks_of
+from training import Result, Training, adamw, autocast, build_model, join_ranks
 
 
-def main(argv: Sequence[str] | None = None) -> Result:
+def main(argv: Sequence[str] | None = None) -> Result | None:
     options = Options.parse(__doc__, argv)
-    with ranks_of(options) as (world, text):
+    with join_ranks(options) as (world, text):
         hvd.init()
-        model = gpt(options, world.device)
+        model = build_model(options, world.device)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = hvd.DistributedOptimizer(
             adamw(model, options),
             named_parameters=model.named_parameters(),
             backward_passes_per_step=options.accumulate,
         )
-        whole = Whole(model, options, world.device)
 
-        def gradients(inputs: Tensor, targets: Tensor) -> Tensor:
-            loss = whole.gradients(inputs, targets)
-            optimizer.synchronize()  # they are clipped before the step, which would wait for them itself
-            return loss
+        def compute_loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            with autocast(options, world.device):
+                return next_byte_loss(model(inputs), targets)
 
-        with optimizer.skip_synchronize():
-            split = whole.split(model, optimizer, share=(world.rank, world.world_size))
-            result = train(options, world, text, replace(split, gradients=gradients))
+        share = (world.rank, world.world_size)
+        with Training(options, world, text, model, optimizer, compute_loss, share=share) as training:
+            for step in training.steps():
+                for inputs, targets, _ in step.micro_batches():
+                    loss = compute_loss(inputs, targets) / options.accumulate
+                    loss.backward()
+                    step.add_loss(loss)
+                optimizer.synchronize()  # clipping needs the averages before the step, which would wait for them
+                training.clip_gradients()
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+                optimizer.zero_grad()
         hvd.shutdown()
-        return result
+        return training.result
 
 
 if __name__ == "__main__":

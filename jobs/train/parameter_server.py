@@ -3,140 +3,174 @@
     srun -N4 --ntasks-per-node=1 python jobs/train/parameter_server.py --steps 60
     torchrun --nproc-per-node=4 jobs/train/parameter_server.py --slow 0.2
 
-Rank 0 has the parameters and the optimizer; the others bring gradients and take parameters home. Synchronous: the
-server waits for all of them, so its curve is that of one process, at the pace of the slowest. Asynchronous: it takes
-each as it comes, and nobody waits; but a gradient was computed for parameters that have since moved. All that is sent
-passes rank 0: its link is what such a star is limited by, where a ring of all-reduce spreads the load.
+Rank 0 has the parameters and the optimizer; the other ranks, the workers, send gradients and receive parameters.
+Synchronous: the server waits for all workers. The losses are those of one process, at the pace of the slowest worker.
+Asynchronous: the server takes each gradient as it comes. Nobody waits, but other updates have meanwhile changed the
+parameters of a gradient. All messages pass rank 0 and its link, where a ring of all-reduce spreads the load.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
 
 import torch
-from torch import Tensor
 from torch import distributed as dist
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from curves import Curve, by_step, compared, speeds
-from data import Text, batch_numbers, cut, rank_slice, window_count
-from hpc_kit.errors import SpecError
-from hpc_kit.runtime import write_summary
-from loop import adamw, learning_rate
+from data import choose_windows, count_windows, cut_windows, take_share
 from model import GPT, next_byte_loss
-from options import Options, among, count, option, refuse, without
-from ranks import gather
-from report import peak_memory, say
-from start import autocast, gpt, group_of_all, ranks_of
-
-if TYPE_CHECKING:
-    from hpc_kit.runtime import Group
+from options import Options, among, count, option
+from training import (
+    SpecError,
+    adamw,
+    autocast,
+    build_model,
+    check_batch,
+    gather,
+    join_ranks,
+    learning_rate,
+    new_group_of_all,
+    peak_memory_mib,
+    quantile,
+    refuse_options,
+    tokens_per_second,
+    write_summary,
+)
 
 STOP = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Options):
-    servers: int = option(1, among(1), "ranks that have the parameters, and no part of the batch")
+    servers: int = option(1, among(1), "ranks that have the parameters and no share of the batch")
     slow: float = option(0.0, float, "seconds that the last worker takes longer for each gradient")
     smooth: int = option(5, count, "steps over whose mean the two losses are compared")
 
 
-def serve(model: GPT, options: Options, world: Group, group: dist.ProcessGroup, *, synchronous: bool) -> Curve:
-    """Rank 0: take gradients, each of a share of a batch, and answer with parameters and the next share to compute."""
-    workers = world.world_size - 1
+@dataclass
+class Curve:
+    """The updates of a training as the server sees them, or its steps: as many gradients as there are workers."""
+
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    staleness: float = 0.0
+    """Mean number of updates between the parameters of a gradient and its own update."""
+
+    def smooth(self, count: int) -> dict[int, float]:
+        """Returns the mean of the last `count` losses by step."""
+        first = min(count, len(self.losses))
+        return {end: fmean(self.losses[end - first : end]) for end in range(first, len(self.losses) + 1)}
+
+    def per_step(self, updates: int) -> Curve:
+        """Returns the curve with one entry per step of so many updates."""
+        losses = [sum(part) / updates for part in zip(*[iter(self.losses)] * updates, strict=True)]
+        return Curve(losses, self.seconds[updates - 1 :: updates], self.staleness)
+
+
+def compare_curves(curves: dict[str, Curve], count: int) -> tuple[list[str], dict[str, float]]:
+    """Returns the steps and seconds to a loss that all curves reach, as lines and as values of the summary."""
+    target = max(min(curve.smooth(count).values()) for curve in curves.values())
+    lines, facts = [], {"loss_reached": target}
+    for name, curve in curves.items():
+        step = next(step for step, loss in curve.smooth(count).items() if loss <= target)
+        seconds, late = curve.seconds[step - 1], curve.staleness
+        after = f"after {step} steps, {seconds:.1f} s; a gradient {late:.1f} updates late"
+        lines.append(f"{name:<14} loss {target:.2f} {after}")
+        facts |= {f"{name}_steps": step, f"{name}_seconds": seconds, f"{name}_staleness": late}
+    return lines, facts
+
+
+def serve(model: GPT, options: Options, workers: int, group: dist.ProcessGroup, *, synchronous: bool) -> Curve:
+    """Run rank 0: take gradients, and answer each with the parameters and the next share of a batch to compute."""
     optimizer, curve, begun = adamw(model, options), Curve(), time.perf_counter()
-    at_once = workers if synchronous else 1  # gradients that an update takes; a step is `workers` of them
+    per_update = workers if synchronous else 1  # gradients of an update; a step is `workers` gradients
     total, shares = options.steps * workers, iter(range(workers, options.steps * workers))
-    message, late = empty_message(model), 0
-    seen = dict.fromkeys(range(1, workers + 1), 0)
-    for updates in range(total // at_once):
+    # All gradients or parameters, and one more number: the loss, or the next share.
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    message, late = torch.zeros(sum(sizes) + 1), 0
+    known = dict.fromkeys(range(1, workers + 1), 0)
+    for update in range(total // per_update):
         mean, sources = torch.zeros_like(message), list[int]()
-        for _ in range(at_once):
+        for _ in range(per_update):
             sources.append(dist.recv(message, group=group))
-            mean += message / at_once
-        late += sum(updates - seen[source] for source in sources)
-        take(mean[:-1], model)
+            mean += message / per_update
+        late += sum(update - known[source] for source in sources)
+        for parameter, part in zip(model.parameters(), mean.split([*sizes, 1]), strict=False):
+            parameter.grad = part.view_as(parameter).to(parameter.device)
         clip_grad_norm_(model.parameters(), options.clip)
         for entry in optimizer.param_groups:
-            entry["lr"] = learning_rate(options, updates * at_once // workers) * at_once / workers
+            entry["lr"] = learning_rate(options, update * per_update // workers) * per_update / workers
         optimizer.step()
         curve.losses.append(mean[-1].item())
         curve.seconds.append(time.perf_counter() - begun)
-        if (updates + 1) % (options.log_every * workers // at_once) == 0:
-            step = (updates + 1) * at_once // workers
-            say(world, f"step {step}/{options.steps}   loss {curve.losses[-1]:.2f}   {curve.seconds[-1]:.1f} s")
+        if (update + 1) % (options.log_every * workers // per_update) == 0:
+            step = (update + 1) * per_update // workers
+            print(f"step {step}/{options.steps}   loss {curve.losses[-1]:.2f}   {curve.seconds[-1]:.1f} s", flush=True)
         parameters = parameters_to_vector(model.parameters()).detach().cpu()
         for source in sorted(sources):
-            seen[source] = updates + 1
+            known[source] = update + 1
             dist.send(torch.cat([parameters, torch.tensor([float(next(shares, STOP))])]), source, group=group)
-    return by_step(curve, workers // at_once, late / total)
-
-
-def work(model: GPT, options: ServerOptions, text: Text, world: Group, group: dist.ProcessGroup) -> float:
-    """The other ranks: gradients of the share that the server names, until it names none. Its share of waits."""
-    workers, windows = world.world_size - 1, window_count(text.training, options.sequence)
-    share, waited, begun = world.rank - 1, 0.0, time.perf_counter()
-    while share != STOP:
-        step, part = divmod(share, workers)
-        numbers = batch_numbers(windows, options.global_batch, seed=options.seed, step=step)
-        mine = cut(text.training, options.sequence, rank_slice(numbers, part, workers)).to(world.device)
-        with autocast(options, world.device):
-            loss = next_byte_loss(model(mine[:, :-1]), mine[:, 1:])
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        if world.rank == workers:
-            time.sleep(options.slow)
-        message = torch.cat([parameters_to_vector(gradients), loss.detach().view(1)]).cpu()
-        ready = time.perf_counter()
-        dist.send(message, 0, group=group)
-        dist.recv(message, 0, group=group)
-        waited += time.perf_counter() - ready
-        vector_to_parameters(message[:-1].to(world.device), model.parameters())
-        share = int(message[-1])
-    return waited / (time.perf_counter() - begun)
-
-
-def empty_message(model: GPT) -> Tensor:
-    """All gradients or parameters, and one number more: the loss, or the next share."""
-    return torch.zeros(sum(parameter.numel() for parameter in model.parameters()) + 1)
-
-
-def take(gradients: Tensor, model: GPT) -> None:
-    sizes = [parameter.numel() for parameter in model.parameters()]
-    for parameter, part in zip(model.parameters(), gradients.split(sizes), strict=True):
-        parameter.grad = part.view_as(parameter).to(parameter.device)
+    curve.staleness = late / total
+    return curve.per_step(workers // per_update)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
     options = ServerOptions.parse(__doc__, argv)
-    with ranks_of(options) as (world, text):
+    with join_ranks(options) as (world, text):
         workers = world.world_size - 1
         if not workers:
             raise SpecError("a server needs a worker", found="1 rank", remedy="2 ranks or more: ntasks_per_node = 2")
-        without(options, "resume", "checkpoint", "checkpoint_every", "eval_every", "accumulate")
-        refuse(options, text, workers)
-        group = group_of_all(options, world, "gloo")
+        refuse_options(options, "resume", "checkpoint", "checkpoint_every", "eval_every", "accumulate")
+        check_batch(options, text, workers)
+        windows, group = count_windows(text.training, options.sequence), new_group_of_all(options, world, "gloo")
+
+        def work(model: GPT) -> float:
+            """Run a worker: compute the gradients of each share that the server names. Returns its share of waits."""
+            share, waited, begun = world.rank - 1, 0.0, time.perf_counter()
+            while share != STOP:
+                step, part = divmod(share, workers)
+                numbers = choose_windows(windows, options.global_batch, seed=options.seed, step=step)
+                mine = cut_windows(text.training, options.sequence, take_share(numbers, part, workers))
+                mine = mine.to(world.device)
+                with autocast(options, world.device):
+                    loss = next_byte_loss(model(mine[:, :-1]), mine[:, 1:])
+                gradients = torch.autograd.grad(loss, list(model.parameters()))
+                if world.rank == workers:
+                    time.sleep(options.slow)
+                message = torch.cat([parameters_to_vector(gradients), loss.detach().view(1)]).cpu()
+                ready = time.perf_counter()
+                dist.send(message, 0, group=group)
+                dist.recv(message, 0, group=group)
+                waited += time.perf_counter() - ready
+                vector_to_parameters(message[:-1].to(world.device), model.parameters())
+                share = int(message[-1])
+            return waited / (time.perf_counter() - begun)
+
         curves, waits = dict[str, Curve](), dict[str, float]()
         for name in ("synchronous", "asynchronous"):
-            model = gpt(options, world.device)
+            model = build_model(options, world.device)
             if world.is_main:
-                say(world, f"{name} updates, {workers} workers")
-                curves[name] = serve(model, options, world, group, synchronous=name == "synchronous")
+                print(f"{name} updates, {workers} workers", flush=True)
+                curves[name] = serve(model, options, workers, group, synchronous=name == "synchronous")
             else:
-                waits[name] = work(model, options, text, world, group)
+                waits[name] = work(model)
             world.barrier()
-        ranks = gather((peak_memory(world), waits.get("synchronous", 0.0)))
+        ranks = gather((peak_memory_mib(world.device), waits.get("synchronous", 0.0)))
         if world.is_main:
-            lines, facts = compared(curves, options.smooth)
-            for line in lines:
-                say(world, line)
+            lines, facts = compare_curves(curves, options.smooth)
+            print("\n".join(lines), flush=True)
             memory, shares = zip(*ranks, strict=True)
             facts |= {"peak_memory_mib": max(memory), "communication_share": sum(shares) / workers}
+            curve = curves["synchronous"]
+            times = [end - begin for begin, end in pairwise([0.0, *curve.seconds])]
+            facts |= {"step_time_median": quantile(times, 0.5), "step_time_p95": quantile(times, 0.95)}
+            facts |= {"steps": options.steps, "tokens_per_second": tokens_per_second(options, times[1:] or times)}
             each = " ".join(f"{size:.0f}" for size in memory)
-            write_summary(memory_mib_per_rank=each, **speeds(curves["synchronous"], options), **facts)
+            write_summary(memory_mib_per_rank=each, loss_last=curve.losses[-1], **facts)
         return curves
 
 

@@ -1,10 +1,10 @@
-"""The same model and data in plain torch, as most people's scripts are; nothing of hpc_kit is imported.
+"""The same model and data in plain torch, as most scripts are written; it imports nothing of hpc_kit.
 
     torchrun --nproc-per-node=2 jobs/train/plain_ddp.py --steps 60
     hpc-kit submit -j 4x2 -- python jobs/train/plain_ddp.py --steps 60
     python jobs/train/plain_ddp.py --steps 60
 
-torch's variables tell it who it is. Without RANK it is a world of one, as its first line then says.
+torch's variables give its rank. Without RANK it trains alone, as its first line then says.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import time
 
 import torch
 from torch import distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from data import batch_numbers, cut, rank_slice, read_text, window_count
-from model import GPT, Config, initialise, next_byte_loss
+from data import choose_windows, count_windows, cut_windows, read_text, take_share
+from model import GPT, Config, initialize, next_byte_loss
 
 
 def main() -> None:
@@ -38,21 +37,21 @@ def main() -> None:
     if "RANK" in os.environ:
         dist.init_process_group(backend, init_method="env://")
     else:
-        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     rank, ranks = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {ranks} on {device}", flush=True)
 
     config = Config()
     text = read_text().training
-    windows = window_count(text, config.sequence)
+    windows = count_windows(text, config.sequence)
     model = GPT(config).to(device)
-    initialise(model, args.seed)
+    initialize(model, args.seed)
     replica = DistributedDataParallel(model, device_ids=[device.index] if cuda else None)
     optimizer = torch.optim.AdamW(replica.parameters(), lr=args.lr)
 
     for step in range(args.steps):
-        numbers = batch_numbers(windows, args.global_batch, seed=args.seed, step=step)
-        batch = cut(text, config.sequence, rank_slice(numbers, rank, ranks)).to(device)
+        numbers = choose_windows(windows, args.global_batch, seed=args.seed, step=step)
+        batch = cut_windows(text, config.sequence, take_share(numbers, rank, ranks)).to(device)
         loss = next_byte_loss(replica(batch[:, :-1]), batch[:, 1:])
         optimizer.zero_grad()
         loss.backward()
@@ -64,7 +63,7 @@ def main() -> None:
                 print(f"step {step + 1}/{args.steps}   loss {mean.item():.2f}", flush=True)
 
     dist.destroy_process_group()
-    # gloo's threads may still be freeing the last tensors, for which they need Python: one that finds it gone aborts.
+    # gloo's threads may still free the last tensors, which needs the interpreter. Without it, the process aborts.
     time.sleep(0.1)
 
 

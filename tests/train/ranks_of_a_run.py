@@ -26,11 +26,11 @@ from unittest import mock
 
 import torch
 
-import loop
-import meter
 import plain_ddp
-import start
+import training
+from data import read_text_once_per_node
 from hpc_kit.errors import HpcKitError, SpecError
+from training import StepTimer
 
 
 class Run(TypedDict, total=False):
@@ -101,94 +101,95 @@ def work(run: Run, rank: int) -> object:
         "communication": result.steps.communication,
         "waiting": result.steps.imbalance,
         "data": result.steps.data_share,
-        "slowest": result.steps.slowest()[0],
-        "held": result.held,
+        "slowest": result.steps.slowest_rank()[0],
+        "kept": result.kept,
     }
 
 
 def record_norms() -> list[torch.Tensor]:
     """AdamW and clipping hide a gradient that is too large by a factor; its norm does not."""
     norms: list[torch.Tensor] = []
-    clip = loop.clip_gradients  # type: ignore[attr-defined]
+    clip = training.clip_gradients
 
     def recorded(*arguments: Any, **named: Any) -> torch.Tensor:
         norms.append(clip(*arguments, **named))
         return norms[-1]
 
-    mock.patch("loop.clip_gradients", recorded).start()
+    mock.patch("training.clip_gradients", recorded).start()
     return norms
 
 
 def late() -> None:
     """It comes to its gradients later than the others."""
-    begin = meter.Meter.begin
+    begin = StepTimer.begin_step
 
-    def begin_late(self: meter.Meter) -> None:
+    def begin_late(self: StepTimer) -> None:
         begin(self)
         time.sleep(0.25)
 
-    mock.patch("meter.Meter.begin", begin_late).start()
+    mock.patch("training.StepTimer.begin_step", begin_late).start()
 
 
 def hangs() -> None:
     """It does not come at all to the second step."""
-    begin, steps = meter.Meter.begin, iter(range(9))
+    begin, steps = training.StepTimer.begin_step, iter(range(9))
 
-    def begin_never(self: meter.Meter) -> None:
+    def begin_never(self: StepTimer) -> None:
         if next(steps):
             time.sleep(6)
         begin(self)
 
-    mock.patch("meter.Meter.begin", begin_never).start()
+    mock.patch("training.StepTimer.begin_step", begin_never).start()
 
 
 def dies() -> None:
     """It is gone in the eighth step."""
-    begin, steps = meter.Meter.begin, iter(range(99))
+    begin, steps = training.StepTimer.begin_step, iter(range(99))
 
-    def begin_or_die(self: meter.Meter) -> None:
+    def begin_or_die(self: StepTimer) -> None:
         if next(steps) == 7:
             os._exit(1)
         begin(self)
 
-    mock.patch("meter.Meter.begin", begin_or_die).start()
+    mock.patch("training.StepTimer.begin_step", begin_or_die).start()
 
 
 def poisons() -> None:
     """Its gradients in the third step are no numbers, though its loss is one."""
-    gradients, steps = loop.Whole.gradients, iter(range(99))
+    clip, steps = training.Training.clip_gradients, iter(range(99))
 
-    def poisoned(self: loop.Whole, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        loss = gradients(self, inputs, targets)
+    def poisoned(self: training.Training) -> None:
         if next(steps) == 2:
-            parameter = next(self.forward.parameters())
+            parameter = next(self.model.parameters())
             parameter.grad = torch.full_like(parameter, torch.nan)
-        return loss
+        clip(self)
 
-    mock.patch("loop.Whole.gradients", poisoned).start()
+    mock.patch("training.Training.clip_gradients", poisoned).start()
 
 
 def is_told_to_stop() -> None:
     """As by `scancel --signal=USR1`, in its second step."""
-    begin, steps = meter.Meter.begin, iter(range(99))
+    begin, steps = training.StepTimer.begin_step, iter(range(99))
 
-    def begin_and_hear(self: meter.Meter) -> None:
+    def begin_and_hear(self: StepTimer) -> None:
         if next(steps) == 1:
             os.kill(os.getpid(), signal.SIGUSR1)
         begin(self)
 
-    mock.patch("meter.Meter.begin", begin_and_hear).start()
+    mock.patch("training.StepTimer.begin_step", begin_and_hear).start()
 
 
 def another_text() -> None:
-    read = start.text_of_node
-    mock.patch("start.text_of_node", lambda *where: replace(read(*where), checksum=0xBAD)).start()
+    read = read_text_once_per_node
+    mock.patch(
+        "training.read_text_once_per_node", lambda *where, **ranks: replace(read(*where, **ranks), checksum=0xBAD)
+    ).start()
 
 
 def blind() -> None:
     """It does not see the checkpoint."""
     error = SpecError("there is no checkpoint", found="--resume half")
-    mock.patch("checkpoint.whole", side_effect=error).start()
+    mock.patch("hpc_kit.runtime.restart.checkpoint.read_info", side_effect=error).start()
 
 
 def elsewhere() -> None:

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import distributed as dist
 
 import data
-import start
-from data import Text, batch_numbers, cut, evaluation_numbers, rank_slice, read_text, window_count
-from hpc_kit.runtime import Group
+from data import (
+    Text,
+    choose_evaluation_windows,
+    choose_windows,
+    count_windows,
+    cut_windows,
+    read_text,
+    read_text_once_per_node,
+    share_in_memory,
+    take_share,
+)
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
@@ -112,14 +122,14 @@ def test_the_line_of_a_text_shows_a_single_changed_byte() -> None:
 @settings(deadline=None)
 def test_windows_lie_side_by_side_and_end_with_the_byte_that_follows(length: int, sequence: int) -> None:
     text = torch.arange(length, dtype=torch.uint8)
-    windows = window_count(text, sequence)
+    windows = count_windows(text, sequence)
     assert windows * sequence + 1 <= length < (windows + 1) * sequence + 1
-    rows = cut(text, sequence, torch.arange(windows))
+    rows = cut_windows(text, sequence, torch.arange(windows))
     assert rows.tolist() == [list(range(n * sequence, (n + 1) * sequence + 1)) for n in range(windows)]
 
 
 def test_no_text_has_no_windows() -> None:
-    assert window_count(torch.empty(0, dtype=torch.uint8), 4) == 0
+    assert count_windows(torch.empty(0, dtype=torch.uint8), 4) == 0
 
 
 ranks_and_batches = st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(0, 300)).map(
@@ -131,8 +141,8 @@ ranks_and_batches = st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(
 @settings(deadline=None)
 def test_the_slices_of_all_ranks_are_the_global_batch(drawn: tuple[int, int, int], step: int, seed: int) -> None:
     ranks, global_batch, windows = drawn
-    numbers = batch_numbers(windows, global_batch, seed=seed, step=step)
-    slices = [rank_slice(numbers, rank, ranks) for rank in range(ranks)]
+    numbers = choose_windows(windows, global_batch, seed=seed, step=step)
+    slices = [take_share(numbers, rank, ranks) for rank in range(ranks)]
     assert {len(part) for part in slices} == {global_batch // ranks}
     assert torch.cat(slices).tolist() == numbers.tolist()
 
@@ -142,73 +152,75 @@ def test_the_slices_of_all_ranks_are_the_global_batch(drawn: tuple[int, int, int
 def test_each_window_comes_once_an_epoch(windows: int, batch: int, seed: int) -> None:
     batch = min(windows, batch)
     steps = 3 * windows // batch + 1
-    drawn = torch.cat([batch_numbers(windows, batch, seed=seed, step=step) for step in range(steps)]).tolist()
+    drawn = torch.cat([choose_windows(windows, batch, seed=seed, step=step) for step in range(steps)]).tolist()
     for epoch in range(3):
         assert sorted(drawn[epoch * windows : (epoch + 1) * windows]) == list(range(windows))
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [batch_numbers(50, 50, seed=seed, step=step).tolist() for seed in (1, 2) for step in (0, 1)]
+    orders = [choose_windows(50, 50, seed=seed, step=step).tolist() for seed in (1, 2) for step in (0, 1)]
     assert len({tuple(order) for order in orders}) == 4
 
 
 def test_a_step_does_not_depend_on_the_steps_before_it() -> None:
-    expected = batch_numbers(70, 16, seed=1, step=9).tolist()
-    data.epoch_order.cache_clear()
-    assert batch_numbers(70, 16, seed=1, step=9).tolist() == expected
+    expected = choose_windows(70, 16, seed=1, step=9).tolist()
+    data.shuffle_epoch.cache_clear()
+    assert choose_windows(70, 16, seed=1, step=9).tolist() == expected
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_both_numbers() -> None:
     with pytest.raises(ValueError, match=r"^3 ranks do not divide a global batch of 8$"):
-        rank_slice(torch.arange(8), 0, 3)
+        take_share(torch.arange(8), 0, 3)
 
 
 def test_a_text_shorter_than_a_batch_is_refused_with_both_numbers() -> None:
     with pytest.raises(ValueError, match=r"^the text has 7 windows, fewer than a global batch of 8$"):
-        batch_numbers(7, 8, seed=1, step=0)
+        choose_windows(7, 8, seed=1, step=0)
 
 
 @given(windows=st.integers(0, 100), wanted=st.integers(1, 100), ranks=st.integers(1, 8))
 @settings(deadline=None)
 def test_evaluation_covers_each_of_its_windows_once(windows: int, wanted: int, ranks: int) -> None:
-    parts = [evaluation_numbers(windows, wanted, rank, ranks).tolist() for rank in range(ranks)]
+    parts = [choose_evaluation_windows(windows, wanted, rank, ranks).tolist() for rank in range(ranks)]
     together = sorted(number for part in parts for number in part)
-    assert together == evaluation_numbers(windows, wanted, 0, 1).tolist()
+    assert together == choose_evaluation_windows(windows, wanted, 0, 1).tolist()
     assert len(set(together)) == len(together) == min(windows, wanted)
     assert all(0 <= number < windows for number in together)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_an_evaluation_of_few_windows_is_spread_over_the_whole_text() -> None:
-    assert evaluation_numbers(1000, 4, 0, 1).tolist() == [0, 250, 500, 750]
+    assert choose_evaluation_windows(1000, 4, 0, 1).tolist() == [0, 250, 500, 750]
 
 
-def group(local_rank: int) -> Group:
-    return Group(
-        rank=local_rank, world_size=2, local_rank=local_rank, local_world_size=2, node_rank=0, nnodes=1,
-        launcher="single", name="a test", backend="gloo", device=torch.device("cpu"),
-    )  # fmt: skip
+def answer(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Let rank 0 answer with the path of its text, and then come to the barrier."""
+    answers: Iterator[list[object]] = iter([[(0, path), (0, "")], [None, None]])
+
+    def all_gather_object(values: list[object], _: object) -> None:
+        values[:] = next(answers)
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", all_gather_object)
 
 
 def test_one_rank_of_a_node_reads_the_files_and_the_others_map_what_it_has_read(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, opened = read_text(source), set(os.listdir("/proc/self/fd"))
-    with start.in_memory(read) as place:
-        answers = iter([[(0, place), (0, "")], None])
-        monkeypatch.setattr(start, "gather", lambda _: next(answers))
-        monkeypatch.delattr(start, "read_text")
-        text = start.text_of_node(group(1), source)
+    with share_in_memory(read) as path:
+        answer(monkeypatch, path)
+        monkeypatch.delattr(data, "read_text")
+        text = read_text_once_per_node(source, local_rank=1, node_rank=0)
     assert str(text) == str(read)
     assert bytes_of(text.training) == bytes_of(read.training)
     assert bytes_of(text.held_back) == bytes_of(read.held_back)
     assert set(os.listdir("/proc/self/fd")) == opened
 
 
-@pytest.mark.parametrize("place", ["", "/proc/0/fd/3", __file__])
+@pytest.mark.parametrize("path", ["", "/proc/0/fd/3", __file__])
 def test_a_rank_that_cannot_see_what_was_read_reads_it_itself(
-    place: str, source: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([[(0, place), (0, "")], None])
-    monkeypatch.setattr(start, "gather", lambda _: next(answers))
-    assert str(start.text_of_node(group(1), source)) == str(read_text(source))
+    answer(monkeypatch, path)
+    assert str(read_text_once_per_node(source, local_rank=1, node_rank=0)) == str(read_text(source))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from restart import ABOUT
+from hpc_kit.runtime.restart.attempts import INFO_FILE
 from tests.train.conftest import TRAIN
 from tests.train.ranks_of_a_run import Run
 from tests.train.trained import TOLERANCE, Trained, train
@@ -91,7 +91,7 @@ def test_gradients_that_are_no_numbers_do_not_replace_a_good_checkpoint(trained:
     assert second.startswith("the training diverged\n  found  norm of the gradients in step 3 of 10 is nan; ")
     assert re.match(r"rank 1 cannot go on\n  found  \S+: the training diverged\n", first)
     assert [trained.left("poisoned", rank)["exit_status"] for rank in (0, 1)] == [1, 1]
-    assert json.loads((trained.folder / "poisoned" / ABOUT).read_text())["step"] == 2
+    assert json.loads((trained.folder / "poisoned" / INFO_FILE).read_text())["step"] == 2
     assert not list(trained.folder.glob(".poisoned*"))
 
 
@@ -108,7 +108,7 @@ def test_a_training_that_one_rank_is_told_to_stop_saves_ends_and_can_go_on(train
 
 
 def test_what_makes_a_resumed_training_another_one_is_said(trained: Trained) -> None:
-    note = "note    the checkpoint was made with --steps 5: an unbroken training had gone on differently\n"
+    note = "note    the checkpoint was made with --steps 5: an unbroken training would differ\n"
     assert note in trained.output("resumed")
 
 
@@ -182,9 +182,9 @@ def test_a_checkpoint_that_one_rank_does_not_see_stops_every_rank(trained: Train
 def test_a_checkpoint_on_two_disks_is_refused_before_the_training(trained: Trained) -> None:
     for error in trained.errors("apart"):
         assert re.fullmatch(
-            r"the hosts do not share the checkpoint's folder\n"
-            r"  found  --checkpoint apart: what rank 0 puts there, \S+ cannot see\n"
-            r"  do     one that all of them see",
+            r"the hosts do not share the folder of the checkpoint\n"
+            r"  found  --checkpoint apart: \S+ cannot see what rank 0 writes there\n"
+            r"  do     choose a folder that all hosts see",
             error,
         )
     assert not list(trained.folder.glob("*apart*.????????"))  # the mark

@@ -12,20 +12,20 @@ import first_step
 
 def test_phases_follow_one_another() -> None:
     marks = dict(zip(("submit", *first_step.PHASES), (10.0, 11, 11.5, 14, 14.25, 15, 15.5, 16), strict=True))
-    assert list(first_step.phases(marks).values()) == [1, 0.5, 2.5, 0.25, 0.75, 0.5, 0.5]
+    assert list(first_step.compute_phases(marks).values()) == [1, 0.5, 2.5, 0.25, 0.75, 0.5, 0.5]
     del marks["submit"], marks["queue"]
-    assert list(first_step.phases(marks)) == ["imports", "rendezvous", "model", "data", "step"]
+    assert list(first_step.compute_phases(marks)) == ["imports", "rendezvous", "model", "data", "step"]
 
 
 def test_when_a_process_began() -> None:
-    begun = first_step.process_start(os.getpid())
+    begun = first_step.find_process_start(os.getpid())
     assert begun is not None
     assert begun < first_step.BEGUN <= time.time()
-    assert first_step.process_start(2**22 + 1) is None
+    assert first_step.find_process_start(2**22 + 1) is None
 
 
 def test_without_a_scheduler_nothing_comes_before_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "HPC_KIT_RUN"):
         monkeypatch.delenv(name, raising=False)
-    assert first_step.before(None) == {}
-    assert first_step.before(5.0) == {"submit": 5.0}
+    assert first_step.find_earlier_marks(None) == {}
+    assert first_step.find_earlier_marks(5.0) == {"submit": 5.0}

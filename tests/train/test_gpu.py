@@ -10,45 +10,56 @@ import pytest
 import torch
 from torch import Tensor
 
-from data import Feed
-from dataparallel import InThread
-from meter import Meter
+import training
+from data import Prefetcher
+from dataparallel import AutocastInThread
 from options import Options
-from report import utilisation
+from training import StepTimer, compute_mfu, seconds_between
 
 CUDA = torch.device("cuda")
 
 
-class Stream:
-    """A stream that is told by its name, and waits for nothing."""
+class Event:
+    """An event whose time is that of its recording on a clock of whole milliseconds."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    clock = iter(range(99))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.name == self.name
+    def __init__(self, **_: object) -> None:
+        self.time = 0
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def record(self) -> None:
+        self.time = next(Event.clock)
 
-    def wait_event(self, event: list[str]) -> None:
-        event.append(self.name)
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Event) -> float:
+        return float(end.time - self.time)
 
 
-def test_the_computing_stream_that_waits_for_another_one_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("computes"))
-    clock = iter(range(9))
-    monkeypatch.setattr(Meter, "mark", lambda _: float(next(clock)))
-    meter, waits = Meter(CUDA), list[str]()
-    with meter.watching():
-        Stream("computes").wait_event(waits)  # between steps
-        meter.begin()
-        Stream("gathers").wait_event(waits)
-        Stream("computes").wait_event(waits)
-    Stream("computes").wait_event(waits)
-    assert waits == ["computes", "gathers", "computes", "computes"]
-    assert meter.waits == [(1.0, 2.0)]
+def test_the_wait_of_a_gpu_is_from_its_last_bucket_of_gradients_to_the_end_of_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hooks: list[Any] = []
+    replica: Any = SimpleNamespace(process_group=None, register_comm_hook=lambda _, hook: hooks.append(hook))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(training, "allreduce_hook", lambda _, bucket: bucket)
+    timer = StepTimer(SimpleNamespace(device=CUDA, world_size=2), replica, is_measured=True)  # type: ignore[arg-type]
+    assert timer.is_measured
+    timer.begin_step()
+    timer.end_loading()
+    for bucket in ("first", "last"):
+        assert hooks[0](None, bucket) == bucket
+    timer.end_backward()
+    timer.end_step(None)
+    [(_, marks, wait)] = timer.finished
+    assert isinstance(wait, tuple)
+    assert [seconds_between(*pair) for pair in ((marks[0], wait[0]), wait)] == [0.003, 0.001]
+
+
+def test_without_ddp_the_wait_of_a_gpu_is_not_measured() -> None:
+    timer = StepTimer(SimpleNamespace(device=CUDA, world_size=2), None, is_measured=True)  # type: ignore[arg-type]
+    assert not timer.is_measured
 
 
 def test_a_gpu_gets_the_next_windows_while_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +77,10 @@ def test_a_gpu_gets_the_next_windows_while_it_computes(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Tensor, "to", to)
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: self + 100)
-    feed = Feed(windows, CUDA)
+    prefetcher = Prefetcher(windows, CUDA)
     for step in (3, 4):
-        assert feed.take(step) == 100 + step
-        feed.ahead(step + 1)
+        assert prefetcher.take(step) == 100 + step
+        prefetcher.fetch(step + 1)
     assert cut == [3, 4, 5]
     assert sent == [(103, True), (104, True), (105, True)]
 
@@ -81,11 +92,11 @@ def test_a_cpu_cuts_them_when_it_comes_to_them() -> None:
         cut.append(step)
         return torch.tensor(step)
 
-    feed = Feed(windows, torch.device("cpu"))
-    assert feed.take(0) == 0
-    feed.ahead(1)
+    prefetcher = Prefetcher(windows, torch.device("cpu"))
+    assert prefetcher.take(0) == 0
+    prefetcher.fetch(1)
     assert cut == [0]
-    assert feed.take(1) == 1
+    assert prefetcher.take(1) == 1
 
 
 def test_what_the_gpus_were_used_for_is_told_where_their_peak_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,17 +104,16 @@ def test_what_the_gpus_were_used_for_is_told_where_their_peak_is_known(monkeypat
     # 6 x (12 x 2 x 64^2 + 64 x 256) of the matrices, 12 x 2 x 64 x 16 of the attention
     assert options.model.flops_per_token == 6 * (98304 + 16384) + 24576
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100-SXM4-80GB")
-    world: Any = SimpleNamespace(device=CUDA)
-    assert utilisation(options, world, 312e12 / 712704, 2) == pytest.approx(0.5)
+    assert compute_mfu(options, CUDA, 312e12 / 712704, 2) == pytest.approx(0.5)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A Card Of Its Own")
-    assert utilisation(options, world, 1e6, 2) is None
-    assert utilisation(options, SimpleNamespace(device=torch.device("cpu")), 1e6, 2) is None  # type: ignore[arg-type]
+    assert compute_mfu(options, CUDA, 1e6, 2) is None
+    assert compute_mfu(options, torch.device("cpu"), 1e6, 2) is None
 
 
 def test_a_thread_of_data_parallel_computes_in_bfloat16() -> None:
     """torch hands autocast on to its threads without the dtype."""
     found: list[torch.dtype] = []
-    replica = InThread(torch.nn.Linear(2, 2), Options(bf16=True), torch.device("cpu"))
+    replica = AutocastInThread(torch.nn.Linear(2, 2), Options(bf16=True), torch.device("cpu"))
 
     def as_torch_does() -> None:
         with torch.amp.autocast("cpu", dtype=torch.float16):

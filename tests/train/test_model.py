@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model import BYTES, GPT, Config, initialise, next_byte_loss
+from model import BYTES, GPT, Config, initialize, next_byte_loss
 
 SMALL = Config(layers=3, width=16, heads=2, sequence=12)
 
 
 def model_of(config: Config, seed: int = 1) -> GPT:
     model = GPT(config)
-    initialise(model, seed)
+    initialize(model, seed)
     return model
 
 
@@ -71,7 +71,7 @@ def test_the_loss_is_computed_in_float32_for_a_model_in_bfloat16() -> None:
 def test_a_rank_that_holds_one_layer_starts_from_the_same_numbers() -> None:
     whole, part = model_of(SMALL), GPT(SMALL)
     del part.layers["0"], part.layers["2"], part.embed
-    initialise(part, 1)
+    initialize(part, 1)
     theirs = whole.state_dict()
     assert len(part.state_dict()) == 8 + 1 + 1 + 1
     for name, values in part.state_dict().items():
@@ -88,10 +88,10 @@ def test_the_start_follows_the_seed_and_nothing_else() -> None:
         assert values.dim() == 1 or not torch.equal(values, other[name]), name
 
 
-def test_initialise_leaves_torchs_own_stream_alone() -> None:
+def test_initialize_leaves_torchs_own_stream_alone() -> None:
     model = GPT(SMALL)
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    initialise(model, 1)
+    initialize(model, 1)
     assert torch.equal(torch.rand(3), expected)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
 from argparse import ArgumentTypeError
 from contextlib import nullcontext
 from dataclasses import fields
@@ -16,10 +14,10 @@ from fsdp import FsdpOptions
 from hpc_kit.errors import SpecError
 from hpc_kit.spec.stated import options_of
 from model import Config
-from options import Options, refuse, without
-from restart import ABOUT, identity
-from stages import PipelineOptions
+from options import Options
+from pipeline_stages import PipelineOptions
 from tests.train.conftest import TRAIN
+from training import check_batch, refuse_options
 
 
 def text_of(training: int, held_back: int) -> Text:
@@ -49,6 +47,7 @@ def test_every_option_is_read() -> None:
         "--eval-windows": "9",
         "--eval-every": "5",
         "--log-every": "1",
+        "--profile": "2",
         "--checkpoint": "c",
         "--checkpoint-every": "4",
         "--resume": "r",
@@ -91,7 +90,7 @@ def test_help_tells_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "A program.\n\n    with its own lines\n" in words
     for entry in fields(Options):
         assert f"--{entry.name.replace('_', '-')} " in words
-    assert "windows of text a step, over all ranks [64]" in words
+    assert "windows of text per step, over all ranks [64]" in words
     assert "None" not in words
 
 
@@ -99,64 +98,6 @@ def test_a_job_writes_its_checkpoint_into_the_run(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HPC_KIT_RUN", "/runs/ddp/7")
     assert Options.parse(None, []).checkpoint == Path("/runs/ddp/7/checkpoint")
     assert Options.parse(None, ["--checkpoint", "mine.pt"]).checkpoint == Path("mine.pt")
-
-
-@pytest.mark.parametrize(("name", "value", "goes_on"), [
-    ("SLURM_RESTART_COUNT", "1", True),
-    ("TORCHELASTIC_RESTART_COUNT", "2", True),
-    ("SLURM_RESTART_COUNT", "0", False),
-    ("SLURM_JOB_ID", "7", False),
-])  # fmt: skip
-def test_ranks_that_were_here_before_go_on_from_what_they_wrote(
-    name: str, value: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
-    monkeypatch.setenv(name, value)
-    assert Options.parse(None, []).resume is None  # nothing was written yet
-    wrote(tmp_path / "checkpoint", identity(os.environ), step=5)
-    assert Options.parse(None, []).resume == (tmp_path / "checkpoint" if goes_on else None)
-
-
-def wrote(path: Path, run: str, step: int) -> None:
-    path.mkdir()
-    (path / ABOUT).write_text(json.dumps({"step": step, "run": run}))
-
-
-@pytest.fixture
-def requeued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-
-
-@pytest.mark.usefixtures("requeued")
-@pytest.mark.parametrize("run", ["6", "", "7 /elsewhere"])
-def test_the_checkpoint_of_another_training_is_not_gone_on_from(run: str, tmp_path: Path) -> None:
-    wrote(tmp_path / "c", run, step=5)
-    argv = ["--checkpoint", str(tmp_path / "c")]
-    assert Options.parse(None, argv).resume is None
-    assert Options.parse(None, [*argv, "--resume", "a"]).resume == Path("a")
-
-
-@pytest.mark.usefixtures("requeued")
-def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
-    wrote(tmp_path / ".c.old", "7", step=5)
-    assert Options.parse(None, ["--checkpoint", str(tmp_path / "c")]).resume == tmp_path / ".c.old"
-
-
-@pytest.mark.usefixtures("requeued")
-def test_a_requeue_after_the_last_write_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wrote(tmp_path / "c", "7", step=60)
-    with pytest.raises(SystemExit) as caught:
-        Options.parse(None, ["--checkpoint", str(tmp_path / "c"), "--steps", "60"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().err == f"{tmp_path}/c is at step 60 of 60: nothing is left to train\n"
-
-
-def test_a_run_of_torchrun_without_an_id_is_known_by_its_parent() -> None:
-    alone = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}
-    assert identity(alone) == f"pid {os.getppid()}"
-    assert identity({**alone, "GROUP_WORLD_SIZE": "2"}) == identity({}) == ""
-    assert identity({**alone, "TORCHELASTIC_RUN_ID": "x", "HPC_KIT_RUN": "/r"}) == "/r x"
 
 
 def test_the_jobs_layout_stands_in_for_options_that_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +121,7 @@ def test_what_is_read_of_a_program_before_it_runs_is_what_it_takes(path: Path) -
     for each in taken:
         for number in range(5) if (numbers := read[each.name].among) else ():
             with nullcontext() if number in numbers else pytest.raises(ArgumentTypeError):
-                each.metadata["read"](str(number))
+                each.metadata["parse"](str(number))
 
 
 def test_programs_are_read_at_all() -> None:
@@ -192,8 +133,8 @@ def test_programs_are_read_at_all() -> None:
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        ("tp=2 cp=2", "this program does not split by cp 2, tp 2, which the job's [layout] says"),
-        ("zero=1", "this program does not split by zero 1, which the job's [layout] says"),
+        ("tp=2 cp=2", "this program does not split by cp 2, tp 2, which the job's [layout] asks for"),
+        ("zero=1", "this program does not split by zero 1, which the job's [layout] asks for"),
         ("global_batch=0", "argument --global-batch: invalid count value: '0'"),
     ],
 )
@@ -225,7 +166,7 @@ def test_a_word_that_is_none_of_those_known_is_refused(
 
 
 def test_what_fits_is_not_refused() -> None:
-    refuse(Options(global_batch=24, accumulate=3, sequence=4), text_of(4 * 24 + 1, 5), ranks=8)
+    check_batch(Options(global_batch=24, accumulate=3, sequence=4), text_of(4 * 24 + 1, 5), ranks=8)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +174,7 @@ def test_what_fits_is_not_refused() -> None:
 )
 def test_a_global_batch_that_does_not_divide_is_refused(global_batch: int, remedy: str) -> None:
     with pytest.raises(SpecError) as caught:
-        refuse(Options(global_batch=global_batch, accumulate=2), text_of(10**6, 10**6), ranks=8)
+        check_batch(Options(global_batch=global_batch, accumulate=2), text_of(10**6, 10**6), ranks=8)
     assert str(caught.value) == (
         "the global batch does not divide over the ranks\n"
         f"  found  --global-batch {global_batch} / (8 ranks * --accumulate 2)\n"
@@ -243,7 +184,7 @@ def test_a_global_batch_that_does_not_divide_is_refused(global_batch: int, remed
 
 def test_a_text_shorter_than_a_batch_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
-        refuse(Options(global_batch=24, sequence=4), text_of(4 * 24, 5), ranks=8)
+        check_batch(Options(global_batch=24, sequence=4), text_of(4 * 24, 5), ranks=8)
     assert str(caught.value) == (
         "the text is shorter than one batch\n"
         "  found  3 files, 101 bytes, crc 00000000: 23 windows of --sequence 4\n"
@@ -254,7 +195,7 @@ def test_a_text_shorter_than_a_batch_is_refused() -> None:
 
 def test_a_text_of_which_nothing_is_held_back_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
-        refuse(Options(global_batch=8, sequence=4), text_of(100, 4), ranks=8)
+        check_batch(Options(global_batch=8, sequence=4), text_of(100, 4), ranks=8)
     assert str(caught.value) == (
         "no text is held back for the evaluation\n"
         "  found  3 files, 104 bytes, crc 00000000, 4 of them held back; --sequence 4\n"
@@ -264,6 +205,6 @@ def test_a_text_of_which_nothing_is_held_back_is_refused() -> None:
 
 def test_a_program_without_checkpoints_refuses_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", "/runs/1")
-    without(Options.parse(None, []), "checkpoint")  # the run's own
+    refuse_options(Options.parse(None, []), "checkpoint")  # the run's own
     with pytest.raises(SpecError, match="--checkpoint"):
-        without(Options.parse(None, ["--checkpoint", "mine"]), "checkpoint")
+        refuse_options(Options.parse(None, ["--checkpoint", "mine"]), "checkpoint")

@@ -33,7 +33,7 @@ class Left(TypedDict):
     waiting: float
     data: float
     slowest: int
-    held: dict[str, int]
+    kept: dict[str, int]
     error: str
     exit_status: int
 

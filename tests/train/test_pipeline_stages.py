@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 
-from stages import cut_evenly, idle_share, stages_of_rank
+from pipeline_stages import idle_share, number_stages, split_layers
 
 
 @given(costs=st.lists(st.integers(1, 9), min_size=1, max_size=8), parts=st.integers(1, 8))
 def test_layers_are_cut_in_order_and_no_other_cut_has_a_cheaper_costliest_part(costs: list[int], parts: int) -> None:
     parts = min(parts, len(costs))
-    found = cut_evenly([float(each) for each in costs], parts)
+    found = split_layers([float(each) for each in costs], parts)
     assert [layer for part in found for layer in part] == list(range(len(costs)))
     assert len(found) == parts
     assert all(found)
@@ -27,17 +27,17 @@ def cheapest(costs: list[int], parts: int) -> int:
 
 
 def test_the_ends_with_embeddings_and_head_get_fewer_layers() -> None:
-    assert cut_evenly([3, 1, 1, 1, 2], 3) == [range(1), range(1, 3), range(3, 5)]
+    assert split_layers([3, 1, 1, 1, 2], 3) == [range(1), range(1, 3), range(3, 5)]
 
 
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_every_stage_lies_on_one_rank(each: int) -> None:
-    stages = [stage for rank in range(4) for stage in stages_of_rank(ScheduleInterleaved1F1B, rank, 4, each)]
+    stages = [stage for rank in range(4) for stage in number_stages(ScheduleInterleaved1F1B, rank, 4, each)]
     assert sorted(stages) == list(range(4 * each))
 
 
 def test_a_v_comes_back_to_the_first_rank() -> None:
-    assert [stages_of_rank(ScheduleZBVZeroBubble, rank, 3, 2) for rank in range(3)] == [[0, 5], [1, 4], [2, 3]]
+    assert [number_stages(ScheduleZBVZeroBubble, rank, 3, 2) for rank in range(3)] == [[0, 5], [1, 4], [2, 3]]
 
 
 @pytest.mark.parametrize(("ranks", "micro", "each", "idle"), [(1, 4, 1, 0), (4, 4, 1, 3 / 7), (2, 8, 2, 1 / 17)])

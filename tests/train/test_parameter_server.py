@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from curves import Curve, by_step, compared, speeds
 from options import Options
+from parameter_server import Curve, compare_curves
+from training import tokens_per_second
 
 
 def test_both_are_held_to_the_loss_that_the_worse_one_reached() -> None:
     curves = {
         "synchronous": Curve([5.0, 4.0, 3.0, 1.0], [1.0, 2.0, 3.0, 4.0]),
-        "asynchronous": Curve([5.0, 4.5, 4.0, 3.0], [0.5, 1.0, 1.5, 2.0], stale=2.0),
+        "asynchronous": Curve([5.0, 4.5, 4.0, 3.0], [0.5, 1.0, 1.5, 2.0], staleness=2.0),
     }
-    lines, facts = compared(curves, 2)
+    lines, facts = compare_curves(curves, 2)
     assert lines == [
         "synchronous    loss 3.50 after 3 steps, 3.0 s; a gradient 0.0 updates late",
         "asynchronous   loss 3.50 after 4 steps, 2.0 s; a gradient 2.0 updates late",
@@ -21,18 +22,16 @@ def test_both_are_held_to_the_loss_that_the_worse_one_reached() -> None:
 
 
 def test_a_curve_of_updates_becomes_one_of_steps() -> None:
-    found = by_step(Curve([1.0, 3.0, 5.0, 7.0], [0.1, 0.2, 0.3, 0.4]), 2, 1.5)
-    assert (found.losses, found.seconds, found.stale) == ([2.0, 6.0], [0.2, 0.4], 1.5)
+    found = Curve([1.0, 3.0, 5.0, 7.0], [0.1, 0.2, 0.3, 0.4], 1.5).per_step(2)
+    assert (found.losses, found.seconds, found.staleness) == ([2.0, 6.0], [0.2, 0.4], 1.5)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_fewer_steps_than_are_smoothed_over_are_compared_as_they_are(steps: int) -> None:
     curve = Curve([4.0] * steps, [1.0] * steps)
-    assert curve.best(5) == 4.0
-    assert curve.reached(4.0, 5)[0] == steps
+    assert curve.smooth(5) == {steps: 4.0}
 
 
-def test_the_first_step_is_not_in_the_speed() -> None:
+def test_speed_is_tokens_of_all_ranks_per_second() -> None:
     options = Options(global_batch=2, sequence=5)
-    assert speeds(Curve([1.0] * 3, [8.0, 10.0, 12.0]), options)["tokens_per_second"] == 5.0
-    assert speeds(Curve([1.0], [2.0]), options)["tokens_per_second"] == 5.0
+    assert tokens_per_second(options, [2.0, 2.0]) == 5.0

@@ -1,0 +1,225 @@
+"""The stages of a pipeline: the layers of each, the rank of each, and the order of the micro-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, ScheduleZBVZeroBubble, get_schedule_class
+from torch.nn import functional as F  # noqa: N812  torch's own habit
+
+from model import GPT, IGNORED, Config
+from options import Options, count, one_of, option
+from training import SpecError, autocast, build_model
+
+SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
+"""torch's names. The last three give a rank several stages; a zero bubble computes weight gradients in the gaps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions(Options):
+    """Options of a program with stages."""
+
+    pp: int | None = option(None, count, "ranks in a row, each with a part of the layers; default: all ranks")
+    micro_batches: int = option(4, count, "parts of a rank's windows that follow one another through the stages")
+    schedule: str = option("1F1B", one_of(*SCHEDULES), f"their order: {', '.join(SCHEDULES)}")
+    stages_per_rank: int = option(2, count, "stages of a rank, in a schedule with several")
+    balance: str = option("parameters", one_of("parameters", "time"), "make stages equal in parameters or time")
+
+    @property
+    def passes(self) -> int:
+        return self.micro_batches
+
+
+class Stages(nn.ModuleList):
+    """The stages of one rank. Their parameters have the names that they have in the whole model."""
+
+    def named_parameters(self, *arguments: Any, **named: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        for stage in self:
+            yield from stage.named_parameters(*arguments, **named)
+
+
+class Pipeline:
+    """This rank's stages, and the schedule of the micro-batches.
+
+    Args:
+        options: Options of the program.
+        mesh: The ranks in a row.
+        device: Device of this rank.
+        split_stage: Splits a stage further, over other axes of the mesh.
+    """
+
+    def __init__(
+        self,
+        options: PipelineOptions,
+        mesh: DeviceMesh,
+        device: torch.device,
+        split_stage: Callable[[GPT], None] | None = None,
+    ) -> None:
+        kind: Any = get_schedule_class(options.schedule)
+        has_several = issubclass(kind, PipelineScheduleMulti)
+        per_rank = options.stages_per_rank if has_several else 1
+        numbers = number_stages(kind, mesh.get_local_rank(), mesh.size(), per_rank)
+        total = len(numbers) * mesh.size()
+        check_stages(options, mesh.size(), total)
+        self.options, self.device, self.scale = options, device, 1.0
+        self.parts = split_layers(measure_layers(options, device), total)
+        self.is_first, self.is_last = 0 in numbers, total - 1 in numbers
+        self.model = Stages()
+        for number in numbers:
+            stage = build_model(options, device, self.parts[number])
+            if split_stage:
+                split_stage(stage)
+            self.model.append(stage)
+        stages = [
+            PipelineStage(stage, number, total, device, group=mesh.get_group())
+            for stage, number in zip(self.model, numbers, strict=True)
+        ]
+        try:
+            self.schedule = kind(
+                stages if has_several else stages[0], options.micro_batches, loss_fn=self._loss, scale_grads=False
+            )
+        except ValueError as error:
+            raise SpecError(
+                f"{options.schedule} cannot be laid out",
+                found=f"{mesh.size()} ranks, {total} stages, --micro-batches {options.micro_batches}: {error}",
+                remedy=f"--micro-batches {2 * total}, or another --schedule",
+            ) from error
+
+    def run_schedule(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Run forward and backward of all micro-batches; returns the mean loss on the rank with the last stage."""
+        # All targets count here. Counting them would make the host wait for the GPU.
+        return self._run(self.schedule.step, inputs, targets, targets.numel())
+
+    def compute_loss(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Run forward only; returns the mean loss on the rank with the last stage."""
+        counted = int((targets != IGNORED).sum())
+        if not isinstance(self.schedule, ScheduleZBVZeroBubble):
+            return self._run(self.schedule.eval, inputs, targets, counted)
+        # torch 2.13 cannot run this schedule forward only ("can't steal_bwd_input"). Run it whole, drop the gradients.
+        with torch.enable_grad():
+            loss = self._run(self.schedule.step, inputs, targets, counted)
+        self.model.zero_grad()
+        return loss
+
+    def _run(self, schedule: Callable[..., object], inputs: Tensor, targets: Tensor, counted: int) -> Tensor | None:
+        losses: list[Tensor] = []
+        self.scale = 1 / max(1, counted)
+        arguments = {"target": targets, "losses": losses} if self.is_last else {}
+        with autocast(self.options, self.device):
+            schedule(*([inputs] if self.is_first else []), **arguments)
+        return torch.stack(losses).sum().detach() if self.is_last else None
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Returns a micro-batch's part of the mean over all of them."""
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum") * self.scale
+
+    def __str__(self) -> str:
+        layers = " | ".join(f"{part.start}-{part.stop - 1}" for part in self.parts)
+        per_rank, micro_batches = len(self.model), self.options.micro_batches
+        idle = idle_share(len(self.parts) // per_rank, micro_batches, per_rank)
+        return f"{self.options.schedule}, layers {layers}; {micro_batches} micro-batches, idle {idle:.0%}"
+
+
+def idle_share(ranks: int, micro_batches: int, stages_per_rank: int = 1) -> float:
+    """(p - 1) / (v m + p - 1): idle time of GPipe, 1F1B and Interleaved1F1B if all stages take equally long."""
+    return (ranks - 1) / (stages_per_rank * micro_batches + ranks - 1)
+
+
+def number_stages(kind: type, rank: int, ranks: int, per_rank: int) -> list[int]:
+    """Returns the numbers of a rank's stages: in turn over the ranks, or in a V, which ends on the first rank."""
+    if kind is ScheduleZBVZeroBubble:
+        return [rank, 2 * ranks - 1 - rank]
+    return [rank + ranks * turn for turn in range(per_rank)]
+
+
+def check_stages(options: PipelineOptions, ranks: int, stages: int) -> None:
+    """Check what no schedule can run.
+
+    Raises:
+        SpecError: Fewer layers than stages, fewer micro-batches than ranks, or an option that stages do not support.
+    """
+    if options.layers < stages:
+        raise SpecError(
+            "there are fewer layers than stages",
+            found=f"--layers {options.layers}; {ranks} ranks x {stages // ranks} = {stages} stages",
+            remedy=f"--layers {stages}, or a smaller pp",
+        )
+    if options.micro_batches < ranks:
+        raise SpecError(
+            "there are fewer micro-batches than stages in a row",
+            found=f"--micro-batches {options.micro_batches}, pp {ranks}:"
+            f" {idle_share(ranks, options.micro_batches):.0%} of the time idle",
+            remedy=f"--micro-batches {4 * ranks}: {idle_share(ranks, 4 * ranks):.0%}",
+        )
+    if options.accumulate > 1:
+        raise SpecError(
+            "a pipeline accumulates over its micro-batches",
+            found=f"--accumulate {options.accumulate}, --micro-batches {options.micro_batches}",
+            remedy=f"--micro-batches {options.accumulate * options.micro_batches} alone",
+        )
+    if options.compile and "ZeroBubble" in options.schedule:
+        # Backward runs twice, for inputs and for weights. A compiled layer frees its buffers in the first run.
+        raise SpecError(
+            "a zero bubble cannot run compiled layers",
+            found=f"--compile {options.compile}, --schedule {options.schedule}",
+            remedy="leave --compile out, or use --schedule Interleaved1F1B",
+        )
+
+
+def split_layers(costs: Sequence[float], parts: int) -> list[range]:
+    """Split the layers so that the most expensive part costs as little as possible; no part is empty.
+
+    >>> split_layers([3, 1, 1, 1, 2], 3)
+    [range(0, 1), range(1, 3), range(3, 5)]
+    """
+    layers = len(costs)
+    # best[k][n]: the most expensive of k parts of the first n layers, and the start of the last part.
+    best = [[(sum(costs[:end]), 0) for end in range(layers + 1)]]
+    for number in range(2, parts + 1):
+        row = [(float("inf"), 0)] * (layers + 1)
+        for end in range(number, layers + 1):
+            row[end] = min((max(best[-1][start][0], sum(costs[start:end])), start) for start in range(number - 1, end))
+        best.append(row)
+    ranges, end = list[range](), layers
+    for row in reversed(best):
+        ranges.append(range(row[end][1], end))
+        end = row[end][1]
+    return ranges[::-1]
+
+
+def measure_layers(options: PipelineOptions, device: torch.device) -> list[float]:
+    """Returns the cost of each layer, with the embeddings and the head: parameters, or seconds on rank 0."""
+    config, costs = options.model, list[float]()
+    for number in range(config.layers):
+        if 1 < number < config.layers - 1:
+            costs.append(costs[1])  # all layers between the two ends are equal
+            continue
+        layer = GPT(config, range(number, number + 1)).to(device)
+        if options.balance == "parameters":
+            costs.append(sum(parameter.numel() for parameter in layer.parameters()))
+        else:
+            costs.append(time_layer(layer, config, device))
+    dist.broadcast_object_list(costs, src=0)
+    return costs
+
+
+def time_layer(layer: GPT, config: Config, device: torch.device) -> float:
+    """Returns the seconds of forward and backward of a few windows, the best of three."""
+    shape, best = (4, config.sequence), float("inf")
+    tokens = torch.zeros(shape, dtype=torch.long, device=device)
+    stream = torch.randn(*shape, config.width, device=device)
+    for _ in range(3):
+        begun = time.perf_counter()
+        layer(tokens if layer.embed is not None else stream).sum().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - begun)
+    return best

@@ -1,0 +1,749 @@
+"""What the training programs share: joining the ranks, the steps and their timing, checkpoints, lines and a summary.
+
+This is the only module that imports hpc_kit. Without hpc_kit, every program runs alone or under torchrun, and rank 0
+saves the parameters in one file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import resource
+import socket
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import AdamW, Optimizer
+
+from data import (
+    Prefetcher,
+    Text,
+    choose_evaluation_windows,
+    choose_windows,
+    count_windows,
+    cut_windows,
+    read_text_once_per_node,
+    take_share,
+)
+from model import GPT, IGNORED, initialize
+from options import Options
+
+__all__ = [
+    "Result", "SpecError", "Training", "adamw", "apply_options", "autocast", "build_model", "check_batch",
+    "clip_gradients", "distributed", "gather", "join_ranks", "learning_rate", "new_group_of_all", "peak_memory_mib",
+    "quantile", "record_failure_of", "refuse_options", "tokens_per_second", "write_summary",
+]  # fmt: skip
+
+if TYPE_CHECKING or find_spec("hpc_kit"):
+    from hpc_kit import distributed
+    from hpc_kit.errors import JobFailed, SpecError
+    from hpc_kit.runtime import Group as World
+    from hpc_kit.runtime import write_steps, write_summary
+    from hpc_kit.runtime.restart.all_ranks import explain_timeouts, gather, require_equal
+    from hpc_kit.runtime.restart.checkpoint import Checkpointer
+    from hpc_kit.runtime.restart.stop_signal import TrainingStopped
+    from hpc_kit.runtime.crash_watcher import witnessed as record_failure_of
+else:
+
+    class SpecError(Exception):
+        def __init__(self, what, *, found="", remedy=""):
+            super().__init__(f"{what}\n  found  {found}\n  do     {remedy}")
+
+    @contextmanager
+    def distributed(timeout=None):
+        local, is_cuda = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.is_available()
+        device = torch.device("cuda", local) if is_cuda else torch.device("cpu")
+        options = {"timeout": timedelta(seconds=timeout)} if timeout else {}
+        alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group("nccl" if is_cuda else "gloo", **options, **alone)
+        rank, ranks, node = dist.get_rank(), dist.get_world_size(), int(os.environ.get("GROUP_RANK", "0"))
+
+        def mesh(pp=1, dp_shard=0, cp=1, tp=1):
+            replicas = ranks // (pp * cp * tp * (dp_shard or 1))
+            dp = {"dp_replicate": replicas, "dp_shard": dp_shard} if dp_shard else {"dp": replicas}
+            sizes = {"pp": pp, **dp, "cp": cp, "tp": tp}
+            return dist.init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+        yield SimpleNamespace(
+            rank=rank, world_size=ranks, local_rank=local, node_rank=node, is_main=rank == 0, hosts=(), mesh=mesh,
+            timeout=timeout, device=device, device_ids=[local] if is_cuda else None, barrier=dist.barrier,
+        )  # fmt: skip
+        dist.destroy_process_group()
+
+    def gather(value):
+        values = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
+
+    class Checkpointer(nullcontext):
+        def __init__(self, path, **_):
+            self.path, self.enter_result, self.step = path, self, lambda *_: False
+
+        def restore(self, *, model, **_):
+            self.model = model
+            return 0
+
+        def save(self, _):
+            full = {name: getattr(each, "full_tensor", each.clone)() for name, each in self.model.named_parameters()}
+            parts = gather({name: each.detach().cpu() for name, each in full.items()} if self.path else {})
+            if self.path and dist.get_rank() == 0:
+                torch.save({name: part[name] for part in parts for name in part}, f"{self.path}.pt")
+
+    JobFailed, explain_timeouts, record_failure_of = SpecError, nullcontext, nullcontext
+    require_equal = write_summary = write_steps = lambda *_, **__: None
+
+
+@contextmanager
+def join_ranks(options: Options) -> Iterator[tuple[World, Text]]:
+    """Join the other ranks; yields the world and the text, after a check that all ranks run the same thing."""
+    with distributed(timeout=options.timeout) as world, explain_timeouts(options.timeout or world.timeout):
+        text = read_text_once_per_node(options.data, local_rank=world.local_rank, node_rank=world.node_rank)
+        versions = {"Python": platform.python_version(), "torch": torch.__version__}
+        remedy = f"the same files on every node, in {options.data}" if options.data else "the same Python on every node"
+        require_equal({**versions, "text": str(text), "options": repr(options)}, {"text": remedy})
+        yield world, text
+
+
+def build_model(options: Options, device: torch.device, layers: range | None = None) -> GPT:
+    """Returns the model, or some of its layers, with its first parameters on the device."""
+    model = GPT(options.model, layers).to(device)
+    initialize(model, options.seed)
+    return apply_options(model, options)
+
+
+def apply_options(model: GPT, options: Options) -> GPT:
+    """Set up activation checkpointing and torch.compile, layer by layer. No parameter changes its name."""
+    model.recompute = options.recompute
+    if options.compile:
+        for layer in model.layers.values():
+            layer.compile(backend=options.compile)
+    return model
+
+
+def autocast(options: Options, device: torch.device) -> torch.autocast:
+    """Returns the context of a forward pass: bfloat16 with --bf16; the loss stays in float32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=options.bf16)
+
+
+def adamw(model: nn.Module, options: Options, kind: Callable[..., Optimizer] = AdamW, **more: object) -> Optimizer:
+    """Returns AdamW with weight decay for matrices and without for the scales of norms."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    scales = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    groups = [
+        {"params": matrices, "weight_decay": options.weight_decay},
+        {"params": scales, "weight_decay": 0.0},
+    ]
+    return kind(groups, lr=options.lr, betas=(0.9, 0.95), fused=True, **more)
+
+
+def learning_rate(options: Options, step: int) -> float:
+    """Returns the learning rate of a step: a linear warm-up, then half a cosine."""
+    if step < options.warmup:
+        return options.lr * (step + 1) / options.warmup
+    done = (step - options.warmup) / max(1, options.steps - options.warmup)
+    return options.lr * (1 + math.cos(math.pi * done)) / 2
+
+
+def new_group_of_all(options: Options, world: World, backend: str | None = None) -> dist.ProcessGroup:
+    """Returns another group of all ranks with the time-out of the first one. torch would use its own default."""
+    seconds = options.timeout or world.timeout
+    timeout = None if seconds is None else timedelta(seconds=seconds)
+    return cast("dist.ProcessGroup", dist.new_group(backend=backend, timeout=timeout))
+
+
+def refuse_options(options: Options, *names: str) -> None:
+    """Refuse options that the program cannot honor.
+
+    Raises:
+        SpecError: One of them is given.
+    """
+
+    def is_given(name: str) -> bool:
+        is_checkpoint = name == "checkpoint"
+        return options.requests_checkpoint if is_checkpoint else getattr(options, name) != getattr(Options, name)
+
+    if given := [f"--{name.replace('_', '-')}" for name in names if is_given(name)]:
+        raise SpecError("this program does not support an option", found=", ".join(given), remedy="use ddp.py")
+
+
+def check_batch(options: Options, text: Text, ranks: int) -> None:
+    """Check the batch and the text before the first step. Every rank computes the same answer.
+
+    Raises:
+        SpecError: The batch does not divide, or the text is too short.
+    """
+    parts = ranks * options.passes
+    if options.global_batch % parts:
+        lower = options.global_batch // parts * parts
+        name = "--accumulate" if options.passes == options.accumulate else "--micro-batches"
+        raise SpecError(
+            "the global batch does not divide over the ranks",
+            found=f"--global-batch {options.global_batch} / ({ranks} ranks * {name} {options.passes})",
+            remedy=" or ".join(f"--global-batch {size}" for size in (lower, lower + parts) if size),
+        )
+    windows = count_windows(text.training, options.sequence)
+    if windows < options.global_batch:
+        raise SpecError(
+            "the text is shorter than one batch",
+            found=f"{text}: {windows} windows of --sequence {options.sequence}\n--global-batch {options.global_batch}",
+            remedy="a smaller --global-batch or --sequence, or --data with more text",
+        )
+    if not count_windows(text.held_back, options.sequence):
+        raise SpecError(
+            "no text is held back for the evaluation",
+            found=f"{text}, {text.held_back.numel()} of them held back; --sequence {options.sequence}",
+            remedy="a smaller --sequence, or --data with more files",
+        )
+
+
+class MicroBatch(NamedTuple):
+    """The windows of one pass."""
+
+    inputs: Tensor
+    targets: Tensor
+    is_last: bool
+    """Whether this is the last pass of its step, in which the ranks exchange gradients."""
+
+
+@dataclass
+class Step:
+    """One step: this rank's share of the global batch, and its loss."""
+
+    windows: Tensor
+    passes: int
+    loss: Tensor | None = None
+
+    @property
+    def inputs(self) -> Tensor:
+        return self.windows[:, :-1]
+
+    @property
+    def targets(self) -> Tensor:
+        return self.windows[:, 1:]
+
+    def micro_batches(self) -> Iterator[MicroBatch]:
+        """Yields the parts of the windows, one per pass."""
+        parts = zip(self.inputs.chunk(self.passes), self.targets.chunk(self.passes), strict=True)
+        for number, (inputs, targets) in enumerate(parts, 1):
+            yield MicroBatch(inputs, targets, number == self.passes)
+
+    def add_loss(self, loss: Tensor | None) -> None:
+        """Add a part of the mean loss. A rank without the last layers has none."""
+        if loss is not None:
+            self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+
+
+@dataclass(frozen=True)
+class Result:
+    """Validation loss before and after a training, its steps, and the bytes that this rank keeps, by kind."""
+
+    before: float
+    after: float
+    steps: StepTimes
+    kept: Mapping[str, int]
+
+
+class Training:
+    """Everything around the forward pass, the backward pass and the update of a program.
+
+    A context manager. It restores the checkpoint, yields the steps, prints lines, evaluates and saves.
+
+    Args:
+        options: Options of the program.
+        world: The ranks.
+        text: The text to train on.
+        model: This rank's part of the model. Parameters have the names that they have in the whole model.
+        optimizer: Its optimizer.
+        compute_loss: Returns the mean loss of inputs and targets, or None on a rank that does not compute it.
+        share: This rank's share of each batch, and the number of shares.
+        stages: Number of sets of layers into which the ranks divide.
+        replica: The DistributedDataParallel around the model, if there is one.
+        facts: More values for the summary.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        world: World,
+        text: Text,
+        model: nn.Module,
+        optimizer: Optimizer,
+        compute_loss: Callable[[Tensor, Tensor], Tensor | None],
+        *,
+        share: tuple[int, int] = (0, 1),
+        stages: int = 1,
+        replica: DistributedDataParallel | None = None,
+        facts: Mapping[str, str | float] | None = None,
+    ) -> None:
+        check_batch(options, text, share[1])
+        self.options, self.world, self.text, self.share, self.stages = options, world, text, share, stages
+        self.model, self.optimizer, self.compute_loss, self.facts = model, optimizer, compute_loss, facts or {}
+        self.timer = StepTimer(world, None if options.unwatched else replica, is_measured=not options.unwatched)
+        self.prefetcher = Prefetcher(self._windows_of_step, world.device)
+        self.kept: dict[str, int] = {}
+        names = ("steps", "global_batch", "seed", "data", "lr", "warmup", "weight_decay", "clip", "bf16")
+        self.checkpointer = Checkpointer(
+            options.checkpoint,
+            every=options.checkpoint_every,
+            agree_every=options.log_every,
+            resume=options.resume,
+            is_required=options.requests_checkpoint,
+            shape=asdict(options.model),
+            options={name: str(getattr(options, name)) for name in names},
+            report=self.report,
+        )
+        self.result: Result | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.checkpointer)
+            self.first = self.checkpointer.restore(model=self.model, optimizer=self.optimizer, steps=self.options.steps)
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._exit:
+            if kind is None and self.result:
+                self.checkpointer.save(self.options.steps)
+                self._conclude(self.result)
+
+    def steps(self) -> Iterator[Step]:
+        """Yields the steps from the first one, or the one after the checkpoint, to the last one."""
+        options, world = self.options, self.world
+        if self.first >= options.steps:
+            return  # a restart after the last save: the training was complete
+        before = after = self.evaluate()
+        parameters = spaced(options.model.parameters)
+        self.report(f"start   ranks {world.world_size}, parameters {parameters}, text {self.text}")
+        with profile_steps(options.profile) as end_profiled_step:
+            for number in range(self.first, options.steps):
+                self.timer.begin_step()
+                step = Step(self.prefetcher.take(number), options.passes)
+                self.timer.end_loading()
+                for group in self.optimizer.param_groups:
+                    group["lr"] = learning_rate(options, number)
+                self.number = number
+                yield step
+                self.timer.end_step(step.loss)
+                end_profiled_step()
+                done = number + 1
+                if number == self.first:
+                    self._count_kept_bytes()
+                if done % options.log_every == 0 or done == options.steps:
+                    self._print_step(done)
+                if done == options.steps:
+                    after = self._require_finite(self.evaluate(), "validation loss after", done)
+                    break
+                if options.eval_every and done % options.eval_every == 0:
+                    self.report(f"step {done}/{options.steps}   validation loss {self.evaluate():.2f}")
+                # The losses show one step later that parameters are not finite. The old checkpoint is better then.
+                if self.checkpointer.step(
+                    done, partial(self._require_finite, self.norm, "norm of the gradients in", done)
+                ):
+                    raise TrainingStopped.at_step(done, options.steps, self.checkpointer.path)
+        self.result = Result(before, after, self.timer.times, self.kept)
+
+    def _windows_of_step(self, step: int) -> Tensor:
+        windows = count_windows(self.text.training, self.options.sequence)
+        numbers = choose_windows(windows, self.options.global_batch, seed=self.options.seed, step=step)
+        return cut_windows(self.text.training, self.options.sequence, take_share(numbers, *self.share))
+
+    def clip_gradients(self) -> None:
+        """Clip the gradients by their norm over all ranks, between the backward pass and the update."""
+        self.timer.end_backward()
+        self.prefetcher.fetch(self.number + 1)
+        self.norm = clip_gradients(
+            self.model.parameters(), self.options.clip, stages=self.stages, device=self.world.device
+        )
+        if self.number == self.first:
+            gradients = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
+            self.kept["gradients"] = count_local_bytes(gradients)
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Returns the mean loss on the text that is held back.
+
+        The ranks may have different numbers of windows, or none. All make the same number of equally large passes,
+        because a sharded model needs all ranks in each pass. The targets of windows that a rank lacks are ignored.
+        """
+        options, device, held_back = self.options, self.world.device, self.text.held_back
+        windows = count_windows(held_back, options.sequence)
+        _, ranks = self.share
+        size = options.global_batch // ranks
+        numbers = choose_evaluation_windows(windows, options.eval_windows, *self.share)
+        rounds = -(-min(options.eval_windows, windows) // (ranks * size))
+        total = torch.zeros(2, dtype=torch.float64, device=device)
+        for first in range(0, rounds * size, size):
+            mine = numbers[first : first + size]
+            batch = cut_windows(held_back, options.sequence, torch.cat([mine, mine.new_zeros(size - len(mine))]))
+            batch, targets = batch.to(device), batch[:, 1:].clone().to(device)
+            targets[len(mine) :] = IGNORED
+            loss = self.compute_loss(batch[:, :-1], targets)
+            if loss is not None and len(mine):
+                total += torch.stack([loss.double() * len(mine), total.new_tensor(len(mine))])
+        for module in self.model.modules():
+            if reshard := getattr(module, "reshard", None):
+                reshard()  # fully_shard keeps what forward has gathered for a backward pass, and none follows here
+        dist.all_reduce(total)
+        return (total[0] / total[1]).item()
+
+    def report(self, line: str) -> None:
+        """Print a line on rank 0."""
+        if self.world.is_main:
+            print(line, flush=True)
+
+    def _count_kept_bytes(self) -> None:
+        optimizer = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer has one inside
+        moments = [value for state in optimizer.state.values() for value in state.values()]
+        self.kept = {"parameters": count_local_bytes(self.model.parameters()), **self.kept}
+        self.kept["optimizer"] = count_local_bytes(moments)
+
+    def _require_finite(self, value: float | Tensor, what: str, step: int) -> float:
+        """Returns a loss or norm. All ranks have the same losses, so all stop together.
+
+        Raises:
+            JobFailed: It is infinite or not a number.
+        """
+        if math.isfinite(value):
+            return float(value)
+        raise JobFailed(
+            "the training diverged",
+            found=f"{what} step {step} of {self.options.steps} is {float(value)};"
+            f" --lr {self.options.lr} --warmup {self.options.warmup}",
+            remedy="a smaller --lr or a longer --warmup",
+        )
+
+    def _print_step(self, done: int) -> None:
+        """Print the loss of the last step, and the speed of the steps since the line before."""
+        times = self.timer.collect()
+        for number, loss in enumerate(times.losses, done - len(times.losses) + 1):
+            self._require_finite(loss, "loss in", number)
+        speed = spaced(tokens_per_second(self.options, times.seconds))
+        line = f"step {done}/{self.options.steps}   loss {times.losses[-1]:.2f}   {speed} tokens/s"
+        self.report(f"{line}   {times.communication * 100:.0f} % communication" if self.timer.is_measured else line)
+
+    def _conclude(self, result: Result) -> None:
+        """Print the run in a few lines, and write summary.json and steps.json; a collective."""
+        options, world, steps = self.options, self.world, result.steps
+        host = world.hosts[world.node_rank] if world.hosts else socket.gethostname()
+        hosts, memory, kept = zip(*gather((host, peak_memory_mib(world.device), result.kept)), strict=True)
+        most = {kind: max(each[kind] for each in kept) / 2**20 for kind in result.kept}
+        # The first step compiles, and allocates what later steps reuse.
+        speed = tokens_per_second(options, steps.seconds[1:] or steps.seconds)
+        mfu = compute_mfu(options, world.device, speed, float(self.facts.get("devices", world.world_size)))
+        median, late = statistics.median(steps.seconds), quantile(steps.seconds, 0.95)
+        rank, later = steps.slowest_rank()
+        waits: dict[str, str | float] = {
+            "communication_share": steps.communication,
+            "waiting_share": steps.imbalance,
+            "slowest_rank": rank,
+            "slowest_host": hosts[rank],
+            "slowest_by": later,
+        }
+        if world.is_main:
+            write_summary(
+                loss_first=result.before,
+                loss_last=result.after,
+                tokens_per_second=speed,
+                step_time_median=median,
+                step_time_p95=late,
+                steps=len(steps.seconds),
+                peak_memory_mib=max(memory),
+                memory_mib_per_rank=" ".join(f"{each:.0f}" for each in memory),
+                **{f"{kind}_mib": size for kind, size in most.items()},
+                data_share=steps.data_share,
+                **(waits if self.timer.is_measured else {}),
+                **({} if mfu is None else {"mfu": mfu}),
+                **self.facts,
+            )
+            write_steps(
+                loss=steps.losses,
+                seconds=steps.seconds,
+                tokens=options.global_batch * options.sequence,
+                busy=[quartiles(times) for times in zip(*steps.busy, strict=True)],
+            )
+        line = f"time    step {median * 1000:.0f} ms, 95 % within {late * 1000:.0f} ms; "
+        waiting = f"communication {steps.communication:.0%}, waiting for ranks {steps.imbalance:.0%}, for data"
+        slowest = f"; slowest: rank {rank} on {hosts[rank]}, {later:+.0%}"
+        is_measured = self.timer.is_measured
+        self.report(
+            f"{line}{waiting if is_measured else 'waiting for data'} {steps.data_share:.1%}{slowest * is_measured}"
+        )
+        if mfu is not None:
+            self.report(f"GPUs    {mfu:.1%} of their 16-bit peak (MFU)")
+        self.report(f"memory  most on a rank, MiB: {', '.join(f'{kind} {size:.2f}' for kind, size in most.items())}")
+        losses = f"{result.before:.2f} -> {result.after:.2f}"
+        self.report(f"done    validation loss {losses}, {spaced(speed)} tokens/s, peak {max(memory):.0f} MiB a rank")
+
+
+@torch.no_grad()
+def clip_gradients(
+    parameters: Iterable[Tensor], largest: float, *, stages: int = 1, device: torch.device | None = None
+) -> Tensor:
+    """Scale the gradients down to a norm of `largest`, and return the norm that they had.
+
+    Every rank adds up the squares that it has. A gradient that several ranks have whole would be counted by each of
+    them, so it counts less. The parts of a sharded gradient are on fewer ranks, so they count more.
+
+    Args:
+        parameters: The parameters of this rank, with gradients.
+        largest: The largest norm.
+        stages: Number of sets of layers into which the ranks divide; the ranks of one set share its gradients.
+        device: Device of the ranks' messages; offloaded gradients are elsewhere. Default: the device of the gradients.
+    """
+    ranks = dist.get_world_size() // stages
+    by_parts, by_mesh = defaultdict[int, list[Tensor]](list), defaultdict[object, list[Tensor]](list)
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is None:
+            continue
+        parts = 1
+        if hasattr(gradient, "placements"):  # a DTensor
+            if any(placement.is_partial() for placement in gradient.placements):
+                # With --sequence-parallel, the gradient of a norm on each rank is the sum over its part of the text.
+                gradient = gradient.redistribute(placements=cast("Any", parameter).placements)
+                parameter.grad = gradient
+            for placement, size in zip(gradient.placements, gradient.device_mesh.shape, strict=True):
+                parts *= 1 if placement.is_replicate() else size
+        by_mesh[getattr(gradient, "device_mesh", None)].append(parameter)
+        by_parts[parts].append(gradient.to_local() if hasattr(gradient, "placements") else gradient)
+    squares = [(get_total_norm(held) ** 2 * parts / ranks).to(device) for parts, held in by_parts.items()]
+    square = torch.stack(squares).sum()
+    if stages == 1 and set(by_parts) == {1}:
+        square *= ranks  # every rank has every gradient, so no message is needed
+    else:
+        dist.all_reduce(square)
+    norm = square.sqrt()
+    for same_mesh in by_mesh.values():  # torch cannot scale tensors of two meshes in one call
+        clip_grads_with_norm_(same_mesh, largest, norm)
+    return norm
+
+
+def count_local_bytes(tensors: Iterable[Any]) -> int:
+    """Returns the bytes of those parts of tensors that are on this rank."""
+    parts = [tensor.to_local() if hasattr(tensor, "placements") else tensor for tensor in tensors]
+    return sum(part.numel() * part.element_size() for part in parts)
+
+
+@contextmanager
+def profile_steps(count: int) -> Iterator[Callable[[], None]]:
+    """Record steps with torch.profiler: a trace per rank in the run's folder, and a table on rank 0.
+
+    Yields a function to call at the end of each step. The first two steps are not recorded.
+    """
+    if not count:
+        yield lambda: None
+        return
+
+    def write(profiler: torch.profiler.profile) -> None:
+        folder = Path(os.environ.get("HPC_KIT_RUN", ""))
+        profiler.export_chrome_trace(str(folder / f"trace-rank-{dist.get_rank()}.json"))
+        if dist.get_rank() == 0:
+            print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15), flush=True)
+
+    plan = torch.profiler.schedule(skip_first=1, wait=0, warmup=1, active=count, repeat=1)
+    with torch.profiler.profile(schedule=plan, on_trace_ready=write) as profiler:
+        yield profiler.step
+
+
+Mark = float | torch.cuda.Event
+LATEST = 1000
+
+
+@dataclass
+class StepTimes:
+    """Measurements of steps over all ranks, one entry per step."""
+
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    transfer: list[float] = field(default_factory=list)
+    waiting: list[float] = field(default_factory=list)
+    data: list[float] = field(default_factory=list)
+    busy: list[list[float]] = field(default_factory=list)
+    """Seconds that each rank did not wait, of the latest steps only: with many ranks these are many numbers."""
+
+    @property
+    def communication(self) -> float:
+        """Share of the time that went into transfer."""
+        return sum(self.transfer) / (sum(self.seconds) or 1.0)
+
+    @property
+    def imbalance(self) -> float:
+        """Share of the time that the mean rank waited for slower ranks."""
+        return sum(self.waiting) / (sum(self.seconds) or 1.0)
+
+    @property
+    def data_share(self) -> float:
+        """Share of the time that the mean rank waited for data."""
+        return sum(self.data) / (sum(self.seconds) or 1.0)
+
+    def slowest_rank(self) -> tuple[int, float]:
+        """Returns the rank that works longest, and by what share longer than the median rank."""
+        medians = [statistics.median(times) for times in zip(*self.busy, strict=True)]
+        longest = max(medians)
+        return medians.index(longest), longest / statistics.median(medians) - 1
+
+
+class StepTimer:
+    """Measures the steps of this rank: their time, and how long the rank waits for messages and for data.
+
+    Communication that runs beside the computation costs nothing and is not counted. On a CPU, a rank waits while its
+    main thread is blocked: the thread neither computes nor queues for a processor. On a GPU, DistributedDataParallel's
+    communication hook marks when the last gradients are ready, and the wait ends with the backward pass; for other
+    strategies use --profile.
+    A wait has two parts: the transfer, and the wait for slower ranks. The rank that is ready last waits for the
+    transfer alone. So the shortest wait of a step over the ranks counts as communication, and what the mean rank waits
+    beyond it as waiting: a slow rank, or the bubble of a pipeline.
+    """
+
+    def __init__(self, world: World, replica: DistributedDataParallel | None, *, is_measured: bool) -> None:
+        self.device, self.is_cuda, self.times = world.device, world.device.type == "cuda", StepTimes()
+        self.is_measured = is_measured and (not self.is_cuda or replica is not None)
+        self.is_alone = world.world_size == 1
+        self.marks: list[Mark] = []
+        self.blocked = 0.0
+        self.gradients_ready: Mark | None = None
+        self.gpu_wait: tuple[Mark, Mark] | None = None
+        self.finished: list[tuple[Tensor | None, list[Mark], float | tuple[Mark, Mark] | None]] = []
+        if self.is_cuda and replica is not None:
+            group = replica.process_group
+
+            def average(bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+                self.gradients_ready = self.mark()  # the last bucket of a step counts
+                return allreduce_hook(group, bucket)
+
+            # A lambda: torch refuses a hook whose annotations are strings, as they are in this file.
+            replica.register_comm_hook(None, lambda _, bucket: average(bucket))
+
+    def mark(self) -> Mark:
+        if not self.is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def begin_step(self) -> None:
+        self.gradients_ready = self.gpu_wait = None
+        self.marks = [self.mark()]
+
+    def end_loading(self) -> None:
+        self.marks.append(self.mark())
+        self.blocked = -blocked_seconds()
+
+    def end_backward(self) -> None:
+        if self.gradients_ready is not None:
+            self.gpu_wait = (self.gradients_ready, self.mark())
+
+    def end_step(self, loss: Tensor | None) -> None:
+        """End the step; `loss` is None on a rank that does not compute it."""
+        blocked = 0.0 if self.is_alone else self.blocked + blocked_seconds()
+        self.finished.append((loss, [*self.marks, self.mark()], self.gpu_wait if self.is_cuda else blocked))
+
+    def collect(self) -> StepTimes:
+        """Returns the steps since the last call, over all ranks; a collective. A GPU is synchronized only here."""
+        rows = [
+            (
+                0.0 if loss is None else loss.item(),
+                float(loss is not None),
+                seconds_between(marks[0], marks[-1]),
+                seconds_between(*wait) if isinstance(wait, tuple) else max(0.0, wait or 0.0),
+                seconds_between(marks[0], marks[1]),
+            )
+            for loss, marks, wait in self.finished
+        ]
+        self.finished.clear()
+        mine = torch.tensor(rows, dtype=torch.float64, device=self.device)
+        ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(ranks, mine)
+        steps = combine_ranks(torch.stack(ranks).cpu())
+        for name, values in vars(self.times).items():
+            values.extend(getattr(steps, name))
+        del self.times.busy[:-LATEST]
+        return steps
+
+
+def blocked_seconds() -> float:
+    """Returns a clock that runs while this thread is blocked, from the kernel's accounting (schedstat)."""
+    queued = 0.0
+    with suppress(OSError):
+        # On a shared machine a thread that is ready waits for a processor. That is not communication.
+        queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return time.perf_counter() - time.thread_time() - queued
+
+
+def seconds_between(start: Mark, end: Mark) -> float:
+    if isinstance(start, float) or isinstance(end, float):
+        return float(end) - float(start)  # type: ignore[arg-type]
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000
+
+
+def combine_ranks(rows: Tensor) -> StepTimes:
+    """Combine the steps of all ranks: (ranks, steps, 5) of loss, whether it was computed, and three times."""
+    losses, has_loss, seconds, waits, data = rows.unbind(-1)
+    shortest = waits.amin(0)
+    return StepTimes(
+        losses=(losses.sum(0) / has_loss.sum(0)).tolist(),
+        seconds=seconds.amax(0).tolist(),
+        transfer=shortest.tolist(),
+        waiting=(waits.mean(0) - shortest).tolist(),
+        data=data.mean(0).tolist(),
+        busy=(seconds - waits).T.tolist(),
+    )
+
+
+def compute_mfu(options: Options, device: torch.device, speed: float, gpus: float) -> float | None:
+    """Returns the model FLOPs over the 16-bit peak of the GPUs; None without GPUs, or if their peak is not known."""
+    if device.type != "cuda" or not find_spec("hpc_kit"):
+        return None
+    from hpc_kit.planner import hardware
+
+    try:
+        peak = hardware.gpu(torch.cuda.get_device_name(device)).flops
+    except SpecError:
+        return None
+    return speed * options.model.flops_per_token / (peak * gpus)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    return quantile(values, 0.25), statistics.median(values), quantile(values, 0.75)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Returns the smallest value that is not below this share of the values."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def tokens_per_second(options: Options, seconds: Sequence[float]) -> float:
+    """Returns tokens per second over all ranks, without the evaluations."""
+    return options.global_batch * options.sequence * len(seconds) / sum(seconds)
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Returns the most memory that torch had on the GPU, or else the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def spaced(number: float) -> str:
+    """Format a number with three digits and spaces: 21384.2 -> "21 400"."""
+    return f"{float(f'{number:.3g}'):,.0f}".replace(",", " ")
