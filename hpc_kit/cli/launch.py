@@ -83,7 +83,7 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     from hpc_kit.ssh.output import Output
     from hpc_kit.ssh.over_ssh import agent_scripts
     from hpc_kit.ssh.rank_placement import ranks_on
-    from hpc_kit.submission.staging import unwritable
+    from hpc_kit.submission.staging import unwritable_folder_error
 
     names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
     notes = (*resolved.notes, *session.laid(ranks, resolved.job.launch.backend))
@@ -106,7 +106,7 @@ def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host]
     try:
         record.end(run, ending, began, names)
     except OSError as error:  # the same full disk that has ended it, most often
-        unkept = unwritable(run, error)
+        unkept = unwritable_folder_error(run, error)
     with unread():
         if screen.missed:
             line("note", "not all of it was shown: nobody took it; the logs have it")
@@ -120,9 +120,9 @@ def _conclude(run: Path, ending: Ending) -> None:
     """How it ended, and where its files are."""
     from hpc_kit.run_files import RECORD
     from hpc_kit.runs.first_failure import find_failure
-    from hpc_kit.runs.run_folders import of_folder
+    from hpc_kit.runs.run_folders import open_run
 
-    known = of_folder(run)
+    known = open_run(run)
     failure = find_failure(known, None) if ending.failure else None
     if failure:
         account.show_failure(failure)

@@ -58,7 +58,7 @@ def command(
         return 0
     for each in elements or [run]:
         log = each.batch_log if batch else each.rank_log(rank or 0)
-        if rank is None and not log.exists() and each.end() is not None and not each.is_launch:
+        if rank is None and not log.exists() and each.end_marker() is not None and not each.is_launch:
             log = each.batch_log  # it has ended before any rank: what its script said is all there is
         if elements:
             line(each.job_id, output.shown(each.folder))
@@ -78,14 +78,16 @@ def run_of(place: Here, word: str | None) -> Run:
     Raises:
         UnknownJob: There is none.
     """
-    from hpc_kit.runs.cluster_match import is_of
-    from hpc_kit.runs.run_folders import Runs
-    from hpc_kit.runs.status import Wanted
+    from hpc_kit.runs.cluster_match import may_belong_to
+    from hpc_kit.runs.run_folders import RunIndex
+    from hpc_kit.runs.status import JobSelection
 
-    known = Runs(place.runs)
+    known = RunIndex(place.runs)
     if word is not None:
-        named = known.named(word) or known.unrecorded(word) if Wanted.of([word]).names else []
-        return named[0] if named else known.need(word, lambda run: is_of(run, place.cluster.name, place.access))
+        named = known.find_by_name(word) or known.find_unrecorded(word) if JobSelection.from_words([word]).names else []
+        return (
+            named[0] if named else known.require(word, lambda run: may_belong_to(run, place.cluster.name, place.access))
+        )
     recent = known.recent(1)
     if not recent:
         where = output.shown(place.runs)
@@ -100,22 +102,22 @@ def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
         raise SpecError("--rank, --all and --batch exclude one another", remedy="keep one of them")
     if batch and run.is_launch:
         raise UnknownJob(f"{run.job_id} is a launch over ssh: it has no batch script", remedy="--all, or --rank N")
-    if rank is not None and run.known is not None and rank >= run.known.resolved.world_size:
-        last = run.known.resolved.world_size - 1
+    if rank is not None and run.record is not None and rank >= run.record.resolved.world_size:
+        last = run.record.resolved.world_size - 1
         raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
 
 
 def _access(run: Run, place: Here, *, follow: bool) -> Access | None:
     """The Slurm to ask of a run; None: it is of another one, where this one has somebody else's job of that id."""
-    from hpc_kit.runs.cluster_match import access_for, elsewhere, is_of, typed_name
+    from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to, unknown_here
 
-    known = run.known
-    if known is None or is_of(run, place.cluster.name, place.access):
-        return access_for(run, place.access)
+    known = run.record
+    if known is None or may_belong_to(run, place.cluster.name, place.access):
+        return client_for(run, place.access)
     if follow:
-        raise elsewhere(run, known, place.cluster.name, place.access, f"hpc-kit logs {run.job_id} -f")
+        raise unknown_here(run, known, place.cluster.name, place.access, f"hpc-kit logs {run.job_id} -f")
     # What is told to be typed next is for the run's own cluster.
-    click.get_current_context().params["cluster"] = typed_name(known)
+    click.get_current_context().params["cluster"] = cluster_option(known)
     return None
 
 
@@ -157,26 +159,28 @@ def _print(log: Path) -> None:
 
 def _print_all(run: Run) -> None:
     """Rank by rank: the ranks' own logs keep no common clock to sort by."""
-    from hpc_kit.runs.logs import Tail
+    from hpc_kit.runs.logs import LogReader
 
     for rank in run.ranks():
-        for text in Tail(run.rank_log(rank)).read(end=True):
+        for text in LogReader(run.rank_log(rank)).read(end=True):
             click.echo(f"{rank:>4}: {text}")
 
 
 def _print_end(run: Run, elements: list[Run], access: Access | None, place: Here) -> None:
     """How the job ended, or how to go on with one that has not."""
-    from hpc_kit.runs.cluster_match import own_name
-    from hpc_kit.runs.outcome import ends_of
+    from hpc_kit.runs.cluster_match import describe_cluster
+    from hpc_kit.runs.outcome import record_outcomes
 
     jobs = elements or [run]
     statuses = _statuses(jobs, access)
     if any(status is not None and not status.state.finished for status in statuses):
         output.next_steps(run.job_id, going=True)
         return
-    outcomes = ends_of(zip(jobs, statuses, strict=True))
-    if access is None and run.known is not None and not all(each.state.finished for each in outcomes):
-        click.echo(f"\njob {run.job_id} was submitted to cluster {own_name(run.known, place.access)}, not asked here")
+    outcomes = record_outcomes(zip(jobs, statuses, strict=True))
+    if access is None and run.record is not None and not all(each.state.finished for each in outcomes):
+        click.echo(
+            f"\njob {run.job_id} was submitted to cluster {describe_cluster(run.record, place.access)}, not asked here"
+        )
         output.next_steps(run.job_id, going=True)
         return
     click.echo()
@@ -188,11 +192,11 @@ def _print_end(run: Run, elements: list[Run], access: Access | None, place: Here
 
 def _entry(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:
     """How it stands or ended, and where each log is with what is in it."""
-    from hpc_kit.runs.outcome import end_of
+    from hpc_kit.runs.outcome import record_outcome
 
     told: dict[str, object] = {"job_id": run.job_id, "name": run.name, "state": str(status.state) if status else None}
     if status is None or status.state.finished:
-        told |= output.outcome_entry(end_of(run, status))
+        told |= output.outcome_entry(record_outcome(run, status))
     logs = {str(rank): _log_entry(run.rank_log(rank)) for rank in ranks}
     return {**told, "batch": None if run.is_launch else _log_entry(run.batch_log), "ranks": logs}
 

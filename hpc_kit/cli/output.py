@@ -20,7 +20,7 @@ from hpc_kit.spec.default_cluster import VARIABLE
 
 if TYPE_CHECKING:
     from hpc_kit.runs.access import Access
-    from hpc_kit.runs.first_failure import Failure
+    from hpc_kit.runs.first_failure import RankFailure
     from hpc_kit.runs.follow import Event
     from hpc_kit.runs.outcome import Outcome
     from hpc_kit.runs.run_folders import Run
@@ -144,7 +144,7 @@ def conclude_array(run: Run, outcomes: list[Outcome]) -> int:
             line("ended", f"{outcome.job_id} {outcome.state}: {outcome.sentence}")
     line("ended" if failed else "done", f"{len(outcomes) - len(failed)} of {len(outcomes)} elements completed")
     line("logs", f"{shown(run.folder)}_*/rank-*.log, {shown(run.batch_log).replace('%a', '*')}")
-    if run.known:
+    if run.record:
         line("record", shown(run.folder / RECORD))
     next_steps(run.job_id, going=False)
     return failed[0].exit_status if failed else 0
@@ -166,7 +166,7 @@ def conclude(outcome: Outcome) -> int:
     return outcome.exit_status
 
 
-def show_failure(failure: Failure, of: str = "") -> None:
+def show_failure(failure: RankFailure, of: str = "") -> None:
     """The rank that failed first, `of` which element of an array, and its own words alone."""
     who = "the batch script" if failure.rank is None else f"rank {failure.rank}"
     where = f" on {failure.host}" if failure.host else ""

@@ -56,14 +56,14 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
     """What one word means: the section of a run, before those of the benches in its folder."""
     from hpc_kit.bench.results import read
     from hpc_kit.report import bench_section, run_section
-    from hpc_kit.runs.run_folders import of_folder
+    from hpc_kit.runs.run_folders import open_run
 
     path = Path(word)
     if path.is_file():
         return [bench_section.section(read(path), word, prefix)]
-    run, status = (of_folder(path.resolve()), None) if path.is_dir() else _known(word, cluster)
+    run, status = (open_run(path.resolve()), None) if path.is_dir() else _known(word, cluster)
     found = sorted(run.folder.glob("bench_*.json"))
-    is_run = run.known is not None or run.end() is not None or run.rank_log(0).is_file()
+    is_run = run.record is not None or run.end_marker() is not None or run.rank_log(0).is_file()
     if not is_run and not found:
         raise SpecError(
             f"{shown(run.folder)} is no run",
@@ -78,14 +78,14 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
 
 def _known(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """A run by its id or name, and what Slurm says of it, where it can be asked."""
-    from hpc_kit.runs.cluster_match import access_for, is_of
+    from hpc_kit.runs.cluster_match import client_for, may_belong_to
     from hpc_kit.slurm.job_status import whole
 
     place = here(cluster)
     run = run_of(place, word)
-    if not is_of(run, place.cluster.name, place.access):
+    if not may_belong_to(run, place.cluster.name, place.access):
         return run, None
     try:
-        return run, whole(access_for(run, place.access).query([run.job_id]), run.job_id)
+        return run, whole(client_for(run, place.access).query([run.job_id]), run.job_id)
     except SlurmUnavailable:
         return run, None

@@ -20,12 +20,12 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 
     Exit status: 0 told, whatever the states; 1 a job is not known, or Slurm does not answer; 2 wrong use.
     """
-    from hpc_kit.runs.run_folders import Runs
-    from hpc_kit.runs.status import Wanted, look
+    from hpc_kit.runs.run_folders import RunIndex
+    from hpc_kit.runs.status import JobSelection, list_jobs
 
     place = here(cluster)
-    known = Runs(place.runs)
-    listing = look(Wanted.of(words), known, place.access, cluster=place.cluster.name)
+    known = RunIndex(place.runs)
+    listing = list_jobs(JobSelection.from_words(words), known, place.access, cluster=place.cluster.name)
     if as_json:
         import json
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RUNS_KEY = "cluster.runs="
 
-KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
+CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 """How a job may follow the one before it: sbatch's own words."""
 
 
@@ -35,7 +35,7 @@ KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 @job_options
 @click.option(
     "--chain",
-    type=click.Choice(KINDS),
+    type=click.Choice(CHAIN_KINDS),
     default=None,
     is_flag=False,
     flag_value="afterok",
@@ -101,11 +101,12 @@ def command(
 
 def _follow(sent: list[Submission]) -> int:
     """Show the jobs to the end of the last; the status of the first that failed."""
-    from hpc_kit.runs.run_folders import of_folder
+    from hpc_kit.runs.run_folders import open_run
 
     ids = [each.job_id for each in sent]
     statuses = [
-        output.follow(of_folder(each.run), each.access, others=ids[number:]) for number, each in enumerate(sent, 1)
+        output.follow(open_run(each.run_folder), each.access, others=ids[number:])
+        for number, each in enumerate(sent, 1)
     ]
     return next((status for status in statuses if status), 0)
 
@@ -137,20 +138,20 @@ def _send(
     standalone: bool,
 ) -> None:
     """Submit the jobs in order, each into `sent` as soon as it is taken; where one is refused, those are named."""
-    from hpc_kit.cli.submit import dependency
+    from hpc_kit.cli.submit import chain_dependency
     from hpc_kit.script.render import render_resolved
     from hpc_kit.submission import submit
 
     for number, (request, job) in enumerate(zip(requests, resolved, strict=True)):
         after = ""
         if chain is not None and sent:
-            options = {**request.options, **dependency(chain, sent[-1].job_id, job.job.resources.given())}
+            options = {**request.options, **chain_dependency(chain, sent[-1].job_id, job.job.resources.given())}
             job = job_of(structs.replace(request, options=options), root, sure=True)  # noqa: PLW2901 - the same, with what it waits for
             after = f", {job.job.resources.dependency}"
         text = render_resolved(job, standalone=standalone, root=root)
         tell = partial(_tell_job, sent=sent, job=job, after=after)
         try:
-            submit.send(job, text, root=root, command_line=sys.argv, taken=tell)
+            submit.submit_script(job, text, root=root, command_line=sys.argv, taken=tell)
         except HpcKitError:
             for earlier in sent[:number]:
                 line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
@@ -164,7 +165,7 @@ def _tell_job(new: Submission, sent: list[Submission], job: Resolved, after: str
         line("note", note)
     if new.found_again:
         line("note", f"job {new.job_id} was taken when its answer was lost: it is not submitted a second time")
-    line("job", f"{new.job_id} {describe(job)}{after}", right=output.shown(new.run))
+    line("job", f"{new.job_id} {describe(job)}{after}", right=output.shown(new.run_folder))
 
 
 @contextmanager
@@ -188,9 +189,9 @@ def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bo
     import datetime as dt
 
     from hpc_kit.slurm.start_forecast import clock
-    from hpc_kit.submission.sbatch import would_start
+    from hpc_kit.submission.sbatch import estimate_start
 
-    found = would_start(resolved, root=root, standalone=standalone)
+    found = estimate_start(resolved, root=root, standalone=standalone)
     if as_json:
         import json
 
@@ -218,7 +219,7 @@ def describe(resolved: Resolved) -> str:
     return f"{job.name}: {nodes} x {each} by {job.launch.launcher}{array}"
 
 
-def dependency(kind: str, before: str, own: Mapping[str, object]) -> dict[str, object]:
+def chain_dependency(kind: str, before: str, own: Mapping[str, object]) -> dict[str, object]:
     """The options that make a job wait for the one before it, on top of what it waits for anyway.
 
     A job whose condition can no longer come true would stay in the queue for ever, and with it all that follow: it is

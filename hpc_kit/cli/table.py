@@ -12,7 +12,7 @@ from hpc_kit.slurm.states import State
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpc_kit.runs.status import Line
+    from hpc_kit.runs.status import JobLine
 
 
 class Row(NamedTuple):
@@ -24,12 +24,12 @@ class Row(NamedTuple):
     next_step: str | None
 
 
-def rows(lines: Sequence[Line]) -> list[Row]:
+def rows(lines: Sequence[JobLine]) -> list[Row]:
     """A row a job; elements of one array in the same state are one row."""
     return [_row(list(same)) for _, same in groupby(_by_array(lines), _alike)]
 
 
-def _by_array(lines: Sequence[Line]) -> list[Line]:
+def _by_array(lines: Sequence[JobLine]) -> list[JobLine]:
     """Elements that are told of alike side by side, each array where its first element stands."""
     arrays: dict[str, int] = {}
     groups: dict[tuple[object, ...], int] = {}
@@ -39,7 +39,7 @@ def _by_array(lines: Sequence[Line]) -> list[Line]:
     return sorted(lines, key=lambda line: (arrays[base_id(line.job_id)], groups[_alike(line)]))
 
 
-def _alike(line: Line) -> tuple[object, ...]:
+def _alike(line: JobLine) -> tuple[object, ...]:
     if not element(line.job_id):
         return (line.job_id,)
     # Of those that run, each has another time left: the one that has least speaks for all.
@@ -47,7 +47,7 @@ def _alike(line: Line) -> tuple[object, ...]:
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
 
-def _row(same: list[Line]) -> Row:
+def _row(same: list[JobLine]) -> Row:
     first = min(same, key=_time_left)
     if len(same) == 1:
         return Row(first.job_id, first.name, str(first), first.next_step)
@@ -60,7 +60,7 @@ def _row(same: list[Line]) -> Row:
     return Row(which, first.name, text, step)
 
 
-def _time_left(line: Line) -> float:
+def _time_left(line: JobLine) -> float:
     status = line.status
     if status is None or status.time_limit is None or status.elapsed is None or status.time_limit < 0:
         return float("inf")
@@ -72,7 +72,7 @@ def widths(rows: Iterable[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
-def text_of(lines: Sequence[Line]) -> list[str]:
+def text_of(lines: Sequence[JobLine]) -> list[str]:
     """The rows as lines of text, what to do below each."""
     found = rows(lines)
     number, name = widths([("", ""), *((row.job_id.rjust(8), row.name) for row in found)])
@@ -84,7 +84,7 @@ def text_of(lines: Sequence[Line]) -> list[str]:
     return text
 
 
-def entry(line: Line) -> dict[str, object]:
+def entry(line: JobLine) -> dict[str, object]:
     """A job for --json; times are Slurm's, without a zone."""
     status = line.status
     return {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from hpc_kit.runs.watching import Change, Look
+    from hpc_kit.runs.watching import JobChange, ListingUpdate
 
 EMBEDDED_INTERVAL = 1.0
 
@@ -42,12 +42,12 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
 
     Exit status: 0 all ended well; 1 one did not, or is not known; 2 wrong use; 130 Ctrl-C.
     """
-    from hpc_kit.runs.watching import watch
+    from hpc_kit.runs.watching import follow_listing
 
     place = here(cluster)
     if interval is None:
         interval = EMBEDDED_INTERVAL if place.access.embedded else place.access.pause
-    looks = watch(words, place.runs, place.access, interval=interval, cluster=place.cluster.name)
+    looks = follow_listing(words, place.runs, place.access, interval=interval, cluster=place.cluster.name)
     try:
         if as_json:
             return _told(looks, _json)
@@ -64,7 +64,7 @@ def _can_draw() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _told(looks: Iterator[Look], tell: Callable[[Look, bool], list[str]]) -> int:
+def _told(looks: Iterator[ListingUpdate], tell: Callable[[ListingUpdate, bool], list[str]]) -> int:
     """A line a change, and one when Slurm stops and starts to answer."""
     away, look = False, None
     for look in looks:
@@ -74,14 +74,14 @@ def _told(looks: Iterator[Look], tell: Callable[[Look, bool], list[str]]) -> int
     return _status(look)
 
 
-def _status(look: Look | None) -> int:
-    return 0 if look is not None and look.well else 1
+def _status(look: ListingUpdate | None) -> int:
+    return 0 if look is not None and look.all_completed else 1
 
 
-def _plain(look: Look, away: bool) -> list[str]:
+def _plain(look: ListingUpdate, away: bool) -> list[str]:
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
     lines = [f"{now}  {text}" for text in _turn(look, away)]
-    if not look.lines and look.over:
+    if not look.lines and look.is_last:
         lines.append("no jobs in the queue")
     for old in dict.fromkeys(change.old for change in look.changes):
         same = [change.line for change in look.changes if change.old is old]
@@ -90,13 +90,13 @@ def _plain(look: Look, away: bool) -> list[str]:
     return lines
 
 
-def _turn(look: Look, away: bool) -> list[str]:
+def _turn(look: ListingUpdate, away: bool) -> list[str]:
     if look.unreachable is not None and not away:
         return [f"Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on, the jobs go on"]
     return ["Slurm answers again"] if away and look.unreachable is None else []
 
 
-def _json(look: Look, away: bool) -> list[str]:
+def _json(look: ListingUpdate, away: bool) -> list[str]:
     import json
 
     now = dt.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -106,16 +106,16 @@ def _json(look: Look, away: bool) -> list[str]:
     elif away and look.unreachable is None:
         entries.append({"event": "reachable"})
     entries += [_change(change) for change in look.changes]
-    if look.over:
-        entries.append({"event": "over", "well": look.well})
+    if look.is_last:
+        entries.append({"event": "over", "well": look.all_completed})
     return [json.dumps({"time": now, **each}) for each in entries]
 
 
-def _change(change: Change) -> dict[str, object]:
+def _change(change: JobChange) -> dict[str, object]:
     return {"event": "job", "old": str(change.old) if change.old else None, **table.entry(change.line)}
 
 
-def _drawn(looks: Iterator[Look], interval: float) -> int:
+def _drawn(looks: Iterator[ListingUpdate], interval: float) -> int:
     from rich.console import Console
     from rich.live import Live
 
@@ -127,7 +127,7 @@ def _drawn(looks: Iterator[Look], interval: float) -> int:
     return _status(look)
 
 
-def _picture(look: Look, interval: float, height: int) -> Text:
+def _picture(look: ListingUpdate, interval: float, height: int) -> Text:
     from rich.text import Text
 
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock

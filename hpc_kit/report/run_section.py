@@ -14,7 +14,7 @@ from hpc_kit.report import series
 from hpc_kit.report.pictures import pictures
 from hpc_kit.report.section import Section, Table, Text
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT
-from hpc_kit.runs.outcome import outcome
+from hpc_kit.runs.outcome import read_outcome
 
 if TYPE_CHECKING:
     from hpc_kit.runs.outcome import Outcome
@@ -33,7 +33,7 @@ def section(run: Run, status: JobStatus | None, prefix: str) -> Section:
         status: What Slurm says of it, where it does.
         prefix: Before every id in the page.
     """
-    end = outcome(run, status)
+    end = read_outcome(run, status)
     record = _record(run.array_folder / RECORD)
     steps = series.of_run(run.folder, run.rank_log(0))
     # One point is no curve: what it says stands in the tables.

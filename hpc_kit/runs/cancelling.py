@@ -8,9 +8,9 @@ from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.commands import scancel_argv
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.runs import launched
-from hpc_kit.runs.status import Line, Wanted, statuses
-from hpc_kit.runs.run_folders import Runs
-from hpc_kit.runs.cluster_match import access_for, elsewhere, is_of
+from hpc_kit.runs.status import JobLine, JobSelection, statuses
+from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.cluster_match import client_for, unknown_here, may_belong_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
 
 
-def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | None = None) -> list[Line]:
+def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | None = None) -> list[JobLine]:
     """End jobs, by id or all of a name; returns what each was before. One that has ended already is left as it is.
 
     Args:
@@ -34,14 +34,14 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
             cancelled.
         SlurmUnavailable: Slurm does not answer, or refuses.
     """
-    wanted = Wanted.of(words)
-    known_runs = Runs(runs)
-    runs_of = {job_id: known_runs.find(job_id, lambda run: is_of(run, cluster, access)) for job_id in wanted.ids}
+    wanted = JobSelection.from_words(words)
+    known_runs = RunIndex(runs)
+    runs_of = {job_id: known_runs.find(job_id, lambda run: may_belong_to(run, cluster, access)) for job_id in wanted.ids}
     _check_cluster(runs_of.values(), cluster, access)
     before = statuses(words, runs, access, cluster=cluster)
     here = {line.name for line in before if line.status is not None}
     _check_cluster(
-        (run for name in wanted.names if name not in here for run in known_runs.named(name)[:1]), cluster, access
+        (run for name in wanted.names if name not in here for run in known_runs.find_by_name(name)[:1]), cluster, access
     )
     going = [line for line in before if line.status is not None and not line.status.state.finished]
     for line in going:
@@ -56,7 +56,7 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
     runs_of |= {base_id(line.job_id): line.run for line in going if base_id(line.job_id) not in runs_of}
     by_cluster: dict[str | None, list[str]] = {}
     for job_id in dict.fromkeys(ids):
-        own = access_for(runs_of.get(job_id), access)
+        own = client_for(runs_of.get(job_id), access)
         by_cluster.setdefault(own.environ.get("SLURM_CLUSTERS"), []).append(job_id)
     for name, own_ids in by_cluster.items():
         _scancel(own_ids, access.at(name))
@@ -65,7 +65,7 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
 
 def are_launches(words: Sequence[str], runs: Path) -> bool:
     """Whether all that is named are launches over ssh, by id: no Slurm is needed to end them."""
-    known, wanted = Runs(runs), Wanted.of(words)
+    known, wanted = RunIndex(runs), JobSelection.from_words(words)
     found = [known.find(job_id) for job_id in wanted.ids]
     return not wanted.names and all(run is not None and run.is_launch for run in found)
 
@@ -83,5 +83,5 @@ def _scancel(ids: list[str], access: Access) -> None:
 def _check_cluster(runs: Iterable[Run | None], cluster: str | None, access: Access) -> None:
     """Each cluster counts from 1: an id that means a run of another one must not end whoever has it here."""
     for run in runs:
-        if run is not None and run.known is not None and not is_of(run, cluster, access):
-            raise elsewhere(run, run.known, cluster, access, f"hpc-kit cancel {run.job_id}")
+        if run is not None and run.record is not None and not may_belong_to(run, cluster, access):
+            raise unknown_here(run, run.record, cluster, access, f"hpc-kit cancel {run.job_id}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.runs.access import Access
-    from hpc_kit.runs.record import Known
+    from hpc_kit.runs.record import RunRecord
     from hpc_kit.runs.run_folders import Run
 
 _CLOCKS = dt.timedelta(minutes=10)
@@ -50,7 +50,7 @@ def recipient(option: str | None, environ: Mapping[str, str], access: Access) ->
     return taken
 
 
-def same_cluster(known: Known, access: Access) -> bool | None:
+def same_cluster(known: RunRecord, access: Access) -> bool | None:
     """Whether a run's cluster, by Slurm's own name, is one of those that are asked; None: not known."""
     asked = None if access.embedded or known.slurm != "system" else cluster_identity.asked(access.environ)
     if asked is None or known.slurm_cluster is None or not cluster_identity.is_one(known.slurm_cluster):
@@ -58,17 +58,17 @@ def same_cluster(known: Known, access: Access) -> bool | None:
     return cluster_identity.reaches(asked, known.slurm_cluster)
 
 
-def access_for(run: Run | None, access: Access) -> Access:
+def client_for(run: Run | None, access: Access) -> Access:
     """How to ask of a run: of several clusters its own alone."""
-    return access.at(run.known.slurm_cluster) if run is not None and run.known is not None else access
+    return access.at(run.record.slurm_cluster) if run is not None and run.record is not None else access
 
 
-def is_its_own(run: Run, status: JobStatus) -> bool:
+def is_same_job(run: Run, status: JobStatus) -> bool:
     """Whether Slurm speaks of this run, and not of another job that had its id: another user's, or an earlier one.
 
     An accounting keeps a queue's jobs also after its ids began anew.
     """
-    known = run.known
+    known = run.record
     if known is None:
         return True
     if _is_another(known.user, status.user):
@@ -86,7 +86,7 @@ def _is_another(known: str | None, told: str | None) -> bool:
     return len(names) > 1
 
 
-def _same_queue(known: Known, access: Access) -> bool | None:
+def _same_queue(known: RunRecord, access: Access) -> bool | None:
     """Whether a run's embedded Slurm is the embedded one that is asked; None: its record does not tell."""
     own = known.environment.slurm_state
     if not access.embedded or known.slurm != "embedded" or own is None:
@@ -111,7 +111,7 @@ def with_own_ids(folder: Path, environ: Mapping[str, str], access: Access) -> Ma
 
     ids = sorted((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), reverse=True)
     for job_id in ids:
-        known = record.read(folder / str(job_id))
+        known = record.read_record(folder / str(job_id))
         if known is not None and _same_queue(known, access) is not False:
             break
         if known is not None:
@@ -119,7 +119,7 @@ def with_own_ids(folder: Path, environ: Mapping[str, str], access: Access) -> Ma
     return environ
 
 
-def is_of(run: Run, cluster: str | None, access: Access) -> bool:
+def may_belong_to(run: Run, cluster: str | None, access: Access) -> bool:
     """Whether a run may be of this Slurm.
 
     Slurm's own name for its cluster decides, where both are known, and for the embedded one its state directory. Else
@@ -131,7 +131,7 @@ def is_of(run: Run, cluster: str | None, access: Access) -> bool:
         cluster: The name of the cluster that is asked; None: whatever is asked counts as the run's own.
         access: How it is asked.
     """
-    known = run.known
+    known = run.record
     if cluster is None or known is None or run.is_launch:
         return True
     same = _same_queue(known, access) if access.embedded else same_cluster(known, access)
@@ -147,7 +147,7 @@ def is_of(run: Run, cluster: str | None, access: Access) -> bool:
     )
 
 
-def typed_name(known: Known) -> str:
+def cluster_option(known: RunRecord) -> str:
     """What is typed behind --cluster to mean a run's cluster: its name may be another than that of its file."""
     words = known.command_line
     for word, after in zip(words, [*words[1:], ""], strict=True):
@@ -159,23 +159,23 @@ def typed_name(known: Known) -> str:
     return source.stem if source.parent.name == "env" else known.cluster
 
 
-def there(known: Known, access: Access, command: str) -> str:
+def command_with_cluster(known: RunRecord, access: Access, command: str) -> str:
     """What is typed to mean a run's cluster, `hpc-kit cancel 12` and the like, or where."""
     if same_cluster(known, access) is False:
         return f"{command}, on a login node of {known.slurm_cluster} or with SLURM_CLUSTERS={known.slurm_cluster}"
     if _same_queue(known, access) is False and known.host not in {"", os.uname().nodename}:
-        return f"{command} --cluster {quote(typed_name(known))}, on {known.host}"
-    return f"{command} --cluster {quote(typed_name(known))}"
+        return f"{command} --cluster {quote(cluster_option(known))}, on {known.host}"
+    return f"{command} --cluster {quote(cluster_option(known))}"
 
 
-def own_name(known: Known, access: Access) -> str:
+def describe_cluster(known: RunRecord, access: Access) -> str:
     """The name of a run's cluster that tells it from the one that is asked."""
     if _same_queue(known, access) is False and known.host not in {"", os.uname().nodename}:
         return f"{known.cluster} on {known.host}"
     return known.slurm_cluster or known.cluster if same_cluster(known, access) is False else known.cluster
 
 
-def elsewhere(run: Run, known: Known, cluster: str | None, access: Access, command: str) -> UnknownJob:
+def unknown_here(run: Run, known: RunRecord, cluster: str | None, access: Access, command: str) -> UnknownJob:
     """What is said of a run of another Slurm than the one that is asked.
 
     Args:
@@ -188,7 +188,7 @@ def elsewhere(run: Run, known: Known, cluster: str | None, access: Access, comma
     if same_cluster(known, access) is False:
         cluster = cluster_identity.asked(access.environ)
     return UnknownJob(
-        f"job {run.job_id} is one of cluster {own_name(known, access)}, and {cluster} was to be asked",
+        f"job {run.job_id} is one of cluster {describe_cluster(known, access)}, and {cluster} was to be asked",
         found=f"{run.array_folder / RECORD}: {run.name}, submitted {known.submitted[:19].replace('T', ' ')}",
-        remedy=f"{there(known, access, command)}; who has that id here: squeue --job={run.job_id}",
+        remedy=f"{command_with_cluster(known, access, command)}; who has that id here: squeue --job={run.job_id}",
     )

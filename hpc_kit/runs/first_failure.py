@@ -65,11 +65,11 @@ _SLURM_SAYS = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error
 _MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
 
 
-SHELL_SAYS = re.compile(r"(?:(?:task|worker|agent): line \d+: +\d+ [A-Z]\w+.*|Terminated|Killed)$")
+SHELL_MESSAGE = re.compile(r"(?:(?:task|worker|agent): line \d+: +\d+ [A-Z]\w+.*|Terminated|Killed)$")
 """What bash says of a program that a signal ended, in the shell of its task; of SIGTERM, it may be the word alone."""
 
 
-class Failure(NamedTuple):
+class RankFailure(NamedTuple):
     """The first failure of a job."""
 
     rank: int | None
@@ -88,7 +88,7 @@ class Failure(NamedTuple):
     """Where they stand."""
 
 
-def find_failure(run: Run, status: JobStatus | None) -> Failure | None:
+def find_failure(run: Run, status: JobStatus | None) -> RankFailure | None:
     """The first failure of a run; None where none can be told, as of a job that was cancelled while all went well.
 
     Args:
@@ -162,13 +162,13 @@ def _first(match: re.Match[str]) -> int:
     return int(re.split("[,-]", match["tasks"])[0])
 
 
-def _of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> Failure:
+def _of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> RankFailure:
     rank, host, code, killed = ended
     for path in run.rank_logs(rank):
         # Python ends with 1 by an exception. Who ended otherwise may have got over one long before.
         traceback = last_traceback(_tail(path), NEAR_END if code in {1, None} and not killed else AFTER_OTHERS)
         if traceback:
-            return Failure(rank, host, code, killed, headline(traceback), traceback, path)
+            return RankFailure(rank, host, code, killed, exception_line(traceback), traceback, path)
     log = next((path for path in run.rank_logs(rank) if _tail(path).strip()), None)
     last = _last_lines(_tail(log) if log else "", KILLED_LINES if killed in {"SIGKILL", "SIGTERM"} else TAIL_LINES)
     # Programs write of memory what may have been (Ray's advice); Slurm, and the rank itself, what was.
@@ -178,12 +178,12 @@ def _of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> Failure:
     if memory:
         told += ", out of memory"
     words = [line for line in dict.fromkeys([*ends, *memory]) if line not in last]
-    return Failure(rank, host, code, killed, told, "\n".join([*last, *words]), log)
+    return RankFailure(rank, host, code, killed, told, "\n".join([*last, *words]), log)
 
 
-def _of_batch(run: Run, batch: list[str], status: JobStatus | None) -> Failure | None:
+def _of_batch(run: Run, batch: list[str], status: JobStatus | None) -> RankFailure | None:
     """The script itself failed, or never began."""
-    end = run.end()
+    end = run.end_marker()
     failed = status.state.failed if status and status.state is not State.UNKNOWN else bool(end and end.exit_code)
     if not failed:
         return None
@@ -192,16 +192,16 @@ def _of_batch(run: Run, batch: list[str], status: JobStatus | None) -> Failure |
     host = expand(status.nodelist)[0] if status and status.nodelist else None
     log = next((path for path in run.batch_logs() if path.is_file()), None)
     if log is None:
-        return Failure(None, host, code, None, f"its log was never written: {run.batch_log}", _silence(run), None)
+        return RankFailure(None, host, code, None, f"its log was never written: {run.batch_log}", _silence(run), None)
     last = _last_lines("\n".join(batch), TAIL_LINES)
     said = [line for line in last if _SLURM_SAYS.match(line)] or last
     told = said[-1] if said else "the batch script failed without a word"
-    return Failure(None, host, code, signal_name(code), told, "\n".join(last), log)
+    return RankFailure(None, host, code, signal_name(code), told, "\n".join(last), log)
 
 
 def _silence(run: Run) -> str:
     """What is to be said of a job that left no log, by the release that ran it."""
-    told = run.known.slurm_version if run.known else None
+    told = run.record.slurm_version if run.record else None
     if LOGLESS_JOBS_VANISH.holds(parse_version(told) if told else None) is False:
         return ""
     return (
@@ -213,7 +213,7 @@ def _silence(run: Run) -> str:
 def _last_lines(text: str, most: int) -> list[str]:
     """The last lines; of a progress bar what it showed last, and nothing of the shell around the program."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
-    return [line for line in lines if not SHELL_SAYS.match(line)][-most:] if text.strip() else []
+    return [line for line in lines if not SHELL_MESSAGE.match(line)][-most:] if text.strip() else []
 
 
 def _tail(path: Path) -> str:
@@ -286,7 +286,7 @@ def last_traceback(text: str, most_after: int = NEAR_END) -> str | None:
     return "\n".join(lines[found.start : found.end])
 
 
-def headline(traceback: str) -> str:
+def exception_line(traceback: str) -> str:
     """The exception itself, on one line."""
     lines = traceback.splitlines()
     if "Exception Group" in lines[0]:

@@ -12,9 +12,9 @@ from hpc_kit.slurm.start_forecast import IN_LINE, reason_name
 from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state
 from hpc_kit.slurm.job_status import whole
 from hpc_kit.runs import launched
-from hpc_kit.runs.first_failure import SHELL_SAYS
-from hpc_kit.runs.outcome import Outcome, end_of, end_state
-from hpc_kit.runs.logs import Tail
+from hpc_kit.runs.first_failure import SHELL_MESSAGE
+from hpc_kit.runs.outcome import Outcome, record_outcome, read_state
+from hpc_kit.runs.logs import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -83,7 +83,7 @@ class _Watched:
 
     def __init__(self, run: Run, ranks: Sequence[int] | None, now: float) -> None:
         self.run = run
-        self.tails = {rank: Tail(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
+        self.tails = {rank: LogReader(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
         self.state: State | None = None
         self.reason: str | None = None
         self.since = now
@@ -93,7 +93,7 @@ class _Watched:
     def _files(self) -> tuple[bool, bool]:
         first = next(iter(self.tails.values()), None)
         begun = self.run.folder.is_dir() and (first is None or first.path.exists())
-        return begun, self.run.end() is not None
+        return begun, self.run.end_marker() is not None
 
     def files_changed(self) -> bool:
         """The job has begun to write, or its script has reached its end: Slurm will have news."""
@@ -103,13 +103,13 @@ class _Watched:
     def lines(self, *, end: bool = False) -> Iterator[RankLine]:
         for rank, tail in self.tails.items():
             for text in tail.read(end=end):
-                if _KILLED.match(text) or SHELL_SAYS.match(text):
+                if _KILLED.match(text) or SHELL_MESSAGE.match(text):
                     continue
                 yield RankLine(self.run.job_id, rank, text)
 
     def changes(self, status: JobStatus | None, now: float) -> Iterator[StateChanged | Waiting]:
         """What a status brings that was not known."""
-        state = end_state(self.run, status) if status is None else status.state
+        state = read_state(self.run, status) if status is None else status.state
         # A word that only a newer Slurm has is a state, too: the job is there.
         self.unknown = self.unknown + 1 if state is State.UNKNOWN and status is None else 0
         if state not in PASSING and state is not self.state:
@@ -122,7 +122,7 @@ class _Watched:
 
     def over(self, status: JobStatus | None) -> bool:
         """Nothing more will come of it."""
-        state = end_state(self.run, status)
+        state = read_state(self.run, status)
         return state.finished or self.unknown >= LOST_LOOKS
 
 
@@ -180,7 +180,7 @@ def follow(
             yield from news
             if over:
                 watched.remove(job)
-                yield Ended(job.run.job_id, end_of(job.run, status))
+                yield Ended(job.run.job_id, record_outcome(job.run, status))
 
 
 class _Question:

@@ -53,7 +53,7 @@ def hold(folder: Path) -> None:
 def status_of(run: Run) -> JobStatus | None:
     """A launch that runs, in Slurm's words; None: it has ended, and its files tell how."""
     launcher = launcher_of(run)
-    if run.known is None or run.known.end is not None or launcher is None or not _lives(run, launcher):
+    if run.record is None or run.record.end is not None or launcher is None or not _lives(run, launcher):
         return None
     return JobStatus(
         job_id=run.job_id,
@@ -63,13 +63,13 @@ def status_of(run: Run) -> JobStatus | None:
         reason=None,
         exit_code=None,
         signal=None,
-        nodelist=",".join(run.known.hosts),
+        nodelist=",".join(run.record.hosts),
         submit=None,
         start=None,
         end=None,
         time_limit=None,
-        elapsed=_elapsed(run.known.submitted),
-        user=run.known.user,
+        elapsed=_elapsed(run.record.submitted),
+        user=run.record.user,
         partition="",
         raw_id=run.job_id,
     )
@@ -77,7 +77,7 @@ def status_of(run: Run) -> JobStatus | None:
 
 def end_state(run: Run) -> State:
     """How a launch that does not run any more ended; UNKNOWN where only another machine can tell."""
-    end = run.end()
+    end = run.end_marker()
     if end is not None:
         return State.FAILED if end.exit_code else State.COMPLETED
     launcher = launcher_of(run)
@@ -86,7 +86,7 @@ def end_state(run: Run) -> State:
 
 def sentence(run: Run, state: State) -> str:
     """The same in words."""
-    told = run.known.end.problem if run.known and run.known.end else None
+    told = run.record.end.problem if run.record and run.record.end else None
     if told or state is State.COMPLETED:
         return told or "All its ranks ended well."
     launcher = launcher_of(run)
@@ -94,7 +94,7 @@ def sentence(run: Run, state: State) -> str:
         return f"It was launched on {launcher.host}: whether it still runs is seen there."
     return (
         "It ended with another status than 0."
-        if run.end()
+        if run.end_marker()
         else "Its launcher is gone, and has left no word of its end."
     )
 

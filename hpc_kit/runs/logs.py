@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PATTERN = re.compile(r"%(\d*)([A-Za-z%])")
 
 
-class Logs(NamedTuple):
+class LogPatterns(NamedTuple):
     """Absolute names with Slurm's patterns; where no `error` is named, it goes with the output."""
 
     batch: str
@@ -31,19 +31,19 @@ class Logs(NamedTuple):
     ranks_error: str | None
 
 
-def base_folder(resolved: Resolved, root: Path) -> Path:
+def working_folder(resolved: Resolved, root: Path) -> Path:
     """The folder that the script runs in, and that relative names of logs and runs begin at."""
     return root.absolute() / (resolved.job.resources.chdir or "")
 
 
-def logs_of(resolved: Resolved, root: Path) -> Logs:
+def log_patterns_of(resolved: Resolved, root: Path) -> LogPatterns:
     """The log files of a job."""
-    job, base = resolved.job, pattern(str(base_folder(resolved, root)))
+    job, base = resolved.job, pattern(str(working_folder(resolved, root)))
     array = job.resources.array is not None
     batch = next(str(value) for name, value in directives(resolved) if name == "output")
     run = f"{pattern(resolved.log_folder)}/{'%A_%a' if array else '%j'}"
     # A name that begins with a slash replaces what stands before it.
-    return Logs(
+    return LogPatterns(
         batch=str(Path(base, batch)),
         batch_error=None if job.resources.error is None else str(Path(base, job.resources.error)),
         ranks=str(Path(base, job.launch.output or f"{run}/{rank_log('%t')}")),
@@ -51,7 +51,7 @@ def logs_of(resolved: Resolved, root: Path) -> Logs:
     )
 
 
-def expand(text: str, *, name: str, job_id: str | None = None, rank: int | None = None) -> str:
+def expand_pattern(text: str, *, name: str, job_id: str | None = None, rank: int | None = None) -> str:
     """What Slurm makes of a pattern; what is not known (yet) is left as it is."""
     if "\\" in text:
         return text.replace("\\", "")
@@ -82,22 +82,22 @@ def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False)
         SpecError: A folder's name holds the job's id, which is not known before sbatch has run.
         RecordError: A folder cannot be made.
     """
-    logs, launch = logs_of(resolved, root), resolved.job.launch
-    made = make_folder(base_folder(resolved, root) / resolved.log_folder, mode=0o700)
+    logs, launch = log_patterns_of(resolved, root), resolved.job.launch
+    made = make_folder(working_folder(resolved, root) / resolved.log_folder, mode=0o700)
     # The run folder, where rank logs go by default, is made by the script.
     named = [logs.batch, logs.batch_error, logs.ranks if launch.output else None, logs.ranks_error]
     try:
         for text in filter(None, named):
             made += _make_log_folder(text, resolved.job.name, allow_ids=allow_ids)
     except (SpecError, RecordError):
-        remove_folders(made)
+        remove_empty_folders(made)
         raise
     return made
 
 
 def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
     parent = str(Path(log).parent)
-    folder = expand(parent, name=name)
+    folder = expand_pattern(parent, name=name)
     unknown = [match[0] for match in _PATTERN.finditer(parent) if match[2] not in "xu%"]
     if unknown and not allow_ids:
         raise SpecError(
@@ -109,7 +109,7 @@ def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
         return []
     made = make_folder(Path(folder))
     # A log that exists, /dev/null above all, is opened whatever its folder allows.
-    existing = Path(expand(log, name=name))
+    existing = Path(expand_pattern(log, name=name))
     if existing.is_dir():
         raise SpecError(f"the log {existing} is a folder", remedy=f"a file in it: {existing.name}/%j.log")
     if not os.access(*((existing, os.W_OK) if existing.exists() else (folder, os.W_OK | os.X_OK))):
@@ -134,7 +134,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
             each.mkdir(mode, exist_ok=True)
             made.append(each)
     except OSError as error:
-        remove_folders(made)
+        remove_empty_folders(made)
         raise RecordError(
             f"cannot make the folder {folder}",
             found=error.strerror or str(error),
@@ -143,7 +143,7 @@ def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
     return made
 
 
-def remove_folders(made: list[Path]) -> None:
+def remove_empty_folders(made: list[Path]) -> None:
     """Take back what `make_folder` has made, as far as it is still empty."""
     for folder in reversed(made):
         try:
@@ -160,7 +160,7 @@ _PORTION = 1 << 20
 """So much is in memory at once, however long the log is."""
 
 
-class Tail:
+class LogReader:
     """Reads on from where it was: of a file that comes late, is cut, replaced, or ends in half a line.
 
     Args:

@@ -10,10 +10,10 @@ from hpc_kit.run_files import RECORD
 from hpc_kit.slurm.job_ids import element
 from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.runs import launched, record
-from hpc_kit.runs.first_failure import ENDED_FROM_OUTSIDE, Failure, find_failure
-from hpc_kit.runs.record import RecordEnd, RecordFailure
-from hpc_kit.runs.run_folders import of_folder
-from hpc_kit.runs.cluster_match import is_its_own
+from hpc_kit.runs.first_failure import ENDED_FROM_OUTSIDE, RankFailure, find_failure
+from hpc_kit.runs.record import RecordedOutcome, RecordedFailure
+from hpc_kit.runs.run_folders import open_run
+from hpc_kit.runs.cluster_match import is_same_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     exit_status: int
     """What `hpc-kit` ends with: the job's own code, 128 + signal, 1 where it was ended from outside."""
 
-    failure: Failure | None
+    failure: RankFailure | None
     summary: dict[str, object]
     run: Path
     """The run folder: rank logs, markers."""
@@ -46,15 +46,15 @@ class Outcome(NamedTuple):
     record: Path | None
 
 
-def outcome(run: Run, status: JobStatus | None) -> Outcome:
+def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
     """The end of a job.
 
     Args:
         run: Its files.
         status: What Slurm says of it, if it still does.
     """
-    status = own_status(run, status)
-    state = end_state(run, status)
+    status = matching_status(run, status)
+    state = read_state(run, status)
     failed = state is not State.COMPLETED
     path = run.array_folder / RECORD
     return Outcome(
@@ -71,58 +71,58 @@ def outcome(run: Run, status: JobStatus | None) -> Outcome:
     )
 
 
-def end_state(run: Run, status: JobStatus | None) -> State:
+def read_state(run: Run, status: JobStatus | None) -> State:
     """Slurm's state; else the one that an earlier look has recorded; else what the script's own mark says."""
-    status = own_status(run, status)
+    status = matching_status(run, status)
     if status is not None and status.state is not State.UNKNOWN:
         return status.state
-    if recorded := recorded_end(run):
+    if recorded := recorded_outcome(run):
         return State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
     if run.is_launch:
         return launched.end_state(run)
-    end = run.end()
+    end = run.end_marker()
     if end is None:
         return State.UNKNOWN
     return State.FAILED if end.exit_code else State.COMPLETED
 
 
-def own_status(run: Run, status: JobStatus | None) -> JobStatus | None:
+def matching_status(run: Run, status: JobStatus | None) -> JobStatus | None:
     """What Slurm says, where it speaks of this run."""
-    return status if status is not None and is_its_own(run, status) else None
+    return status if status is not None and is_same_job(run, status) else None
 
 
-def end_of(run: Run, status: JobStatus | None) -> Outcome:
+def record_outcome(run: Run, status: JobStatus | None) -> Outcome:
     """How a job ended, also written into its record; where that is not possible, the next look writes it.
 
     Of a job that Slurm still takes for running it is how far it has come, and nothing is written.
     """
-    return ends_of([(of_folder(run.folder), status)])[0]
+    return record_outcomes([(open_run(run.folder), status)])[0]
 
 
-def ends_of(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcome]:
+def record_outcomes(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcome]:
     """As `end_of` for many; each record is written once, however many elements of its array have ended."""
     found: list[Outcome] = []
-    news: dict[Path, dict[str | None, RecordEnd]] = {}
+    news: dict[Path, dict[str | None, RecordedOutcome]] = {}
     for each, told in jobs:
         # A launcher writes its own end, perhaps since the record was read.
-        run = of_folder(each.folder) if each.is_launch else each
-        status = own_status(run, told)
-        end = outcome(run, status)
+        run = open_run(each.folder) if each.is_launch else each
+        status = matching_status(run, told)
+        end = read_outcome(run, status)
         found.append(end)
-        if end.state.finished and (status is not None or recorded_end(run) is None):
+        if end.state.finished and (status is not None or recorded_outcome(run) is None):
             news.setdefault(run.array_folder, {})[element(run.job_id) or None] = _told(end, status)
     for folder, ends in news.items():
         with suppress(RecordError):
-            record.finish(folder, ends)
+            record.add_outcomes(folder, ends)
     return found
 
 
-def _told(end: Outcome, status: JobStatus | None) -> RecordEnd:
+def _told(end: Outcome, status: JobStatus | None) -> RecordedOutcome:
     failure = end.failure
-    first = failure and RecordFailure(
+    first = failure and RecordedFailure(
         rank=failure.rank, host=failure.host, exit_code=failure.exit_code, headline=failure.headline
     )
-    return RecordEnd(
+    return RecordedOutcome(
         state=str(end.state),
         exit_status=end.exit_status,
         start=status.start.isoformat() if status and status.start else None,
@@ -132,12 +132,12 @@ def _told(end: Outcome, status: JobStatus | None) -> RecordEnd:
     )
 
 
-def recorded_end(run: Run) -> RecordEnd | None:
+def recorded_outcome(run: Run) -> RecordedOutcome | None:
     """How it ended, as an earlier look has written it into the record."""
-    if run.known is None:
+    if run.record is None:
         return None
     index = element(run.job_id)
-    return run.known.elements.get(index) if index else run.known.end
+    return run.record.elements.get(index) if index else run.record.end
 
 
 def _sentence(state: State, status: JobStatus | None) -> str:
@@ -154,7 +154,7 @@ def _exit_status(run: Run, state: State, status: JobStatus | None) -> int:
     # What its processes ended with then tells how they were ended: 0:15 by scontrol, 0:0 by sacct.
     if state in ENDED_FROM_OUTSIDE:
         return 1
-    end = run.end()
+    end = run.end_marker()
     if state is State.FAILED and end and end.exit_code:
         # The accounting knows the code of a killed program, 137, as 9.
         return end.exit_code
@@ -163,5 +163,5 @@ def _exit_status(run: Run, state: State, status: JobStatus | None) -> int:
             return status.exit_code
         if status.signal:
             return 128 + status.signal
-    recorded = recorded_end(run)
+    recorded = recorded_outcome(run)
     return recorded.exit_status or 1 if status is None and recorded is not None else 1

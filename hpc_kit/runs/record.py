@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
-LAUNCH = "ssh"
+SSH = "ssh"
 """What the record of a launch over ssh names in place of a Slurm."""
 
 
-class RecordLogs(Struct, frozen=True, kw_only=True):
+class RecordedLogs(Struct, frozen=True, kw_only=True):
     """Names of the logs with Slurm's patterns, relative to `runs/<job_name>/` where they lie inside."""
 
     batch: str
@@ -31,7 +31,7 @@ class RecordLogs(Struct, frozen=True, kw_only=True):
     ranks_error: str | None = None
 
 
-class RecordGit(Struct, frozen=True, kw_only=True):
+class RecordedGit(Struct, frozen=True, kw_only=True):
     """The code; `patch` names the file that holds what differs from the commit, `untracked` what git does not know."""
 
     root: str | None = None
@@ -43,7 +43,7 @@ class RecordGit(Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class RecordFailure(Struct, frozen=True, kw_only=True):
+class RecordedFailure(Struct, frozen=True, kw_only=True):
     """The rank that failed first."""
 
     rank: int | None = None
@@ -52,7 +52,7 @@ class RecordFailure(Struct, frozen=True, kw_only=True):
     headline: str = ""
 
 
-class RecordEnd(Struct, frozen=True, kw_only=True):
+class RecordedOutcome(Struct, frozen=True, kw_only=True):
     """How a job ended; times in ISO 8601, as Slurm gave them."""
 
     state: str
@@ -60,12 +60,12 @@ class RecordEnd(Struct, frozen=True, kw_only=True):
     start: str | None = None
     end: str | None = None
     nodes: str = ""
-    first_failure: RecordFailure | None = None
+    first_failure: RecordedFailure | None = None
     problem: str | None = None
     """Of a launch over ssh of which no rank failed: what did."""
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class NewRecord(Struct, frozen=True, kw_only=True):
     """The whole record, as `record.json` holds it."""
 
     format: int = FORMAT
@@ -85,60 +85,60 @@ class Record(Struct, frozen=True, kw_only=True):
     command_line: list[str]
     hpc_kit: str
     python_version: str
-    logs: RecordLogs
+    logs: RecordedLogs
     resolved: Resolved
     hosts: dict[str, int] = {}
     """Of a launch over ssh: each host with its ranks."""
 
-    git: RecordGit = RecordGit()
+    git: RecordedGit = RecordedGit()
     packages: dict[str, str]
     environment: dict[str, str]
-    end: RecordEnd | None = None
-    elements: dict[str, RecordEnd] = {}
+    end: RecordedOutcome | None = None
+    elements: dict[str, RecordedOutcome] = {}
 
 
-class KnownLaunch(Struct, frozen=True, kw_only=True):
+class RecordedLaunch(Struct, frozen=True, kw_only=True):
     """How the ranks were started."""
 
     nproc_per_node: int = 1
 
 
-class KnownResources(Struct, frozen=True, kw_only=True):
+class RecordedResources(Struct, frozen=True, kw_only=True):
     """What was asked of Slurm."""
 
     array: str | int | None = None
     clusters: str | None = None
 
 
-class KnownJob(Struct, frozen=True, kw_only=True):
+class RecordedJob(Struct, frozen=True, kw_only=True):
     """The part of a job that its logs are read by."""
 
-    launch: KnownLaunch = KnownLaunch()
-    resources: KnownResources = KnownResources()
+    launch: RecordedLaunch = RecordedLaunch()
+    resources: RecordedResources = RecordedResources()
 
 
-class KnownResolved(Struct, frozen=True, kw_only=True):
+class RecordedResolved(Struct, frozen=True, kw_only=True):
     """The part of a resolved job that its logs are read by."""
 
-    job: KnownJob = KnownJob()
+    job: RecordedJob = RecordedJob()
     world_size: int = 1
     sources: tuple[str, ...] = ()
 
 
-class KnownEnvironment(Struct, frozen=True, kw_only=True):
+class RecordedEnvironment(Struct, frozen=True, kw_only=True):
     """Which Slurm its commands meant; nothing else of the environment is carried about with a job."""
 
     slurm_conf: str | None = field(default=None, name="SLURM_CONF")
     slurm_state: str | None = field(default=None, name="HPC_KIT_SLURM_STATE")
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class RunRecord(Struct, frozen=True, kw_only=True):
     """What is read back of a record, also of one that another version has written."""
 
     job_id: str
     job_name: str
     submitted: str
-    logs: RecordLogs
+    logs: RecordedLogs
     cluster: str = ""
     slurm: str = "system"
     slurm_version: str | None = None
@@ -147,13 +147,13 @@ class Known(Struct, frozen=True, kw_only=True):
     user: str = ""
     command_line: list[str] = []
     hosts: dict[str, int] = {}
-    resolved: KnownResolved = KnownResolved()
-    environment: KnownEnvironment = KnownEnvironment()
-    end: RecordEnd | None = None
-    elements: dict[str, RecordEnd] = {}
+    resolved: RecordedResolved = RecordedResolved()
+    environment: RecordedEnvironment = RecordedEnvironment()
+    end: RecordedOutcome | None = None
+    elements: dict[str, RecordedOutcome] = {}
 
 
-def encode(record: Record) -> bytes:
+def encode_record(record: NewRecord) -> bytes:
     """The text of a record; bytes of its words that are no UTF-8 are spelt out."""
     try:
         data = msgspec.json.encode(record)
@@ -170,15 +170,15 @@ def _printable(value: Any) -> Any:
     return [_printable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def read(run: Path) -> Known | None:
+def read_record(run: Path) -> RunRecord | None:
     """What is known of a run; None where it has no record that can be read."""
     try:
-        return msgspec.json.decode((run / RECORD).read_bytes(), type=Known)
+        return msgspec.json.decode((run / RECORD).read_bytes(), type=RunRecord)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def finish(run: Path, ends: Mapping[str | None, RecordEnd]) -> None:
+def add_outcomes(run: Path, ends: Mapping[str | None, RecordedOutcome]) -> None:
     """Add to a record how its job ended; of a job that was requeued, the last end holds.
 
     Args:
@@ -204,9 +204,9 @@ def finish(run: Path, ends: Mapping[str | None, RecordEnd]) -> None:
     try:
         write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
     except OSError as error:
-        raise RecordError(f"cannot write {path}", found=reason(error), remedy="free some space there") from error
+        raise RecordError(f"cannot write {path}", found=describe_os_error(error), remedy="free some space there") from error
 
 
-def reason(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """What the system said, and of which file."""
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)

@@ -12,9 +12,9 @@ from hpc_kit.slurm.queries import Survey
 from hpc_kit.slurm.states import State, explain_state
 from hpc_kit.slurm.user import user_name
 from hpc_kit.runs import launched
-from hpc_kit.runs.outcome import ends_of, recorded_end
-from hpc_kit.runs.run_folders import RECENT, Run, Runs
-from hpc_kit.runs.cluster_match import is_of, own_name, there
+from hpc_kit.runs.outcome import record_outcomes, recorded_outcome
+from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
+from hpc_kit.runs.cluster_match import may_belong_to, describe_cluster, command_with_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hpc_kit.runs.outcome import Outcome
 
 
-class Line(NamedTuple):
+class JobLine(NamedTuple):
     """One job of a listing."""
 
     job_id: str
@@ -48,14 +48,14 @@ class Line(NamedTuple):
         return f"{self.state}{reason}: {self.sentence}"
 
 
-class Listing(NamedTuple):
+class JobListing(NamedTuple):
     """Jobs, and why the controller could not be asked, if it could not: the lines are then as good as can be."""
 
-    lines: list[Line]
+    lines: list[JobLine]
     unreachable: SlurmUnavailable | None = None
 
 
-class Wanted(NamedTuple):
+class JobSelection(NamedTuple):
     """Which jobs a listing is about: some by id, some by name, this user's queue, the latest runs.
 
     `again`: they were looked at before, so that of an array only what is not over counts, and what is gone is no error.
@@ -65,10 +65,10 @@ class Wanted(NamedTuple):
     names: tuple[str, ...] = ()
     mine: bool = False
     latest: bool = False
-    again: bool = False
+    is_repeated: bool = False
 
     @classmethod
-    def of(cls, words: Iterable[str] | None) -> Wanted:
+    def from_words(cls, words: Iterable[str] | None) -> JobSelection:
         """What is meant by words of a command line: ids as Slurm writes them, everything else names of jobs."""
         told = list(dict.fromkeys(words or ()))
         ids = tuple(dict.fromkeys(job_id for word in told for job_id in ids_of(word)))
@@ -83,21 +83,21 @@ def statuses(
     *,
     cluster: str | None = None,
     now: dt.datetime | None = None,
-) -> list[Line]:
+) -> list[JobLine]:
     """As `look`, for who cannot do without the controller.
 
     Raises:
         SlurmUnavailable: It does not answer.
     """
-    listing = look(Wanted.of(words), Runs(runs), access, cluster=cluster, now=now)
+    listing = list_jobs(JobSelection.from_words(words), RunIndex(runs), access, cluster=cluster, now=now)
     if listing.unreachable is not None:
         raise listing.unreachable
     return listing.lines
 
 
-def look(
-    wanted: Wanted, known: Runs, access: Access, *, cluster: str | None = None, now: dt.datetime | None = None
-) -> Listing:
+def list_jobs(
+    wanted: JobSelection, known: RunIndex, access: Access, *, cluster: str | None = None, now: dt.datetime | None = None
+) -> JobListing:
     """The state of jobs: of those wanted in that order, else this user's queue and the latest runs, the newest first.
 
     One squeue; for what it does not know one sacct, however many jobs; then what the jobs' own files say.
@@ -119,7 +119,7 @@ def look(
 class _Look:
     """One look at some jobs."""
 
-    def __init__(self, wanted: Wanted, known: Runs, access: Access, cluster: str | None, now: dt.datetime) -> None:
+    def __init__(self, wanted: JobSelection, known: RunIndex, access: Access, cluster: str | None, now: dt.datetime) -> None:
         self.wanted, self.known, self.now = wanted, known, now
         self.cluster, self.access = cluster, access
         self.recent = self._recent()
@@ -142,9 +142,9 @@ class _Look:
             return Survey([], {}, None)
         parts = []
         for access in self.access.each():
-            there = (run is None or not self._is_here(run) or is_of(run, self.cluster, access) for run in runs.values())
+            there = (run is None or not self._is_here(run) or may_belong_to(run, self.cluster, access) for run in runs.values())
             own = [job_id for job_id, asked in zip(runs, there, strict=True) if asked]
-            parts.append(access.survey(own, ended=not self.wanted.again))
+            parts.append(access.survey(own, ended=not self.wanted.is_repeated))
         queue = [each for part in parts for each in part.queue]
         found = {job_id: each for part in reversed(parts) for job_id, each in part.found.items()}
         return Survey(queue, found, next((part.unreachable for part in parts if part.unreachable), None))
@@ -159,21 +159,21 @@ class _Look:
 
     def _recent(self) -> list[Run]:
         if self.wanted.names:
-            return [run for name in self.wanted.names for run in self.known.named(name)[:RECENT]]
-        return self.known.recent(4 * RECENT) if self.wanted.latest else []
+            return [run for name in self.wanted.names for run in self.known.find_by_name(name)[:RECENT_RUNS]]
+        return self.known.recent(4 * RECENT_RUNS) if self.wanted.latest else []
 
     def _open_ends(self) -> list[str]:
         """Runs of this cluster of which nobody has noted an end."""
-        return [run.job_id for run in self.recent if self._is_here(run) and recorded_end(run) is None]
+        return [run.job_id for run in self.recent if self._is_here(run) and recorded_outcome(run) is None]
 
     def _is_here(self, run: Run) -> bool:
-        return is_of(run, self.cluster, self.access)
+        return may_belong_to(run, self.cluster, self.access)
 
     def _mine(self) -> list[JobStatus]:
         every, names = self.wanted.mine, self.wanted.names
         return [each for each in self.survey.queue if each.user == self.user and (every or each.name in names)]
 
-    def listing(self) -> Listing:
+    def listing(self) -> JobListing:
         """The lines of this look."""
         asked = {base_id(job_id) for job_id in self.wanted.ids}
         jobs: list[tuple[str, JobStatus | None]] = []
@@ -182,7 +182,7 @@ class _Look:
             own = self._told(job_id)
             jobs += own
             missing += [job_id] * (not own)
-            jobs += [(job_id, None)] * (self.wanted.again and not own)
+            jobs += [(job_id, None)] * (self.wanted.is_repeated and not own)
         rest = [self._known(base) for base in self.by_base if base not in asked]
         rest += [self._told(run.job_id) for run in self.recent if run.job_id not in self.by_base]
         jobs += sorted((each for own in rest for each in own), key=lambda job: order(job[0]), reverse=True)
@@ -190,9 +190,9 @@ class _Look:
         # One that cannot be asked might know them.
         if self.survey.unreachable is not None and (missing or not jobs):
             raise self.survey.unreachable
-        if missing and not self.wanted.again:
-            raise self.known.unknown(missing, "Slurm does not know it, and ")
-        return Listing(self._lines(dict(jobs)), self.survey.unreachable)
+        if missing and not self.wanted.is_repeated:
+            raise self.known.unknown_job_error(missing, "Slurm does not know it, and ")
+        return JobListing(self._lines(dict(jobs)), self.survey.unreachable)
 
     def _is_named(self, job_id: str, name: str) -> bool:
         run = self._find(job_id)
@@ -217,14 +217,14 @@ class _Look:
             own = [self.by_id[job_id]]
         return [(status.job_id, status) for status in own]
 
-    def _lines(self, jobs: dict[str, JobStatus | None]) -> list[Line]:
+    def _lines(self, jobs: dict[str, JobStatus | None]) -> list[JobLine]:
         """Each job's line; ends that were not noted before are, each record written once."""
         runs = {job_id: self._run(job_id, status) for job_id, status in jobs.items()}
         # The components of a heterogeneous job have one run, and the first of them tells how it ended.
         first = {run.job_id: job_id for job_id in sorted(jobs, reverse=True) if (run := runs[job_id])}
         told = {run_id: (run, jobs[job_id]) for run_id, job_id in first.items() if (run := runs[job_id])}
         fresh = {run_id: (run, status) for run_id, (run, status) in told.items() if _is_news(run, status)}
-        ends = dict(zip(fresh, ends_of(list(fresh.values())), strict=True))
+        ends = dict(zip(fresh, record_outcomes(list(fresh.values())), strict=True))
         return [
             self._line(job_id, status, run := runs[job_id], ends.get(run.job_id) if run else None)
             for job_id, status in jobs.items()
@@ -235,38 +235,38 @@ class _Look:
         run = self._find(job_id)
         return None if run is not None and status is not None and not self._is_here(run) else run
 
-    def _line(self, job_id: str, status: JobStatus | None, run: Run | None, end: Outcome | None) -> Line:
+    def _line(self, job_id: str, status: JobStatus | None, run: Run | None, end: Outcome | None) -> JobLine:
         name = run.name if run else status.name if status else ""
         if status is not None and (run is None or not status.state.finished):
             sentence, step = sentence_of(status, self.queue, self.now)
-            return Line(job_id, name, status.state, sentence, step, status, run)
+            return JobLine(job_id, name, status.state, sentence, step, status, run)
         if end is not None:
             if status is None and run is not None and not self._is_here(run):
                 return self._elsewhere(run, end)
             failure = end.failure
             sentence = _blame(failure.rank, failure.host, failure.headline) if failure else end.sentence
-            return Line(job_id, name, end.state, sentence, None, status, run)
-        recorded = recorded_end(run) if run else None
+            return JobLine(job_id, name, end.state, sentence, None, status, run)
+        recorded = recorded_outcome(run) if run else None
         if recorded is None:
-            return Line(job_id, name, State.UNKNOWN, explain_state(State.UNKNOWN), None, status, run)
+            return JobLine(job_id, name, State.UNKNOWN, explain_state(State.UNKNOWN), None, status, run)
         state = State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
         first = recorded.first_failure
         own = launched.sentence(run, state) if run and run.is_launch else explain_state(state)
         sentence = _blame(first.rank, first.host, first.headline) if first else own.partition("\n")[0]
-        return Line(job_id, name, state, sentence, None, status, run)
+        return JobLine(job_id, name, state, sentence, None, status, run)
 
-    def _elsewhere(self, run: Run, end: Outcome) -> Line:
+    def _elsewhere(self, run: Run, end: Outcome) -> JobLine:
         """A run of another cluster: its own files may tell how it ended."""
-        other = own_name(run.known, self.access) if run.known else ""
+        other = describe_cluster(run.record, self.access) if run.record else ""
         sentence = end.sentence if end.state.finished else f"It was submitted to cluster {other}, not asked here."
-        step = there(run.known, self.access, f"hpc-kit status {run.job_id}") if run.known else None
+        step = command_with_cluster(run.record, self.access, f"hpc-kit status {run.job_id}") if run.record else None
         step = None if end.state.finished else step
-        return Line(run.job_id, run.name, end.state, sentence, step, None, run)
+        return JobLine(run.job_id, run.name, end.state, sentence, step, None, run)
 
 
 def _is_news(run: Run, status: JobStatus | None) -> bool:
     """Whether how it ended has to be found out: a requeued job may have ended in the same way before."""
-    recorded = recorded_end(run)
+    recorded = recorded_outcome(run)
     if recorded is None or status is None:
         return recorded is None and (status is None or status.state.finished)
     ended = status.end.isoformat() if status.end else None

@@ -9,9 +9,9 @@ from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.start_forecast import IN_LINE, reason_name
 from hpc_kit.slurm.states import State
-from hpc_kit.runs.status import Line, Listing, Wanted, look
+from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
 from hpc_kit.runs.follow import LOST_LOOKS, PASSING
-from hpc_kit.runs.run_folders import Runs
+from hpc_kit.runs.run_folders import RunIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from hpc_kit.runs.access import Access
 
 
-class Change(NamedTuple):
+class JobChange(NamedTuple):
     """A job that is new, or in another state than before, or waits for another reason."""
 
-    line: Line
+    line: JobLine
     old: State | None
 
 
-class Look(NamedTuple):
+class ListingUpdate(NamedTuple):
     """One look: all jobs as they stand, what is new, and whether nothing more will come."""
 
-    lines: list[Line]
-    changes: list[Change]
+    lines: list[JobLine]
+    changes: list[JobChange]
     unreachable: SlurmUnavailable | None
     """Slurm did not answer: the lines are those of the last look that it did."""
 
-    over: bool
+    is_last: bool
 
     @property
-    def well(self) -> bool:
+    def all_completed(self) -> bool:
         """Every job has ended, and well."""
         return all(line.state is State.COMPLETED for line in self.lines)
 
 
-def watch(
+def follow_listing(
     words: Sequence[str],
     runs: Path,
     access: Access,
@@ -51,7 +51,7 @@ def watch(
     interval: float,
     cluster: str | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Look]:
+) -> Iterator[ListingUpdate]:
     """Look at jobs until all are over; without words at this user's queue, and at what comes into it meanwhile.
 
     A controller that does not answer is asked again.
@@ -67,12 +67,12 @@ def watch(
     Raises:
         UnknownJob: At the first look, neither Slurm nor `runs` knows a job.
     """
-    watched = _Watched(Wanted.of(words)._replace(latest=False))
+    watched = _Watched(JobSelection.from_words(words)._replace(latest=False))
     while True:
         try:
-            listing = look(watched.wanted(), Runs(runs), access, cluster=cluster)
+            listing = list_jobs(watched.wanted(), RunIndex(runs), access, cluster=cluster)
         except SlurmUnavailable as error:
-            listing = Listing([], error)
+            listing = JobListing([], error)
         yield watched.take(listing)
         if watched.over:
             return
@@ -82,26 +82,26 @@ def watch(
 class _Watched:
     """What is known of the jobs so far."""
 
-    def __init__(self, first: Wanted) -> None:
+    def __init__(self, first: JobSelection) -> None:
         self._first = first
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, JobLine] = {}
         self._told: dict[str, tuple[State, str]] = {}
         self._bases: set[str] = set()
         self._lost: dict[str, int] = {}
         self._begun = False
         self.over = False
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> JobSelection:
         """What is left to be asked: nothing of what has ended."""
         if not self._begun:
             return self._first
         going = tuple(dict.fromkeys(base_id(job_id) for job_id in self._lines if not self._is_over(job_id)))
-        return self._first._replace(ids=going, again=True)
+        return self._first._replace(ids=going, is_repeated=True)
 
     def _is_over(self, job_id: str) -> bool:
         return self._lines[job_id].state.finished or self._lost.get(job_id, 0) >= LOST_LOOKS
 
-    def take(self, listing: Listing) -> Look:
+    def take(self, listing: JobListing) -> ListingUpdate:
         """Take in what a look has shown."""
         changes = []
         for line in listing.lines:
@@ -117,13 +117,13 @@ class _Watched:
                 changes.append(change)
         self._begun = self._begun or listing.unreachable is None
         self.over = self._begun and listing.unreachable is None and all(map(self._is_over, self._lines))
-        return Look(list(self._lines.values()), changes, listing.unreachable, self.over)
+        return ListingUpdate(list(self._lines.values()), changes, listing.unreachable, self.over)
 
-    def _change(self, line: Line) -> Change | None:
+    def _change(self, line: JobLine) -> JobChange | None:
         reason = reason_name(line.status) if line.status is not None and line.state is State.PENDING else ""
         told = line.state, "" if reason in IN_LINE else reason
         if line.state in PASSING and not self._is_over(line.job_id):
             return None
         old = self._told.get(line.job_id)
         self._told[line.job_id] = told
-        return None if old == told else Change(line, old[0] if old else None)
+        return None if old == told else JobChange(line, old[0] if old else None)

@@ -13,11 +13,11 @@ from hpc_kit.errors import HostlistError
 from hpc_kit.run_files import END, RECORD, SUMMARY, claim_first_failure, write_whole
 from hpc_kit.runs.first_failure import find_failure
 from hpc_kit.runs.launched import hold
-from hpc_kit.runs.record import LAUNCH, RecordEnd, RecordFailure, encode, finish
-from hpc_kit.runs.run_folders import of_folder
+from hpc_kit.runs.record import SSH, RecordedFailure, RecordedOutcome, add_outcomes, encode_record
+from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.submission.provenance import Git, draft
-from hpc_kit.submission.staging import LATEST, point, unwritable, with_code
+from hpc_kit.submission.provenance import GitQuery, new_record
+from hpc_kit.submission.staging import LATEST, add_git_state, replace_symlink, unwritable_folder_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,18 +44,18 @@ def begin(resolved: Resolved, root: Path, hosts: Mapping[str, int], script: str,
         RecordError: It cannot be written; nothing has been started.
     """
     folder = root.absolute() / resolved.log_folder
-    git = Git(root, resolved.cluster.runs)
+    git = GitQuery(root, resolved.cluster.runs)
     try:
-        record = draft(resolved, root, command_line, os.environ, slurm=LAUNCH)
+        record = new_record(resolved, root, command_line, os.environ, slurm=SSH)
         run = _fresh(folder)
         hold(run)
-        record = structs.replace(with_code(record, git.state(), run), job_id=run.name, hosts=dict(hosts))
-        write_whole(run / RECORD, encode(record))
+        record = structs.replace(add_git_state(record, git.state(), run), job_id=run.name, hosts=dict(hosts))
+        write_whole(run / RECORD, encode_record(record))
         write_whole(run / SCRIPT, script.encode())
-        point(folder / LATEST, run.name)
+        replace_symlink(folder / LATEST, run.name)
     except OSError as error:
         git.stop()
-        raise unwritable(folder, error) from error
+        raise unwritable_folder_error(folder, error) from error
     return run
 
 
@@ -67,14 +67,14 @@ def end(run: Path, ending: Ending, began: float, hosts: Sequence[str]) -> None:
     if ending.summary is not None and not (run / SUMMARY).exists():
         write_whole(run / SUMMARY, ending.summary.encode())
     write_whole(run / END, f"{ending.status} {time.time():.0f}\n".encode())
-    told_of = find_failure(of_folder(run), None) if failure else None
-    first = failure and RecordFailure(
+    told_of = find_failure(open_run(run), None) if failure else None
+    first = failure and RecordedFailure(
         rank=failure.rank,
         host=failure.host,
         exit_code=failure.exit_code,
         headline=told_of.headline if told_of else "",
     )
-    told = RecordEnd(
+    told = RecordedOutcome(
         state="FAILED" if ending.status else "COMPLETED",
         exit_status=ending.status,
         start=_iso(began),
@@ -83,7 +83,7 @@ def end(run: Path, ending: Ending, began: float, hosts: Sequence[str]) -> None:
         first_failure=first,
         problem=ending.problem,
     )
-    finish(run, {None: told})
+    add_outcomes(run, {None: told})
 
 
 def _folded(hosts: Sequence[str]) -> str:

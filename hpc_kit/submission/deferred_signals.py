@@ -21,7 +21,7 @@ _DEFAULT: dict[int, Handler] = {
 }
 
 
-class Ends:
+class DeferredSignals:
     """Ctrl-C, SIGTERM, and SIGHUP of a closed terminal, as they come.
 
     Each raises KeyboardInterrupt until `hold` is called, and behind it within `heard_at_once` alone. One that has been
@@ -56,12 +56,12 @@ class Ends:
 
 
 @contextmanager
-def obeyed_later() -> Iterator[Ends]:
+def defer_signals() -> Iterator[DeferredSignals]:
     """Hear the signals that end this process; by SIGTERM and SIGHUP it ends behind the block.
 
     A signal that is ignored (nohup), or has a handler of the program's own, stays as it is; a thread hears none.
     """
-    ends = Ends()
+    ends = DeferredSignals()
     if threading.current_thread() is not threading.main_thread():
         yield ends
         return

@@ -25,7 +25,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.runs.access import access_of
 from hpc_kit.runs.logs import make_folder
-from hpc_kit.runs.record import reason
+from hpc_kit.runs.record import describe_os_error
 from hpc_kit.script.quoting import sh
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.job_ids import base_id
@@ -39,7 +39,7 @@ from hpc_kit.spec.resources import Count, Number, Resources
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission.job_handles import FunctionJob
 from hpc_kit.submission.staging import Pickles
-from hpc_kit.submission.submit import Submission, send
+from hpc_kit.submission.submit import Submission, submit_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,7 @@ class Executor(SlurmExecutor):
         choice = Choice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster
         self._settings = {**choice.settings, **(set or {})}
-        self._extras = Extras()
+        self._extras = ExecutorOptions()
         self._check_folder()
         self._resolve()
 
@@ -138,7 +138,7 @@ class Executor(SlurmExecutor):
             UnknownParameter: There is no such name; near ones are named.
             SpecError: It has no meaning here, or a value cannot be.
         """
-        new = parameters(kwargs)
+        new = sort_parameters(kwargs)
         before = self._settings, self._extras
         self._settings = {**self._settings, **new.settings}
         try:
@@ -164,7 +164,7 @@ class Executor(SlurmExecutor):
 
     def _with_protocol(self, resolved: Resolved, array: str | None) -> Resolved:
         """With submitit's logs and signal."""
-        return structs.replace(resolved, job=with_protocol(resolved.job, self.folder, self._extras, array))
+        return structs.replace(resolved, job=add_submitit_protocol(resolved.job, self.folder, self._extras, array))
 
     @property
     def _submitit_command_str(self) -> str:
@@ -187,7 +187,7 @@ class Executor(SlurmExecutor):
         """Render, hand to sbatch, record; submitit's own would leave the environment of a surrounding job in."""
         text = render_resolved(resolved, root=self.root)
         try:
-            done = send(resolved, text, root=self.root, command_line=sys.argv, pickles=pickles)
+            done = submit_script(resolved, text, root=self.root, command_line=sys.argv, pickles=pickles)
         except BaseException:
             pickles.drop()
             raise
@@ -199,7 +199,7 @@ class Executor(SlurmExecutor):
 
     def _handle(self, done: Submission, job_id: str, resolved: Resolved) -> FunctionJob[Any]:
         job: FunctionJob[Any] = self.job_class(folder=self.folder, job_id=job_id, tasks=range(resolved.ntasks))
-        job.attach(done.run.with_name(job_id), done.access, resolved.cluster)
+        job.attach(done.run_folder.with_name(job_id), done.access, resolved.cluster)
         return job
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[Any]:
@@ -288,35 +288,35 @@ class UnknownParameter(SpecError, ValueError):
     """No such parameter; a `ValueError` too, as submitit's."""
 
 
-class Extras(Struct, frozen=True, kw_only=True):
+class ExecutorOptions(Struct, frozen=True, kw_only=True):
     """What the protocol of pickled functions has beside the job."""
 
     array_parallelism: Count = 256
     signal_delay_s: Number | None = None
     stderr_to_stdout: bool = False
 
-    def updated(self, given: dict[str, object]) -> Extras:
+    def updated(self, given: dict[str, object]) -> ExecutorOptions:
         """With other values.
 
         Raises:
             SpecError: One is of a wrong type or range.
         """
         try:
-            return msgspec.convert({**structs.asdict(self), **given}, Extras)
+            return msgspec.convert({**structs.asdict(self), **given}, ExecutorOptions)
         except msgspec.ValidationError as error:
             raise SpecError(
-                "wrong value for an Executor", found=f"{given}: {error}", remedy=f"as in {Extras()}"
+                "wrong value for an Executor", found=f"{given}: {error}", remedy=f"as in {ExecutorOptions()}"
             ) from None
 
 
-class Parameters(NamedTuple):
+class SortedParameters(NamedTuple):
     """Values for a job file, by dotted key, and the rest."""
 
     settings: dict[str, object]
     extras: dict[str, object]
 
 
-def parameters(given: dict[str, object]) -> Parameters:
+def sort_parameters(given: dict[str, object]) -> SortedParameters:
     """Sort the arguments of `update_parameters`.
 
     Args:
@@ -334,7 +334,7 @@ def parameters(given: dict[str, object]) -> Parameters:
         if name in REFUSED:
             raise SpecError(f"{asked} is not for an Executor", found=f"{asked}={value!r}", remedy=REFUSED[name])
         if name == "additional_parameters":
-            inner = parameters(dict(value) if isinstance(value, dict) else {"additional_parameters": value})
+            inner = sort_parameters(dict(value) if isinstance(value, dict) else {"additional_parameters": value})
             settings |= inner.settings
             extras |= inner.extras
         elif name == "setup":
@@ -345,7 +345,7 @@ def parameters(given: dict[str, object]) -> Parameters:
             settings |= _setting(asked.removeprefix("slurm_"), name, value)
         else:
             raise _unknown(asked, name, value)
-    return Parameters(settings, extras)
+    return SortedParameters(settings, extras)
 
 
 def _setting(asked: str, name: str, value: object) -> dict[str, object]:
@@ -380,7 +380,7 @@ ENDLESS_MINUTES = 10 * 365 * 24 * 60
 _TAG = re.compile("%[jtAa]")
 
 
-def with_protocol(job: Job, folder: Path, extras: Extras, array: str | None) -> Job:
+def add_submitit_protocol(job: Job, folder: Path, extras: ExecutorOptions, array: str | None) -> Job:
     """A job whose script keeps submitit's protocol.
 
     Args:
@@ -427,7 +427,7 @@ def _make_folder(folder: str, *, array: bool) -> tuple[str, ...]:
     return ("mkdir -p " + "".join(f'"{ids[part]}"' if part in ids else sh(part) for part in parts if part),)
 
 
-def _signal_delay(job: Job, extras: Extras) -> int:
+def _signal_delay(job: Job, extras: ExecutorOptions) -> int:
     """Seconds; a quarter of a short limit: Slurm may be a minute early, and would stop the job at its start."""
     if extras.signal_delay_s is not None:
         return extras.signal_delay_s
@@ -455,7 +455,7 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 200
 
 
-class Row(NamedTuple):
+class MapTableRow(NamedTuple):
     """One element."""
 
     number: int
@@ -484,21 +484,21 @@ def append_to_map_table(folder: Path, ids: Sequence[str], submissions: Sequence[
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in rows)
     except OSError as error:
-        warnings.warn(f"no table of this map: {reason(error)}", stacklevel=2)
+        warnings.warn(f"no table of this map: {describe_os_error(error)}", stacklevel=2)
 
 
-def _row(index: int, job_id: str, submission: DelayedSubmission) -> Row:
+def _row(index: int, job_id: str, submission: DelayedSubmission) -> MapTableRow:
     called = submission.function
     name = getattr(called, "__qualname__", None) or type(called).__qualname__
     kwargs = {key: _short.repr(value) for key, value in submission.kwargs.items()}
-    return Row(index, job_id, name, tuple(map(_short.repr, submission.args)), kwargs)
+    return MapTableRow(index, job_id, name, tuple(map(_short.repr, submission.args)), kwargs)
 
 
-def read_map_table(path: Path) -> list[Row]:
+def read_map_table(path: Path) -> list[MapTableRow]:
     """All rows, in the order of the submissions.
 
     Raises:
         OSError: There is no such table.
     """
     values = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [Row(**{**value, "args": tuple(value["args"])}) for value in values]
+    return [MapTableRow(**{**value, "args": tuple(value["args"])}) for value in values]

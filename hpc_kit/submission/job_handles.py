@@ -16,8 +16,8 @@ from hpc_kit.errors import JobFailed, SlurmUnavailable
 from hpc_kit.run_files import SCRIPT, read_first_failure
 from hpc_kit.runs.access import Access, access_of
 from hpc_kit.runs.follow import LOST_LOOKS
-from hpc_kit.runs.outcome import Outcome, end_of, end_state
-from hpc_kit.runs.run_folders import Run, of_folder
+from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
+from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.slurm.commands import scancel_argv
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.job_status import combined
@@ -57,7 +57,7 @@ class ScriptFailed(JobFailed, FailedJobError):
         return type(self), (self.outcome,)
 
 
-class Handle(SlurmJob[R_co]):
+class SlurmHandle(SlurmJob[R_co]):
     """What both kinds of jobs share: where their Slurm is, their run folder, their state.
 
     Args:
@@ -76,7 +76,7 @@ class Handle(SlurmJob[R_co]):
         """Tell it its run folder and its Slurm; afterwards it can be asked."""
         self._run_folder, self._access, self._cluster = run, access, cluster
         for task in self._sub_jobs:
-            if isinstance(task, Handle):
+            if isinstance(task, SlurmHandle):
                 task.attach(run, access, cluster)
 
     @property
@@ -87,14 +87,14 @@ class Handle(SlurmJob[R_co]):
         return self._access
 
     @property
-    def watcher(self) -> Watcher:  # type: ignore[override]  # one for each Slurm, where submitit has one for all
+    def watcher(self) -> JobWatcher:  # type: ignore[override]  # one for each Slurm, where submitit has one for all
         """Who asks that Slurm."""
-        return watcher_of(self.access)
+        return shared_watcher(self.access)
 
     @property
     def run(self) -> Run:
         """Its logs, markers and record."""
-        return of_folder(self._run_folder)
+        return open_run(self._run_folder)
 
     def _register_in_watcher(self) -> None:
         """Nothing yet: the first question registers it."""
@@ -112,7 +112,7 @@ class Handle(SlurmJob[R_co]):
     @property
     def state(self) -> str:
         """Slurm's state; where Slurm has forgotten the job, what its own files say."""
-        return str(end_state(self.run, self.status()))
+        return str(read_state(self.run, self.status()))
 
     def cancel(self, check: bool = True) -> None:
         """End it.
@@ -138,10 +138,10 @@ class Handle(SlurmJob[R_co]):
     def outcome(self) -> Outcome:
         """How it ended; waits for that, and writes it into the record."""
         self.wait()
-        return end_of(self.run, self.status())
+        return record_outcome(self.run, self.status())
 
 
-class Watcher(SlurmInfoWatcher):
+class JobWatcher(SlurmInfoWatcher):
     """Asks one Slurm for all jobs of this process at once; squeue first, so that it works without accounting."""
 
     def __init__(self, access: Access) -> None:
@@ -204,14 +204,14 @@ class Watcher(SlurmInfoWatcher):
         return State(state).finished or self._misses.get(job_id, 0) >= LOST_LOOKS
 
 
-_WATCHERS: dict[tuple[str | None, ...], Watcher] = {}
+_WATCHERS: dict[tuple[str | None, ...], JobWatcher] = {}
 _TELLING = ("PATH", "SLURM_CONF", "SLURM_CLUSTERS", "HPC_KIT_SLURM_CONF", "HPC_KIT_SLURM_STATE")
 
 
-def watcher_of(access: Access) -> Watcher:
+def shared_watcher(access: Access) -> JobWatcher:
     """The one watcher of a Slurm."""
     key = (str(access.embedded), *(access.environ.get(name) for name in _TELLING))
-    return _WATCHERS.setdefault(key, Watcher(access))
+    return _WATCHERS.setdefault(key, JobWatcher(access))
 
 
 __all__ = ["FunctionJob", "ScriptFailed", "ScriptJob"]
@@ -245,7 +245,7 @@ class RunPaths(JobPaths):
         return self._run.batch_log
 
 
-class ScriptJob(Handle[dict[str, object]]):
+class ScriptJob(SlurmHandle[dict[str, object]]):
     """A submitted program. Its result is the summary that the training left (`summary.json`), an empty one otherwise.
 
     Of an array, `elements()` are the jobs; the array itself is done when all are, and `results()` has one for each.
@@ -307,7 +307,7 @@ class ScriptJob(Handle[dict[str, object]]):
         return next((ScriptFailed(end) for end in ends if end.exit_status), None)
 
 
-class FunctionJob(Handle[R_co]):
+class FunctionJob(SlurmHandle[R_co]):
     """A submitted function; one result a rank."""
 
     def results(self) -> list[R_co]:
@@ -328,7 +328,7 @@ class FunctionJob(Handle[R_co]):
         told = self._answers()
         if all(answer is not None and answer[0] == "success" for answer in told.values()):
             return None
-        end = end_of(self.run, self.status())
+        end = record_outcome(self.run, self.status())
         first = read_first_failure(self._run_folder)
         ranks = [first.rank] if first else [rank for rank, answer in told.items() if answer and answer[0] == "error"]
         if not ranks and not end.exit_status:
@@ -358,13 +358,13 @@ class FunctionJob(Handle[R_co]):
 
     def _without_result(self, end: Outcome, told: dict[int | None, tuple[str, Any] | None]) -> Outcome:
         """The outcome of a job that ended well, and of which a rank's result is not there."""
-        from hpc_kit.runs.first_failure import Failure
+        from hpc_kit.runs.first_failure import RankFailure
 
         lacking = next(task for task, answer in told.items() if answer is None)
         job = next((each for each in self._sub_jobs if each.task_id == lacking), self)
         rank = lacking or 0
         why = f"rank {rank} left no result: {job.paths.result_pickle} is missing"
-        return end._replace(exit_status=1, failure=Failure(rank, None, None, None, why, "", None))
+        return end._replace(exit_status=1, failure=RankFailure(rank, None, None, None, why, "", None))
 
     @staticmethod
     def _with_own_words(end: Outcome, rank: int | None, told: dict[int | None, tuple[str, Any] | None]) -> Outcome:
@@ -372,10 +372,10 @@ class FunctionJob(Handle[R_co]):
         answer = told.get(rank)
         if answer is None or answer[0] != "error":
             return end
-        from hpc_kit.runs.first_failure import Failure, headline
+        from hpc_kit.runs.first_failure import RankFailure, exception_line
 
         text = str(answer[1]).rstrip()
-        earlier = end.failure or Failure(rank, None, None, None, "", "", None)
+        earlier = end.failure or RankFailure(rank, None, None, None, "", "", None)
         state = end.state if end.state.failed else State.FAILED
-        failure = earlier._replace(rank=rank, headline=headline(text), text=text)
+        failure = earlier._replace(rank=rank, headline=exception_line(text), text=text)
         return end._replace(state=state, exit_status=end.exit_status or 1, failure=failure)

@@ -12,7 +12,7 @@ from hpc_kit.slurm import cluster_identity
 from hpc_kit.slurm.commands import sacct_clusters
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.states import State, parse_state
-from hpc_kit.submission.staging import STAGING, adopt, forget, is_lost
+from hpc_kit.submission.staging import STAGING, commit_found_job, discard_unanswered, is_unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ _SACCT = (
 )
 
 
-class Taken(NamedTuple):
+class FoundJob(NamedTuple):
     """A job that Slurm has made of a script."""
 
     job_id: str
@@ -44,7 +44,7 @@ class Taken(NamedTuple):
     """Which it is of, where several are asked."""
 
 
-def look(script: Path, access: Access) -> Taken | None:
+def find_job(script: Path, access: Access) -> FoundJob | None:
     """The job that was just made of this file, waited for; None where there is none, or Slurm stays away."""
     began = time.monotonic()
     answered: float | None = None
@@ -60,7 +60,7 @@ def look(script: Path, access: Access) -> Taken | None:
         time.sleep(LOOK_PAUSE)
 
 
-def settle(folder: Path, text: str, access: Access, *, repeat: bool) -> str | None:
+def resolve_unanswered(folder: Path, text: str, access: Access, *, repeat: bool) -> str | None:
     """Find out what became of the submissions of `folder` whose answer was lost, and keep the records of those taken.
 
     Args:
@@ -75,7 +75,7 @@ def settle(folder: Path, text: str, access: Access, *, repeat: bool) -> str | No
     Raises:
         SlurmUnavailable: There are such submissions, and Slurm does not answer.
     """
-    lost = [own for own in sorted(folder.glob(f"{STAGING}*")) if is_lost(own)]
+    lost = [own for own in sorted(folder.glob(f"{STAGING}*")) if is_unanswered(own)]
     if not lost:
         return None
     jobs = _known(lost, access)
@@ -83,15 +83,15 @@ def settle(folder: Path, text: str, access: Access, *, repeat: bool) -> str | No
     for own in lost:
         taken = jobs.get(os.fspath(own / SCRIPT))
         if taken is None:
-            forget(own, access.remembered())
+            discard_unanswered(own, access.remembered())
             continue
         again = repeat and _read(own / SCRIPT) == text and not taken.state.failed
-        adopt(own, taken.job_id, taken.cluster)
+        commit_found_job(own, taken.job_id, taken.cluster)
         same = taken.job_id if again else same
     return same
 
 
-def _known(lost: Sequence[Path], access: Access) -> dict[str, Taken]:
+def _known(lost: Sequence[Path], access: Access) -> dict[str, FoundJob]:
     """All jobs by the path of their script: squeue, and the accounting for what it has forgotten."""
     jobs = _queue(access)
     if jobs is None:
@@ -105,9 +105,9 @@ def _known(lost: Sequence[Path], access: Access) -> dict[str, Taken]:
     return {**_booked(access), **jobs}
 
 
-def _queue(access: Access) -> dict[str, Taken] | None:
+def _queue(access: Access) -> dict[str, FoundJob] | None:
     """The user's jobs by the path that Slurm keeps as their command; None where squeue does not answer."""
-    found: dict[str, Taken] = {}
+    found: dict[str, FoundJob] = {}
     for cluster in access.each():
         told = _told(cluster, _SQUEUE)
         if told is None:
@@ -116,8 +116,8 @@ def _queue(access: Access) -> dict[str, Taken] | None:
     return found
 
 
-def _booked(access: Access) -> dict[str, Taken]:
-    found: dict[str, Taken] = {}
+def _booked(access: Access) -> dict[str, FoundJob]:
+    found: dict[str, FoundJob] = {}
     for cluster in access.each():
         told = _told(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
         found |= _by_path(told.replace("|sbatch ", "|"), cluster)
@@ -132,14 +132,14 @@ def _told(access: Access, argv: Sequence[str]) -> str | None:
     return None if answer.returncode else answer.stdout
 
 
-def _by_path(lines: str, access: Access) -> dict[str, Taken]:
+def _by_path(lines: str, access: Access) -> dict[str, FoundJob]:
     asked = access.environ.get("SLURM_CLUSTERS")
     cluster = asked if cluster_identity.is_one(asked) else None
-    found: dict[str, Taken] = {}
+    found: dict[str, FoundJob] = {}
     for line in lines.splitlines():
         job_id, _, rest = line.partition("|")
         state, _, path = rest.partition("|")
-        found[path.strip()] = Taken(base_id(job_id.strip()), parse_state(state), cluster)
+        found[path.strip()] = FoundJob(base_id(job_id.strip()), parse_state(state), cluster)
     return found
 
 

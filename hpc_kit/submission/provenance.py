@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit import __version__
-from hpc_kit.runs.logs import base_folder, logs_of
-from hpc_kit.runs.record import Record, RecordLogs
+from hpc_kit.runs.logs import log_patterns_of, working_folder
+from hpc_kit.runs.record import NewRecord, RecordedLogs
 from hpc_kit.script.context import pattern
 from hpc_kit.slurm.user import user_name
 from hpc_kit.spec.search_path import current_folder
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hpc_kit.runs.logs import Logs
+    from hpc_kit.runs.logs import LogPatterns
     from hpc_kit.spec.resolve import Resolved
 
 
@@ -62,7 +62,7 @@ class GitState(NamedTuple):
     note: str | None = None
 
 
-class Git:
+class GitQuery:
     """Git, asked beside sbatch: started at once, read when sbatch has answered.
 
     Args:
@@ -152,7 +152,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-def packages(python: str, root: Path) -> dict[str, str]:
+def installed_packages(python: str, root: Path) -> dict[str, str]:
     """Names and versions of what is installed for an interpreter; nothing for one that is only on the nodes' PATH.
 
     The names of the `.dist-info` folders tell it in a millisecond; `importlib.metadata` takes twenty.
@@ -176,7 +176,7 @@ def packages(python: str, root: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that decide how a training runs; never one whose name looks like a secret."""
     return {
         name: value
@@ -185,7 +185,7 @@ def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def kept_words(words: Sequence[str]) -> list[str]:
+def redact_command_line(words: Sequence[str]) -> list[str]:
     """A command line without the values of what looks like a secret: `--set env.TOKEN=X`, `--api-key X`.
 
     The words behind `--` are the program's own and stand in the script as well: they stay.
@@ -201,7 +201,7 @@ def kept_words(words: Sequence[str]) -> list[str]:
     return [*kept, *words[len(own) :]]
 
 
-def draft(
+def new_record(
     resolved: Resolved,
     root: Path,
     command_line: Sequence[str],
@@ -210,7 +210,7 @@ def draft(
     slurm: str | None = None,
     version: str | None = None,
     recipient: str | None = None,
-) -> Record:
+) -> NewRecord:
     """What is known of a run before it has an id.
 
     Args:
@@ -222,7 +222,7 @@ def draft(
         version: The release of that Slurm.
         recipient: Slurm's own name for the cluster.
     """
-    return Record(
+    return NewRecord(
         job_name=resolved.job.name,
         submitted=dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
         cluster=resolved.cluster.name,
@@ -233,18 +233,18 @@ def draft(
         user=user_name(),
         cwd=str(current_folder()),
         root=str(root),
-        command_line=kept_words(command_line),
+        command_line=redact_command_line(command_line),
         hpc_kit=__version__,
         python_version=sys.version.split()[0],
-        logs=_relative(logs_of(resolved, root), base_folder(resolved, root) / resolved.log_folder),
+        logs=_relative(log_patterns_of(resolved, root), working_folder(resolved, root) / resolved.log_folder),
         resolved=resolved,
-        packages=packages(resolved.python, root),
-        environment=kept_environment(environ),
+        packages=installed_packages(resolved.python, root),
+        environment=recorded_environment(environ),
     )
 
 
-def _relative(logs: Logs, folder: Path) -> RecordLogs:
+def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
     """Names inside the folder of the runs without it: a project that is moved keeps its logs."""
     inside = pattern(str(folder)) + "/"
     names = {name: value and value.removeprefix(inside) for name, value in logs._asdict().items()}
-    return RecordLogs(**names)
+    return RecordedLogs(**names)

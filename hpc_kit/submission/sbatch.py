@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpc_kit.runs.access import Access
     from hpc_kit.slurm.client import Completed
     from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.submission.deferred_signals import Ends
+    from hpc_kit.submission.deferred_signals import DeferredSignals
 
 
 SBATCH_SECONDS = 300.0
@@ -43,7 +43,7 @@ _IDS = (
 )
 
 
-class Answer(NamedTuple):
+class SbatchResult(NamedTuple):
     """What became of a script."""
 
     job_id: str
@@ -70,9 +70,9 @@ class SubmitInterrupted(KeyboardInterrupt):
         self.job_id = job_id
 
 
-def hand_over(
-    resolved: Resolved, script: Path, access: Access, cwd: Path, meanwhile: Callable[[], object], ends: Ends
-) -> Answer:
+def run_sbatch(
+    resolved: Resolved, script: Path, access: Access, cwd: Path, meanwhile: Callable[[], object], ends: DeferredSignals
+) -> SbatchResult:
     """Give a script to sbatch.
 
     Args:
@@ -100,7 +100,9 @@ def hand_over(
     return told._replace(interrupted=interrupted)
 
 
-def _answer(process: subprocess.Popen[str], meanwhile: Callable[[], object], ends: Ends) -> tuple[str, str, bool]:
+def _answer(
+    process: subprocess.Popen[str], meanwhile: Callable[[], object], ends: DeferredSignals
+) -> tuple[str, str, bool]:
     """What sbatch says, and whether Ctrl-C came meanwhile."""
     try:
         if not ends.heard:
@@ -120,22 +122,24 @@ def _answer(process: subprocess.Popen[str], meanwhile: Callable[[], object], end
         return *_kill(process), True
 
 
-def _without_id(answer: Completed, resolved: Resolved, script: Path, access: Access, ends: Ends) -> Answer:
+def _without_id(
+    answer: Completed, resolved: Resolved, script: Path, access: Access, ends: DeferredSignals
+) -> SbatchResult:
     """The job of an answer that was lost on its way, or the error."""
-    from hpc_kit.submission.lost_answers import look
-    from hpc_kit.submission.sbatch import LOST, own_words, refusal
+    from hpc_kit.submission.lost_answers import find_job
+    from hpc_kit.submission.sbatch import ANSWER_LOST, refusal_error, sbatch_message
 
-    if answer.returncode > 0 and not LOST.search(own_words(answer)):
-        raise refusal(resolved, access, answer)
+    if answer.returncode > 0 and not ANSWER_LOST.search(sbatch_message(answer)):
+        raise refusal_error(resolved, access, answer)
     try:
         with ends.heard_at_once():
-            found = look(script, access)
+            found = find_job(script, access)
     except KeyboardInterrupt:
         # Whoever does not want to wait leaves behind what finds the job later.
         found = None
     if found is None:
         raise _lost(answer, resolved, script)
-    return Answer(found.job_id, found.cluster)
+    return SbatchResult(found.job_id, found.cluster)
 
 
 def _start(argv: list[str], environ: Mapping[str, str], cwd: Path) -> subprocess.Popen[str]:
@@ -175,26 +179,26 @@ def _text(read: bytes | str | None) -> str:
     return read.decode(errors="replace") if isinstance(read, bytes) else read or ""
 
 
-def _told(answer: Completed) -> Answer | None:
+def _told(answer: Completed) -> SbatchResult | None:
     """The job's id and its cluster; sites put words of their own around them.
 
     Slurm's own sentence counts whatever the exit status: a site's wrapper may end badly behind it.
     """
     patterns = _IDS if answer.returncode == 0 else _IDS[:1]
     matches = (pattern.search(answer.stdout) for pattern in patterns)
-    return next((Answer(match[1], (match[2] or "").lower() or None) for match in matches if match), None)
+    return next((SbatchResult(match[1], (match[2] or "").lower() or None) for match in matches if match), None)
 
 
 def _lost(answer: Completed, resolved: Resolved, script: Path) -> AnswerLost:
-    from hpc_kit.submission.sbatch import own_words
-    from hpc_kit.submission.staging import listed
+    from hpc_kit.submission.sbatch import sbatch_message
+    from hpc_kit.submission.staging import read_pickle_list
 
-    words = own_words(answer) if answer.returncode > 0 else "it was ended before it had answered"
+    words = sbatch_message(answer) if answer.returncode > 0 else "it was ended before it had answered"
     if answer.returncode == 0:
         words = f"no job id in its answer: {answer.stdout.strip()!r}"
     # Of functions, two submissions of the same script are two.
     later = "the next submission looks for it first, and gives it its functions; the same again would be a second job"
-    if listed(script.parent) is None:
+    if read_pickle_list(script.parent) is None:
         later = "submit it again later: then it is looked for first, and found by the path of its script"
     return AnswerLost(
         f"sbatch did not tell whether it took {resolved.job.name}",
@@ -208,7 +212,7 @@ Remedy = str | Callable[["Access"], str]
 _MINE = "sacctmgr show associations user=$USER format=account%30,partition%20,qos%40"
 _SINFO_SECONDS = 10.0
 
-LOST = re.compile(
+ANSWER_LOST = re.compile(
     r"socket timed out|zero bytes|transport endpoint|connection reset|connection timed out|broken pipe"
     r"|insane message|interrupted system call|communication connection failure",
     re.IGNORECASE,
@@ -222,7 +226,7 @@ _UNREACHABLE = re.compile(
 )
 
 
-def refusal(resolved: Resolved, access: Access, answer: Completed) -> AnswerNo:
+def refusal_error(resolved: Resolved, access: Access, answer: Completed) -> AnswerNo:
     """The error for an sbatch that gave no job: its own words first, then what to do.
 
     Args:
@@ -232,14 +236,14 @@ def refusal(resolved: Resolved, access: Access, answer: Completed) -> AnswerNo:
     """
     from hpc_kit.slurm.commands import remedy_of
 
-    words = own_words(answer)
+    words = sbatch_message(answer)
     if _UNREACHABLE.search(words):
         what = "Slurm does not answer, and the job was not submitted"
         return SlurmUnavailable(what, found=words, remedy=remedy_of(words))
     return SubmitRefused(f"sbatch refused {resolved.job.name}", found=words, remedy=_remedy(words, resolved, access))
 
 
-def own_words(answer: Completed) -> str:
+def sbatch_message(answer: Completed) -> str:
     """What sbatch said, without its name before each line."""
     text = answer.stderr.strip() or answer.stdout.strip() or f"exit status {answer.returncode}, without a word"
     return re.sub(r"^sbatch: (?:error: |fatal: )?", "", text, flags=re.MULTILINE)
@@ -343,7 +347,7 @@ _START = re.compile(
 _PREEMPTS = re.compile(r"^sbatch:\s+Preempts: (?P<ids>\S+)", re.MULTILINE)
 
 
-class Start(NamedTuple):
+class StartEstimate(NamedTuple):
     """When and where a job would start, were it submitted now."""
 
     start: dt.datetime
@@ -358,9 +362,9 @@ class Start(NamedTuple):
     """Jobs that would have to make room for it."""
 
 
-def would_start(
+def estimate_start(
     resolved: Resolved, *, root: Path, standalone: bool = False, environ: Mapping[str, str] | None = None
-) -> Start:
+) -> StartEstimate:
     """Ask when a job would start; nothing is submitted, and no file of a run is made.
 
     Args:
@@ -373,7 +377,7 @@ def would_start(
         SubmitRefused: Sbatch would not take it.
         SlurmUnavailable: There is no Slurm, or it does not answer.
     """
-    from hpc_kit.submission.sbatch import own_words, refusal
+    from hpc_kit.submission.sbatch import refusal_error, sbatch_message
 
     text = render_resolved(resolved, standalone=standalone, root=root)
     access = access_of(resolved.cluster, environ)
@@ -386,18 +390,18 @@ def would_start(
         script.flush()
         answer = access.ask(["sbatch", "--test-only", script.name], timeout=TRIAL_SECONDS)
     if answer.returncode:
-        raise refusal(resolved, access, answer)
-    found = parse(answer.stderr)
+        raise refusal_error(resolved, access, answer)
+    found = parse_start_estimate(answer.stderr)
     if found is None:
         raise SlurmUnavailable(
             "sbatch --test-only does not say when the job would start",
-            found=own_words(answer),
+            found=sbatch_message(answer),
             remedy="submit it, and ask then: hpc-kit status",
         )
     return found
 
 
-def parse(stderr: str) -> Start | None:
+def parse_start_estimate(stderr: str) -> StartEstimate | None:
     """What `sbatch --test-only` says; None where that is something else.
 
     Source: printed by sbatch 22.05 and, without `a`, by later ones; seen on both engines.
@@ -411,4 +415,4 @@ def parse(stderr: str) -> Start | None:
         return None
     preempts = _PREEMPTS.search(stderr)
     ids = tuple(preempts["ids"].split(",")) if preempts else ()
-    return Start(start, said["nodes"], int(said["cpus"]), said["partition"], ids)
+    return StartEstimate(start, said["nodes"], int(said["cpus"]), said["partition"], ids)

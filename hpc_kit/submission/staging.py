@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, write_whole
-from hpc_kit.runs.record import Record, RecordGit, encode, reason
+from hpc_kit.runs.record import NewRecord, RecordedGit, describe_os_error, encode_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,11 +38,11 @@ IN_FLIGHT_SECONDS = 600.0
 """A submission without an answer for that long was cut off; a younger one may be another process's, still at work."""
 
 
-def unwritable(folder: Path, error: OSError) -> RecordError:
+def unwritable_folder_error(folder: Path, error: OSError) -> RecordError:
     """What is said where no run can be recorded."""
     return RecordError(
         f"cannot write to {folder}",
-        found=reason(error),
+        found=describe_os_error(error),
         remedy="free some space there, or another folder: --set cluster.runs=/path",
     )
 
@@ -60,7 +60,7 @@ class Staging:
         RecordError: They cannot be written; nothing is left behind.
     """
 
-    def __init__(self, folder: Path, script: str, record: Record, pickles: Pickles | None = None) -> None:
+    def __init__(self, folder: Path, script: str, record: NewRecord, pickles: Pickles | None = None) -> None:
         self.folder = folder
         self.own = folder / f"{STAGING}{os.urandom(6).hex()}"
         self.script = self.own / SCRIPT
@@ -69,32 +69,32 @@ class Staging:
         try:
             self.own.mkdir(0o700)
             write_whole(self.script, script.encode(), lasting=False)
-            write_whole(self.own / RECORD, encode(record), lasting=False)
+            write_whole(self.own / RECORD, encode_record(record), lasting=False)
             if pickles is not None:
                 pickles.write(self.own)
         except OSError as error:
-            self.drop()
-            raise unwritable(folder, error) from error
+            self.discard()
+            raise unwritable_folder_error(folder, error) from error
         except BaseException:
-            self.drop()
+            self.discard()
             raise
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Take everything back."""
         _remove(self.own)
 
-    def keep(self, job_id: str, git: GitState) -> Path:
+    def commit(self, job_id: str, git: GitState) -> Path:
         """Make it the record of a job; returns the run folder.
 
         Raises:
             RecordError: It cannot be written. The job is in the queue all the same, and the error says so.
         """
         try:
-            return _move(self.own, job_id, self._started, encode(self._complete(git, job_id)))
+            return _move(self.own, job_id, self._started, encode_record(self._complete(git, job_id)))
         except (OSError, RecordError) as error:
             raise RecordError(
                 f"job {job_id} is submitted, but its record could not be written",
-                found=reason(error) if isinstance(error, OSError) else error.found,
+                found=describe_os_error(error) if isinstance(error, OSError) else error.found,
                 remedy=f"the job goes on; to end it: scancel {job_id}\n"
                 f"what there is of its record: {self._as_it_is(job_id)}",
             ) from error
@@ -107,23 +107,23 @@ class Staging:
         except OSError:
             return self.own if self.own.exists() else run
 
-    def lose(self, git: GitState) -> None:
+    def mark_unanswered(self, git: GitState) -> None:
         """Keep it where it is, marked: whether Slurm has taken the job is not known."""
         try:
             (self.own / MARK).touch(0o600)
-            write_whole(self.own / RECORD, encode(self._complete(git)))
+            write_whole(self.own / RECORD, encode_record(self._complete(git)))
         except OSError:
             return  # what is there by now finds the job, too, once the submission is known to be cut off
 
-    def _complete(self, git: GitState, job_id: str = "") -> Record:
-        return structs.replace(with_code(self.record, git, self.own), job_id=job_id)
+    def _complete(self, git: GitState, job_id: str = "") -> NewRecord:
+        return structs.replace(add_git_state(self.record, git, self.own), job_id=job_id)
 
 
-def with_code(record: Record, git: GitState, folder: Path) -> Record:
+def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
     """The record with the state of the code, whose patch is written into the folder."""
     if git.patch:
         write_whole(folder / PATCH, git.patch)
-    kept = RecordGit(
+    kept = RecordedGit(
         root=git.root,
         commit=git.commit,
         branch=git.branch,
@@ -135,7 +135,7 @@ def with_code(record: Record, git: GitState, folder: Path) -> Record:
     return structs.replace(record, git=kept)
 
 
-def is_lost(own: Path) -> bool:
+def is_unanswered(own: Path) -> bool:
     """Whether the folder is of a submission whose answer will not come any more."""
     try:
         return (own / MARK).exists() or time.time() - own.stat().st_mtime > IN_FLIGHT_SECONDS
@@ -143,7 +143,7 @@ def is_lost(own: Path) -> bool:
         return False  # gone meanwhile
 
 
-def adopt(own: Path, job_id: str, cluster: str | None = None) -> Path:
+def commit_found_job(own: Path, job_id: str, cluster: str | None = None) -> Path:
     """Make the files of a lost submission the record of the job that was found; returns the run folder.
 
     Args:
@@ -162,12 +162,12 @@ def adopt(own: Path, job_id: str, cluster: str | None = None) -> Path:
     except (OSError, msgspec.MsgspecError) as error:
         raise RecordError(
             f"job {job_id} is found again, but its record could not be written",
-            found=reason(error) if isinstance(error, OSError) else f"{own / RECORD}: {error}",
+            found=describe_os_error(error) if isinstance(error, OSError) else f"{own / RECORD}: {error}",
             remedy=f"the job goes on; what there is of its record: {own}",
         ) from error
 
 
-def forget(own: Path, remembered: float) -> None:
+def discard_unanswered(own: Path, remembered: float) -> None:
     """Take back a submission that Slurm does not know; one so old that Slurm may have forgotten it is kept aside.
 
     Args:
@@ -177,7 +177,7 @@ def forget(own: Path, remembered: float) -> None:
     try:
         young = time.time() - own.stat().st_mtime < remembered
         if young:
-            if pickles := listed(own):
+            if pickles := read_pickle_list(own):
                 pickles.drop()
             _remove(own)
         else:
@@ -188,7 +188,7 @@ def forget(own: Path, remembered: float) -> None:
 
 def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
     """Its files become those of a job; None: with the record as it is."""
-    deliver(own, job_id)
+    name_pickles(own, job_id)
     run = own.with_name(job_id)
     _set_aside(run, started)
     if record is not None:
@@ -205,7 +205,7 @@ def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
         own.rmdir()
     # Last: what fails before can be found again.
     (run / MARK).unlink(missing_ok=True)
-    point(run.with_name(LATEST), job_id)
+    replace_symlink(run.with_name(LATEST), job_id)
     return run
 
 
@@ -228,7 +228,7 @@ def _set_aside(run: Path, started: float) -> None:
             path.rename(aside / path.name)
 
 
-def point(link: Path, target: str) -> None:
+def replace_symlink(link: Path, target: str) -> None:
     """Let a link point elsewhere; nobody ever finds it missing."""
     draft = link.with_name(f".{link.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -265,7 +265,7 @@ class Pickles(Struct):
             Path(path).unlink(missing_ok=True)
 
 
-def listed(own: Path) -> Pickles | None:
+def read_pickle_list(own: Path) -> Pickles | None:
     """The pickles that wait for the job of a submission; None: it has none, or has got them."""
     try:
         return msgspec.json.decode((own / LIST).read_bytes(), type=Pickles)
@@ -273,9 +273,9 @@ def listed(own: Path) -> Pickles | None:
         return None
 
 
-def deliver(own: Path, job_id: str) -> None:
+def name_pickles(own: Path, job_id: str) -> None:
     """Give each pickle of a submission the name under which its task looks for it; a second time does nothing."""
-    pickles = listed(own)
+    pickles = read_pickle_list(own)
     if pickles is None:
         return
     from submitit.core.utils import JobPaths

@@ -13,16 +13,16 @@ from msgspec import structs
 from hpc_kit.check.syntax import check_syntax
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.access import Access, access_of, version_of
-from hpc_kit.runs.logs import base_folder, make_log_folders, remove_folders
+from hpc_kit.runs.logs import make_log_folders, remove_empty_folders, working_folder
 from hpc_kit.script.render import render_resolved, resolved_of
 from hpc_kit.slurm.command_environment import clean_environ
 from hpc_kit.slurm.input_variables import without_overrides
 from hpc_kit.spec.layout_checks import machine_too_small
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
-from hpc_kit.submission.deferred_signals import obeyed_later
-from hpc_kit.submission.provenance import Git, GitState, draft
-from hpc_kit.submission.staging import STAGING, Staging, deliver
+from hpc_kit.submission.deferred_signals import defer_signals
+from hpc_kit.submission.provenance import GitQuery, GitState, new_record
+from hpc_kit.submission.staging import STAGING, Staging, name_pickles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.submission.deferred_signals import Ends
+    from hpc_kit.submission.deferred_signals import DeferredSignals
     from hpc_kit.submission.job_handles import ScriptJob
     from hpc_kit.submission.staging import Pickles
 
@@ -86,7 +86,7 @@ def submit_resolved(
         environ: The environment to submit from (default: this process's).
     """
     # submitit takes as long to import as all else does: it comes while sbatch is at work.
-    done = send(
+    done = submit_script(
         resolved,
         render_resolved(resolved, standalone=standalone, root=root),
         root=root,
@@ -96,8 +96,8 @@ def submit_resolved(
     )
     from hpc_kit.submission.job_handles import ScriptJob
 
-    job = ScriptJob(done.run, done.job_id)
-    job.attach(done.run, done.access, resolved.cluster)
+    job = ScriptJob(done.run_folder, done.job_id)
+    job.attach(done.run_folder, done.access, resolved.cluster)
     job.found_again = done.found_again
     return job
 
@@ -106,7 +106,7 @@ class Submission(NamedTuple):
     """A job that sbatch has taken."""
 
     job_id: str
-    run: Path
+    run_folder: Path
     """Its run folder; that of an array holds the record, and each element has its own beside it."""
 
     access: Access
@@ -117,7 +117,7 @@ class Submission(NamedTuple):
     """What was left out of the environment for it."""
 
 
-def send(
+def submit_script(
     resolved: Resolved,
     text: str,
     *,
@@ -151,7 +151,7 @@ def send(
     SIGTERM and SIGHUP end this process when that is done.
     """
     root = root.absolute()
-    with obeyed_later() as ends, ExitStack() as undo:
+    with defer_signals() as ends, ExitStack() as undo:
         ready = _prepare(resolved, text, root, command_line, environ, pickles, undo)
         if isinstance(ready, Submission):
             undo.pop_all()
@@ -159,11 +159,11 @@ def send(
             return ready
         ends.hold()
         try:
-            answer = sbatch.hand_over(resolved, ready.staging.script, ready.asked, root, meanwhile, ends)
+            answer = sbatch.run_sbatch(resolved, ready.staging.script, ready.asked, root, meanwhile, ends)
         except (sbatch.AnswerLost, KeyboardInterrupt):
             # The job may be there: its record stays where it is until that is known.
             undo.pop_all()
-            ready.staging.lose(_code(ready.git, ends)[0])
+            ready.staging.mark_unanswered(_code(ready.git, ends)[0])
             raise
         undo.pop_all()
         done, stopped = _keep(answer, ready, taken, ends)
@@ -176,7 +176,7 @@ class _Ready(NamedTuple):
     """A submission that nobody but this process knows of yet."""
 
     staging: Staging
-    git: Git
+    git: GitQuery
     access: Access
     asked: Access
     """The same with the environment for sbatch."""
@@ -202,22 +202,22 @@ def _prepare(
     recipient = cluster_match.recipient(resolved.job.resources.clusters, environ, access)
     # The folders of functions are named by the job's id; and the same script is not the same call.
     of_functions = pickles is not None
-    undo.callback(remove_folders, make_log_folders(resolved, root, allow_ids=of_functions))
-    folder = base_folder(resolved, root) / resolved.log_folder
+    undo.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=of_functions))
+    folder = working_folder(resolved, root) / resolved.log_folder
     if job_id := _settled(folder, text, access, repeat=not of_functions):
         return Submission(job_id, folder / job_id, access, found_again=True)
-    git = Git(root, resolved.cluster.runs)
+    git = GitQuery(root, resolved.cluster.runs)
     undo.callback(git.stop)
     version = str(version_of(resolved.cluster, access.environ, here=True) or "") or None
-    record = draft(resolved, root, command_line, environ, version=version, recipient=recipient)
+    record = new_record(resolved, root, command_line, environ, version=version, recipient=recipient)
     staging = Staging(folder, text, record, pickles)
-    undo.callback(staging.drop)
+    undo.callback(staging.discard)
     asked = access._replace(environ=cluster_match.with_own_ids(folder, environ, access))
     return _Ready(staging, git, access, asked, recipient, notes)
 
 
 def _keep(
-    answer: sbatch.Answer, ready: _Ready, taken: Callable[[Submission], object], ends: Ends
+    answer: sbatch.SbatchResult, ready: _Ready, taken: Callable[[Submission], object], ends: DeferredSignals
 ) -> tuple[Submission, bool]:
     """Leave the record of a job that is in the queue, however its news are taken; whether Ctrl-C came meanwhile."""
     staging, stopped = ready.staging, False
@@ -225,18 +225,18 @@ def _keep(
     run = staging.folder / answer.job_id
     done = Submission(answer.job_id, run, ready.access.at(answer.cluster), notes=ready.notes)
     try:
-        deliver(staging.own, done.job_id)
+        name_pickles(staging.own, done.job_id)
         with ends.heard_at_once():
             taken(done)
     except KeyboardInterrupt:
         stopped = True
     finally:
         code, late = _code(ready.git, ends)
-        staging.keep(done.job_id, code)
+        staging.commit(done.job_id, code)
     return done, stopped or late
 
 
-def _code(git: Git, ends: Ends) -> tuple[GitState, bool]:
+def _code(git: GitQuery, ends: DeferredSignals) -> tuple[GitState, bool]:
     """What git says; Ctrl-C meanwhile costs that alone, and is told."""
     try:
         with ends.heard_at_once():
@@ -250,6 +250,6 @@ def _settled(folder: Path, text: str, access: Access, *, repeat: bool) -> str | 
     """The job that this script has become already, where an answer was lost; see `lost.settle`."""
     if not any(folder.glob(f"{STAGING}*")):
         return None
-    from hpc_kit.submission.lost_answers import settle
+    from hpc_kit.submission.lost_answers import resolve_unanswered
 
-    return settle(folder, text, access, repeat=repeat)
+    return resolve_unanswered(folder, text, access, repeat=repeat)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.cli import root
-from hpc_kit.cli.submit import KINDS
+from hpc_kit.cli.submit import CHAIN_KINDS
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.script.render import render
 from tests.cli.conftest import Kit
@@ -34,7 +34,7 @@ def directives(slurm: FakeSlurm, job_id: int) -> list[str]:
     return [line[8:] for line in text.splitlines() if line.startswith(("#SBATCH --dep", "#SBATCH --kill"))]
 
 
-@pytest.mark.parametrize("kind", [None, *KINDS])
+@pytest.mark.parametrize("kind", [None, *CHAIN_KINDS])
 def test_each_job_of_a_chain_waits_for_the_one_before_it(jobs: FakeSlurm, kind: str | None) -> None:
     submit("a", "b", "c", "--chain" if kind is None else f"--chain={kind}")
     told = kind or "afterok"

@@ -131,7 +131,7 @@ def test_a_real_slurm_is_watched_every_ten_seconds_unless_told(
         slept.append(seconds)
         slurm.queue("12 COMPLETED")
 
-    monkeypatch.setattr("hpc_kit.runs.watching.watch.__kwdefaults__", {"cluster": None, "sleep": sleep})
+    monkeypatch.setattr("hpc_kit.runs.watching.follow_listing.__kwdefaults__", {"cluster": None, "sleep": sleep})
     for words in ((), ("--interval", "30")):
         slurm.queue("12 RUNNING")
         call("watch", "12", *words)

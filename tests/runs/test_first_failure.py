@@ -6,21 +6,21 @@ import datetime as dt
 from pathlib import Path
 import pytest
 from hpc_kit.runs.first_failure import find_failure, signal_name
-from hpc_kit.runs.run_folders import Run, of_folder
+from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import State
 import subprocess
 import sys
 from hypothesis import given
 from hypothesis import strategies as st
-from hpc_kit.runs.first_failure import headline, last_traceback
+from hpc_kit.runs.first_failure import exception_line, last_traceback
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     folder = tmp_path / "runs" / "job" / "12"
     folder.mkdir(parents=True)
-    return of_folder(folder)
+    return open_run(folder)
 
 
 def status(state: State, exit_code: int | None = None, signal: int | None = None) -> JobStatus:
@@ -264,7 +264,7 @@ def test_it_is_the_whole_traceback_and_nothing_else(
     assert found.startswith(start)
     assert found.endswith(end)
     assert found in log
-    assert headline(found) == line
+    assert exception_line(found) == line
 
 
 def test_what_led_to_it_belongs_to_it(tmp_path: Path) -> None:
@@ -320,4 +320,4 @@ def test_a_traceback_that_was_cut_short_is_given_as_far_as_it_goes() -> None:
 @given(st.text(alphabet="T \n|+", max_size=60), st.text(max_size=60))
 def test_nothing_in_a_log_makes_it_fail(before: str, after: str) -> None:
     found = last_traceback(f"{before}\n{TRACEBACK}\n{after}")
-    assert found is None or headline(found)
+    assert found is None or exception_line(found)

@@ -13,7 +13,7 @@ import pytest
 from hpc_kit.runs import record
 from hpc_kit.runs.access import Access
 from hpc_kit.runs.follow import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
-from hpc_kit.runs.run_folders import Run, Runs, of_folder
+from hpc_kit.runs.run_folders import Run, RunIndex, open_run
 from hpc_kit.slurm.client import Completed
 from hpc_kit.slurm.states import State
 from hpc_kit.submission.submit import submit
@@ -118,15 +118,15 @@ def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, access: 
     (run.folder / "first-failure").write_text("1 n1 3 100.0\n")
     run.rank_log(1).write_text("no such file\n")
     assert told(events(run, access, Time()))[-1] == "ended 3"
-    known = record.read(run.folder)
+    known = record.read_record(run.folder)
     assert known is not None
-    assert known.end == record.RecordEnd(
+    assert known.end == record.RecordedOutcome(
         state="FAILED",
         exit_status=3,
         start="2026-01-01T12:00:01",
         end="2026-01-01T12:00:11",
         nodes="n[1-2]",
-        first_failure=record.RecordFailure(rank=1, host="n1", exit_code=3, headline="exit code 3"),
+        first_failure=record.RecordedFailure(rank=1, host="n1", exit_code=3, headline="exit code 3"),
     )
 
 
@@ -217,7 +217,7 @@ def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, ac
     assert sorted(event.job_id for event in found if isinstance(event, Ended)) == ["12_0", "12_1", "12_2"]
     calls = slurm.told("squeue.calls").split()
     assert [word for word in calls if word.startswith("--jobs")] == ["--jobs=12_0,12_1,12_2", "--jobs=12_1,12_2"]
-    known = record.read(job.run.folder)
+    known = record.read_record(job.run.folder)
     assert known is not None
     assert sorted(known.elements) == ["0", "1", "2"]
 
@@ -234,8 +234,8 @@ def test_ctrl_c_leaves_the_job_alone(slurm: FakeSlurm, run: Run, access: Access)
 
 
 def test_a_runs_folder_is_found_by_id(run: Run, project: Path) -> None:
-    runs = Runs(project / "runs")
-    assert runs.find("12") == of_folder(project / "runs/job/12")
+    runs = RunIndex(project / "runs")
+    assert runs.find("12") == open_run(project / "runs/job/12")
     assert runs.find("13") is None
 
 

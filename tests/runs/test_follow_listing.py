@@ -10,7 +10,7 @@ import pytest
 
 from hpc_kit.errors import UnknownJob
 from hpc_kit.runs.access import Access
-from hpc_kit.runs.watching import Look, watch
+from hpc_kit.runs.watching import ListingUpdate, follow_listing
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm
 
@@ -22,7 +22,7 @@ def access(slurm: FakeSlurm) -> Access:
     return slurm.access(os.environ)
 
 
-def looks(access: Access, project: Path, *steps: Step, words: tuple[str, ...] = ()) -> list[Look]:
+def looks(access: Access, project: Path, *steps: Step, words: tuple[str, ...] = ()) -> list[ListingUpdate]:
     """A look, a step, a look, ... to the end."""
     left = list(steps)
 
@@ -30,10 +30,10 @@ def looks(access: Access, project: Path, *steps: Step, words: tuple[str, ...] = 
         assert seconds == 10
         left.pop(0)()
 
-    return list(watch(words, project / "runs", access, interval=10, sleep=sleep))
+    return list(follow_listing(words, project / "runs", access, interval=10, sleep=sleep))
 
 
-def changes(found: list[Look]) -> list[list[str]]:
+def changes(found: list[ListingUpdate]) -> list[list[str]]:
     return [[f"{each.line.job_id} {each.old} {each.line.state}" for each in look.changes] for look in found]
 
 
@@ -54,13 +54,13 @@ def test_the_queue_is_watched_to_its_end(slurm: FakeSlurm, project: Path, access
         ["13 RUNNING COMPLETED", "12 PENDING RUNNING", "14 PENDING PENDING"],
         ["12 RUNNING COMPLETED", "14 PENDING CANCELLED"],
     ]
-    assert [(look.over, look.well) for look in found] == [(False, False)] * 3 + [(True, False)]
+    assert [(look.is_last, look.all_completed) for look in found] == [(False, False)] * 3 + [(True, False)]
     assert len(slurm.told("squeue.calls").splitlines()) == 4
 
 
 def test_an_empty_queue_is_over_at_once(slurm: FakeSlurm, project: Path, access: Access) -> None:
     (found,) = looks(access, project)
-    assert (found.lines, found.over, found.well) == ([], True, True)
+    assert (found.lines, found.is_last, found.all_completed) == ([], True, True)
 
 
 def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Path, access: Access) -> None:
@@ -81,7 +81,7 @@ def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Pa
     )
     assert [look.unreachable is not None for look in found] == [False, True, True, False]
     assert [str(look.lines[0].state) for look in found] == ["RUNNING"] * 3 + ["COMPLETED"]
-    assert (found[-1].over, found[-1].well) == (True, True)
+    assert (found[-1].is_last, found[-1].all_completed) == (True, True)
 
 
 def test_a_controller_that_is_away_at_first_is_waited_for(slurm: FakeSlurm, project: Path, access: Access) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.runs.logs import Tail
+from hpc_kit.runs.logs import LogReader
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def add(log: Path, data: bytes) -> None:
 
 
 def test_a_file_that_comes_late_is_no_error(log: Path) -> None:
-    tail = Tail(log)
+    tail = LogReader(log)
     assert list(tail.read()) == []
     add(log, b"one\n")
     assert list(tail.read()) == ["one"]
@@ -30,7 +30,7 @@ def test_a_file_that_comes_late_is_no_error(log: Path) -> None:
 
 
 def test_half_a_line_waits_for_its_other_half(log: Path) -> None:
-    tail = Tail(log)
+    tail = LogReader(log)
     add(log, "grö".encode()[:-1])
     assert list(tail.read()) == []
     add(log, "ö".encode()[1:] + b"\nx")
@@ -40,7 +40,7 @@ def test_half_a_line_waits_for_its_other_half(log: Path) -> None:
 
 
 def test_a_file_cut_or_replaced_is_read_from_its_start(log: Path) -> None:
-    tail = Tail(log)
+    tail = LogReader(log)
     add(log, b"old line\n")
     assert list(tail.read()) == ["old line"]
     log.write_bytes(b"new\n")
@@ -54,18 +54,18 @@ def test_a_file_cut_or_replaced_is_read_from_its_start(log: Path) -> None:
 
 def test_a_progress_bar_gives_its_last_state(log: Path) -> None:
     add(log, b"\r10 %\r50 %\r100 %\nwindows\r\n")
-    assert list(Tail(log).read()) == ["100 %", "windows"]
+    assert list(LogReader(log).read()) == ["100 %", "windows"]
 
 
 def test_a_line_without_end_does_not_fill_the_memory(log: Path) -> None:
-    tail = Tail(log)
+    tail = LogReader(log)
     add(log, b"x" * 100_000)
     assert [len(line) for line in list(tail.read())] == [100_000]
 
 
 def test_bytes_that_are_no_text_are_shown_as_such(log: Path) -> None:
     add(log, b"a\xffb\n")
-    assert list(Tail(log).read()) == ["a\ufffdb"]
+    assert list(LogReader(log).read()) == ["a\ufffdb"]
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10))
@@ -73,9 +73,9 @@ def test_however_it_is_written_the_lines_are_the_same(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]
 ) -> None:
     log = tmp_path_factory.mktemp("tail") / "log"
-    tail, found = Tail(log), list[str]()
+    tail, found = LogReader(log), list[str]()
     for part in parts:
         add(log, part)
         found += list(tail.read())
     found += list(tail.read(end=True))
-    assert found == (list(Tail(log).read(end=True)) if parts else [])
+    assert found == (list(LogReader(log).read(end=True)) if parts else [])

@@ -16,9 +16,9 @@ from hpc_kit.run_files import write_whole
 from hpc_kit.runs import cluster_match, record
 from hpc_kit.runs.access import Access
 from hpc_kit.runs.cancelling import cancel
-from hpc_kit.runs.cluster_match import access_for, is_of, typed_name
-from hpc_kit.runs.run_folders import Runs
-from hpc_kit.runs.status import Line, Wanted, look, statuses
+from hpc_kit.runs.cluster_match import client_for, may_belong_to, cluster_option
+from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.status import JobLine, JobSelection, list_jobs, statuses
 from hpc_kit.slurm.client import Completed
 from hpc_kit.slurm.states import State
 from hpc_kit.slurm.user import user_name
@@ -36,7 +36,7 @@ def runs(project: Path) -> Path:
     return project / "runs"
 
 
-def short(lines: list[Line]) -> list[tuple[str, str, str]]:
+def short(lines: list[JobLine]) -> list[tuple[str, str, str]]:
     return [(line.job_id, str(line.state), line.sentence) for line in lines]
 
 
@@ -138,7 +138,7 @@ def test_a_run_of_another_cluster_is_not_cancelled_nor_who_has_its_id_here(
             cancel(words, runs, access, cluster="another")
     assert f"{runs}/job/12/record.json: job, submitted 20" in str(error.value.found)
     assert not (slurm.folder / "scancel.calls").exists()
-    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="another").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="another").lines
     assert (line.name, line.run) == ("other", None)
     cancel(["12"], runs, access, cluster="fake")
     assert slurm.told("scancel.calls") == "12\n"
@@ -152,7 +152,7 @@ def test_two_names_of_the_slurm_on_path_mean_the_same_one(
     submit("job", "site")
     slurm.queue("12 RUNNING")
     access = Access(slurm.environ(os.environ), embedded=False)
-    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="slurm").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="slurm").lines
     assert line.run is not None
     cancel(["12"], runs, access, cluster="slurm")
     assert slurm.told("scancel.calls") == "12\n"
@@ -178,10 +178,10 @@ def test_two_slurms_are_told_apart_by_their_own_names(
         cancel(["12"], runs, access, cluster="fake")
     remedy = "hpc-kit cancel 12, on a login node of alpha or with SLURM_CLUSTERS=alpha; who has that id here: squeue "
     assert str(error.value.remedy).startswith(remedy)
-    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
     assert line.run is None
     slurm.queue()
-    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
     assert line.sentence == "It was submitted to cluster alpha, not asked here."
     assert line.next_step == "hpc-kit status 12, on a login node of alpha or with SLURM_CLUSTERS=alpha"
     assert not (slurm.folder / "scancel.calls").exists()
@@ -204,7 +204,7 @@ def test_of_several_clusters_a_run_is_asked_for_and_ended_on_its_own(
         slurm.says("sbatch.hook", hook)
         job = submit("job", "fake", set={"name": f"on_{cluster}"})
         assert job.access.environ["SLURM_CLUSTERS"] == cluster.lower()
-        assert record.read(job.run.folder).slurm_cluster == cluster.lower()  # type: ignore[union-attr]
+        assert record.read_record(job.run.folder).slurm_cluster == cluster.lower()  # type: ignore[union-attr]
     asked: list[tuple[str | None, Sequence[str]]] = []
 
     def runner(
@@ -216,11 +216,11 @@ def test_of_several_clusters_a_run_is_asked_for_and_ended_on_its_own(
         return Completed(tuple(argv), 0, f"CLUSTER: {where}\n{row}" if argv[0] == "squeue" else "", "")
 
     access = Access(slurm.environ(os.environ), embedded=False, runner=runner)
-    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
     assert line.status is not None
     assert (line.name, line.status.nodelist) == ("on_alpha", "alpha1")
-    (run,) = Runs(runs).named("on_Beta")
-    assert access_for(run, access).environ["SLURM_CLUSTERS"] == "beta"
+    (run,) = RunIndex(runs).find_by_name("on_Beta")
+    assert client_for(run, access).environ["SLURM_CLUSTERS"] == "beta"
     asked.clear()
     cancel(["12"], runs, access, cluster="fake")
     assert [(where, argv) for where, argv in asked if argv[0] == "scancel"] == [("alpha", ["scancel", "12"])]
@@ -238,12 +238,12 @@ def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Pa
     early = "2026-01-01T12:00:00"
     for fields in ({"user": "ada"}, {"submit": early}):
         slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True, **fields))
-        (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+        (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
         assert line.state is State.UNKNOWN
-        assert (known := record.read(run.folder)) is not None
+        assert (known := record.read_record(run.folder)) is not None
         assert known.end is None
     slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True))
-    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
     assert line.state is State.FAILED
 
 
@@ -270,7 +270,7 @@ def test_of_two_clusters_runs_of_one_id_that_of_the_cluster_asked_counts(slurm: 
     (other / "record.json").write_text(json.dumps(known))
     access = Access(slurm.environ(os.environ), embedded=False)
     slurm.queue("12 RUNNING")
-    (line,) = look(Wanted.of(["12"]), Runs(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
     assert line.name == "job"
     cancel(["12"], runs, access, cluster="fake")
     assert slurm.told("scancel.calls") == "12\n"
@@ -282,9 +282,9 @@ def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, r
     known = json.loads(path.read_text())
     known |= {"slurm": "embedded", "environment": {"HPC_KIT_SLURM_STATE": "/state"}}
     path.write_text(json.dumps(known))
-    run = Runs(runs).need("12")
+    run = RunIndex(runs).require("12")
     assert [
-        is_of(run, "local", Access({"HPC_KIT_SLURM_STATE": state}, embedded=True)) for state in ("/state", "/other")
+        may_belong_to(run, "local", Access({"HPC_KIT_SLURM_STATE": state}, embedded=True)) for state in ("/state", "/other")
     ] == [True, False]
     path.write_text(json.dumps(known | {"cluster": "local", "host": "login2"}))
     access = Access({**slurm.environ(os.environ), "HPC_KIT_SLURM_STATE": "/other"}, embedded=True)
@@ -304,16 +304,16 @@ def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, r
     ],
 )
 def test_a_cluster_is_named_as_it_can_be_loaded(words: list[str], sources: tuple[str, ...], typed: str) -> None:
-    known = record.Known(
+    known = record.RunRecord(
         job_id="12",
         job_name="job",
         submitted="",
-        logs=record.RecordLogs(batch="12.log", ranks="12/rank-%t.log"),
+        logs=record.RecordedLogs(batch="12.log", ranks="12/rank-%t.log"),
         cluster="its name",
         command_line=words,
-        resolved=record.KnownResolved(sources=sources),
+        resolved=record.RecordedResolved(sources=sources),
     )
-    assert typed_name(known) == typed
+    assert cluster_option(known) == typed
 
 
 def test_a_refused_scancel_is_an_error(slurm: FakeSlurm, runs: Path, access: Access) -> None:
@@ -334,24 +334,24 @@ def test_of_two_runs_with_one_id_the_later_counts(slurm: FakeSlurm, runs: Path, 
     submit("job", "fake")
     slurm.says("last", "11")
     submit("other", "fake")
-    found = Runs(runs).need("12")
+    found = RunIndex(runs).require("12")
     assert found.name == "other"
-    assert [run.name for run in Runs(runs).recent()] == ["other", "job"]
+    assert [run.name for run in RunIndex(runs).recent()] == ["other", "job"]
 
 
 def test_a_run_without_a_record_is_found_by_its_folder(runs: Path) -> None:
     (runs / "byhand" / "40_2").mkdir(parents=True)
-    found = Runs(runs).find("40_2")
+    found = RunIndex(runs).find("40_2")
     assert found is not None
     assert (found.name, found.batch_log) == ("byhand", runs / "byhand" / "40_2.log")
-    assert Runs(runs).recent() == []
+    assert RunIndex(runs).recent() == []
 
 
 def test_a_record_that_cannot_be_read_is_none(slurm: FakeSlurm, runs: Path) -> None:
     run = submit("job", "fake").run
     (run.folder / "record.json").write_text("{")
-    found = Runs(runs).need("12")
-    assert (found.known, found.name, found.rank_log(0)) == (None, "job", run.rank_log(0))
+    found = RunIndex(runs).require("12")
+    assert (found.record, found.name, found.rank_log(0)) == (None, "job", run.rank_log(0))
 
 
 class Counting:
@@ -451,7 +451,7 @@ def test_a_run_whose_end_is_noted_is_not_asked_for_and_not_called_forgotten(
 def test_runs_of_another_cluster_are_not_asked_for_here(slurm: FakeSlurm, runs: Path, access: Access) -> None:
     submit("job", "fake")
     slurm.queue()
-    listing = look(Wanted.of(None), Runs(runs), access, cluster="another")
+    listing = list_jobs(JobSelection.from_words(None), RunIndex(runs), access, cluster="another")
     assert [(str(line), line.next_step) for line in listing.lines] == [
         ("UNKNOWN: It was submitted to cluster fake, not asked here.", "hpc-kit status 12 --cluster fake")
     ]
@@ -464,7 +464,7 @@ def test_without_a_controller_the_accounting_and_the_jobs_own_files_tell(slurm: 
     (project / "runs/job/13/end").write_text("0 1700000000\n")
     ended = f"12|12|FAILED|3:0|{user_name()}|main|||||||None|job\n"
     access = Access({}, embedded=False, runner=Counting(sacct=ended))
-    listing = look(Wanted.of(None), Runs(project / "runs"), access)
+    listing = list_jobs(JobSelection.from_words(None), RunIndex(project / "runs"), access)
     assert listing.unreachable is not None
     assert [(line.job_id, str(line.state)) for line in listing.lines] == [
         ("14", "UNKNOWN"), ("13", "COMPLETED"), ("12", "FAILED"),

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import SpecError, TemplateError
-from hpc_kit.runs.logs import expand
+from hpc_kit.runs.logs import expand_pattern
 from hpc_kit.script.context import context, directives
 from hpc_kit.script.quoting import comment, directive, sh
 from hpc_kit.script.render import render, render_resolved
@@ -318,7 +318,7 @@ def test_a_jobs_name_comes_back_as_it_was_from_name_and_output(name: str) -> Non
     script = render("single", "slurm", set={**golden.PYTHON, "name": name}, root=ROOT)
     read = dict(options(script))
     assert read["job-name"] == name
-    assert expand(read["output"] or "", name=name, job_id="7") == f"runs/{name}/7.log"
+    assert expand_pattern(read["output"] or "", name=name, job_id="7") == f"runs/{name}/7.log"
 
 
 def test_an_unwritable_cache_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

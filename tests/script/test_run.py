@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from hpc_kit.run_files import END, FIRST_FAILURE, FirstFailure, read_first_failure
-from hpc_kit.runs.first_failure import SHELL_SAYS
+from hpc_kit.runs.first_failure import SHELL_MESSAGE
 from hpc_kit.script.render import render
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -450,7 +450,7 @@ def test_what_the_shell_says_of_a_program_that_a_signal_ended_is_known_as_such(r
     done = run("bash", "-c", f"kill -{name} $$")
     assert done.returncode == 128 + signal.Signals[f"SIG{name}"]
     assert "task: line" in done.stderr
-    assert all(SHELL_SAYS.match(line) for line in done.stderr.splitlines()), done.stderr
+    assert all(SHELL_MESSAGE.match(line) for line in done.stderr.splitlines()), done.stderr
 
 
 @pytest.mark.parametrize("name", ["KILL", "SEGV", "ABRT", "TERM", "USR1"])
@@ -458,4 +458,4 @@ def test_so_is_what_it_says_of_one_in_the_foreground(name: str) -> None:
     words = ["bash", "-c", '"$@" && exit\nexit', "worker", "bash", "-c", f"kill -{name} $$"]
     said = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr.splitlines()
     assert said
-    assert all(map(SHELL_SAYS.match, said)), said
+    assert all(map(SHELL_MESSAGE.match, said)), said

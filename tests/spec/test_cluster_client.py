@@ -14,7 +14,7 @@ from hpc_kit.errors import AnswerNo
 from hpc_kit.runs.access import Access, access_of, embedded_environ, version_of
 from hpc_kit.slurm import embedded
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.submission.job_handles import watcher_of
+from hpc_kit.submission.job_handles import shared_watcher
 
 LOCAL = Cluster(name="local", slurm="embedded")
 
@@ -33,8 +33,8 @@ def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
 
 def test_each_cluster_of_a_real_slurm_has_a_watcher_of_its_own() -> None:
     there, here = (Access({"SLURM_CLUSTERS": name}, embedded=False) for name in ("there", "here"))
-    assert watcher_of(there) is watcher_of(there)
-    assert watcher_of(there) is not watcher_of(here)
+    assert shared_watcher(there) is shared_watcher(there)
+    assert shared_watcher(there) is not shared_watcher(here)
 
 
 def test_names_of_real_clusters_mean_nothing_to_the_embedded_slurm(tmp_path: Path) -> None:

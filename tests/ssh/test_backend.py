@@ -13,9 +13,9 @@ from hpc_kit.errors import LaunchError
 from hpc_kit.run_files import END, RECORD
 from hpc_kit.runs import launched
 from hpc_kit.runs.access import Access
-from hpc_kit.runs.outcome import end_of, ends_of
-from hpc_kit.runs.run_folders import Run, Runs, of_folder
-from hpc_kit.runs.status import Wanted, look
+from hpc_kit.runs.outcome import record_outcome, record_outcomes
+from hpc_kit.runs.run_folders import Run, RunIndex, open_run
+from hpc_kit.runs.status import JobSelection, list_jobs
 from hpc_kit.slurm.states import State
 
 ID = "20261123070121"
@@ -42,14 +42,14 @@ def folder(tmp_path: Path) -> Path:
 
 def told(folder: Path) -> tuple[State, str]:
     """What `status` says."""
-    (line,) = look(Wanted.of([ID]), Runs(folder.parents[1]), NOWHERE, cluster="local").lines
+    (line,) = list_jobs(JobSelection.from_words([ID]), RunIndex(folder.parents[1]), NOWHERE, cluster="local").lines
     return line.state, line.sentence
 
 
 def launcher(folder: Path, pid: int, host: str = os.uname().nodename) -> Run:
     """Say that this process is the launcher."""
     (folder / launched.LAUNCHER).write_text(f"{pid} {launched._start(pid) or 1} {host}\n")
-    return of_folder(folder)
+    return open_run(folder)
 
 
 def test_a_launch_runs_for_as_long_as_its_launcher(folder: Path) -> None:
@@ -81,16 +81,16 @@ def test_the_end_of_a_launch_is_told_without_a_slurm(folder: Path, problem: str 
     end = {"state": "FAILED", "exit_status": 130, "problem": problem}
     (folder / RECORD).write_text(json.dumps(record | {"end": end}))
     assert sentence in told(folder)[1]
-    outcome = end_of(of_folder(folder), None)
+    outcome = record_outcome(open_run(folder), None)
     assert (outcome.failure, outcome.batch_log, sentence in outcome.sentence) == (None, None, True)
 
 
 def test_an_end_that_the_launcher_has_written_meanwhile_stays(folder: Path) -> None:
-    before = of_folder(folder)
+    before = open_run(folder)
     (folder / END).write_text("1 1\n")
     record = json.loads((folder / RECORD).read_text())
     (folder / RECORD).write_text(
         json.dumps(record | {"end": {"state": "FAILED", "exit_status": 1, "problem": "b is lost"}})
     )
-    assert ends_of([(before, None)])[0].sentence == "b is lost"
+    assert record_outcomes([(before, None)])[0].sentence == "b is lost"
     assert json.loads((folder / RECORD).read_text())["end"]["problem"] == "b is lost"

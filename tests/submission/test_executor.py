@@ -250,7 +250,7 @@ def test_another_way_to_start_python_is_taken_word_by_word(slurm: FakeSlurm) -> 
 def test_the_cluster_that_fits_the_machine_is_the_default(slurm: FakeSlurm, project: Path) -> None:
     (project / "env" / "default.toml").write_text('slurm = "system"\npython = "/opt/python"\n')
     assert Executor(job="job", folder="pickles").submit(functions.add, 1, 1).job_id == "12"
-    known = hpc_kit.submit("job").run.known
+    known = hpc_kit.submit("job").run.record
     assert known is not None
     assert (known.job_id, known.cluster) == ("13", "default")
 

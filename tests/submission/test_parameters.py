@@ -8,7 +8,7 @@ import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
 from hpc_kit.errors import SpecError
-from hpc_kit.submission.executor import GENERIC, OWN, REFUSED, Extras, UnknownParameter, parameters
+from hpc_kit.submission.executor import GENERIC, OWN, REFUSED, ExecutorOptions, UnknownParameter, sort_parameters
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,22 @@ from hpc_kit.submission.executor import GENERIC, OWN, REFUSED, Extras, UnknownPa
     ],
 )
 def test_each_name_becomes_a_key_of_a_job_file(given: dict[str, object], settings: dict[str, object]) -> None:
-    assert parameters(given) == (settings, {})
+    assert sort_parameters(given) == (settings, {})
 
 
 def test_what_is_the_protocols_own_is_kept_apart() -> None:
     given: dict[str, object] = {"slurm_array_parallelism": 4, "signal_delay_s": 30, "stderr_to_stdout": True}
-    found = parameters(given)
+    found = sort_parameters(given)
     assert found.settings == {}
-    assert Extras().updated(found.extras) == Extras(array_parallelism=4, signal_delay_s=30, stderr_to_stdout=True)
+    assert ExecutorOptions().updated(found.extras) == ExecutorOptions(
+        array_parallelism=4, signal_delay_s=30, stderr_to_stdout=True
+    )
 
 
 @pytest.mark.parametrize("given", [{"array_parallelism": 0}, {"signal_delay_s": "soon"}, {"stderr_to_stdout": 1}])
 def test_a_wrong_value_is_named(given: dict[str, object]) -> None:
     with pytest.raises(SpecError, match=next(iter(given))):
-        Extras().updated(given)
+        ExecutorOptions().updated(given)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_a_wrong_value_is_named(given: dict[str, object]) -> None:
 )
 def test_an_unknown_name_gives_near_ones(name: str, near: str) -> None:
     with pytest.raises(UnknownParameter, match=f"no parameter '{name}'") as error:
-        parameters({name: 1})
+        sort_parameters({name: 1})
     assert near in str(error.value.remedy)
     assert isinstance(error.value, ValueError)
 
@@ -63,7 +65,7 @@ def test_an_unknown_name_gives_near_ones(name: str, near: str) -> None:
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_means_nothing_here_says_what_to_do(name: str) -> None:
     with pytest.raises(SpecError) as error:
-        parameters({name: "x"})
+        sort_parameters({name: "x"})
     assert error.value.remedy == REFUSED[name]
 
 
@@ -72,6 +74,6 @@ def test_every_parameter_of_submitit_is_taken_or_refused_with_a_reason() -> None
     for name in sorted(theirs | GENERIC.keys() | {f"slurm_{name}" for name in theirs} | OWN):
         if name.removeprefix("slurm_") in REFUSED:
             with pytest.raises(SpecError):
-                parameters({name: 1})
+                sort_parameters({name: 1})
         else:
-            parameters({name: {} if "additional" in name else 1})
+            sort_parameters({name: {} if "additional" in name else 1})

@@ -11,7 +11,7 @@ from hpc_kit.errors import SlurmUnavailable, SubmitRefused
 from hpc_kit.slurm.client import Completed
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.submission.sbatch import LOST, refusal
+from hpc_kit.submission.sbatch import ANSWER_LOST, refusal_error
 from tests.runs.fake import FakeSlurm
 
 FAILED = "sbatch: error: Batch job submission failed: {}\n"
@@ -62,7 +62,7 @@ def test_each_refusal_gets_its_remedy(
     slurm: FakeSlurm, resolved: Resolved, words: str, sinfo: str, remedy: str
 ) -> None:
     slurm.says("sinfo.out", sinfo)
-    error = refusal(resolved, slurm.access(os.environ), answer(words))
+    error = refusal_error(resolved, slurm.access(os.environ), answer(words))
     assert isinstance(error, SubmitRefused)
     assert (error.what, error.found, error.remedy) == (
         "sbatch refused job",
@@ -74,14 +74,16 @@ def test_each_refusal_gets_its_remedy(
 def test_a_job_without_a_partition_is_shown_those_that_there_are(slurm: FakeSlurm, project: Path) -> None:
     slurm.says("sinfo.out", "gpu\nmain\n")
     resolved = resolve(load.load("job", "fake", root=project), root=project)
-    error = refusal(resolved, slurm.access(os.environ), answer("No partition specified or system default partition"))
+    error = refusal_error(
+        resolved, slurm.access(os.environ), answer("No partition specified or system default partition")
+    )
     assert error.remedy == "name one: --partition=gpu or main"
 
 
 def test_a_missing_sinfo_costs_the_near_matches_only(slurm: FakeSlurm, resolved: Resolved) -> None:
     (slurm.bin / "sinfo").unlink()
     access = slurm.access(os.environ)._replace(environ={"PATH": str(slurm.bin), "FAKE": str(slurm.folder)})
-    error = refusal(resolved, access, answer("Invalid partition name specified"))
+    error = refusal_error(resolved, access, answer("Invalid partition name specified"))
     assert error.remedy == "partitions that there are: sinfo --summarize"
 
 
@@ -94,13 +96,13 @@ def test_a_missing_sinfo_costs_the_near_matches_only(slurm: FakeSlurm, resolved:
     ],
 )
 def test_a_slurm_that_is_away_is_another_error(slurm: FakeSlurm, resolved: Resolved, words: str, remedy: str) -> None:
-    error = refusal(resolved, slurm.access(os.environ), answer(words))
+    error = refusal_error(resolved, slurm.access(os.environ), answer(words))
     assert isinstance(error, SlurmUnavailable)
     assert remedy in str(error.remedy)
 
 
 def test_a_silent_failure_tells_the_exit_status(slurm: FakeSlurm, resolved: Resolved) -> None:
-    error = refusal(resolved, slurm.access(os.environ), Completed(("sbatch", "x"), 3, "", ""))
+    error = refusal_error(resolved, slurm.access(os.environ), Completed(("sbatch", "x"), 3, "", ""))
     assert error.found == "exit status 3, without a word"
 
 
@@ -108,15 +110,15 @@ def test_a_silent_failure_tells_the_exit_status(slurm: FakeSlurm, resolved: Reso
     "words", ["Socket timed out on send/recv operation", "Zero Bytes were transmitted or received", "Broken pipe"]
 )
 def test_what_leaves_it_open_whether_the_job_is_there(words: str) -> None:
-    assert LOST.search(FAILED.format(words))
-    assert not LOST.search(FAILED.format("Invalid partition name specified"))
+    assert ANSWER_LOST.search(FAILED.format(words))
+    assert not ANSWER_LOST.search(FAILED.format("Invalid partition name specified"))
 
 
 def test_memory_that_no_node_has_is_said_beside_what_they_have(slurm: FakeSlurm, project: Path) -> None:
     loaded = load.load("job", "fake", set={"resources.mem": "900G"}, root=project)
     words = "Memory specification can not be satisfied\nRequested node configuration is not available"
     slurm.says("sinfo.out", "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)\n")
-    error = refusal(resolve(loaded, root=project), slurm.access(os.environ), answer(words))
+    error = refusal_error(resolve(loaded, root=project), slurm.access(os.environ), answer(words))
     assert (error.remedy or "").splitlines() == [
         "asked for: 2 nodes, 4 tasks x 1 CPUs, mem 900G",
         "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)",

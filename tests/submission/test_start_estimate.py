@@ -10,7 +10,7 @@ import pytest
 from hpc_kit.errors import SlurmUnavailable, SubmitRefused
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import resolve
-from hpc_kit.submission.sbatch import Start, parse, would_start
+from hpc_kit.submission.sbatch import StartEstimate, estimate_start, parse_start_estimate
 from tests.runs.fake import FakeSlurm
 
 TOMORROW = dt.datetime.fromisoformat("2026-11-23T14:20:05")
@@ -21,27 +21,30 @@ MAIN = "sbatch: Job 2 to start at 2026-11-23T14:20:05 using 4 processors on node
 @pytest.mark.parametrize(
     ("said", "start"),
     [
-        (MAIN.replace("main", "high") + "sbatch:   Preempts: 4,5\n", Start(TOMORROW, "n[1-4]", 4, "high", ("4", "5"))),
-        (MAIN, Start(TOMORROW, "n[1-4]", 4, "main", ())),
+        (
+            MAIN.replace("main", "high") + "sbatch:   Preempts: 4,5\n",
+            StartEstimate(TOMORROW, "n[1-4]", 4, "high", ("4", "5")),
+        ),
+        (MAIN, StartEstimate(TOMORROW, "n[1-4]", 4, "main", ())),
         ("sbatch: Job 9 to start at 2026-11-23T14:20:05 using 2 processors on n[1-2]\n",
-         Start(TOMORROW, "n[1-2]", 2, None, ())),
-        ("lua: welcome\n" + MAIN.replace("using", "a using"), Start(TOMORROW, "n[1-4]", 4, "main", ())),
+         StartEstimate(TOMORROW, "n[1-2]", 2, None, ())),
+        ("lua: welcome\n" + MAIN.replace("using", "a using"), StartEstimate(TOMORROW, "n[1-4]", 4, "main", ())),
         (MAIN.replace("2026-11-23T14:20:05", "soon"), None),
         ("", None),
     ],
 )  # fmt: skip
-def test_what_sbatch_says_is_read(said: str, start: Start | None) -> None:
-    assert parse(said) == start
+def test_what_sbatch_says_is_read(said: str, start: StartEstimate | None) -> None:
+    assert parse_start_estimate(said) == start
 
 
 SAYS = """echo "${!#}" >"$FAKE/asked"; cp "${!#}" "$FAKE/script"; cat "$FAKE/says" >&2; exit "$(cat "$FAKE/exit")"\n"""
 
 
-def ask(slurm: FakeSlurm, project: Path, says: str, status: int = 0) -> Start:
+def ask(slurm: FakeSlurm, project: Path, says: str, status: int = 0) -> StartEstimate:
     slurm.says("sbatch.hook", SAYS)
     slurm.says("says", says)
     slurm.says("exit", str(status))
-    return would_start(resolve(load.load("job", "fake", root=project), root=project), root=project)
+    return estimate_start(resolve(load.load("job", "fake", root=project), root=project), root=project)
 
 
 def test_the_scheduler_is_asked_with_the_very_script_and_nothing_is_left(slurm: FakeSlurm, project: Path) -> None:

@@ -18,13 +18,13 @@ import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
 from hpc_kit.run_files import write_whole
 from hpc_kit.runs.access import Access
-from hpc_kit.runs.record import encode
+from hpc_kit.runs.record import encode_record
 from hpc_kit.script.render import render, render_resolved
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.submission import lost_answers, provenance, sbatch, staging
 from hpc_kit.submission import submit as submission
-from hpc_kit.submission.deferred_signals import obeyed_later
+from hpc_kit.submission.deferred_signals import defer_signals
 from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
 from hpc_kit.submission.staging import STAGING
 from hpc_kit.submission.submit import submit
@@ -124,14 +124,14 @@ def test_what_the_script_says_holds_against_the_users_defaults_for_sbatch(
     for name, value in defaults.items():
         monkeypatch.setenv(name, value)
     resolved = resolve(load.load("job", "fake", set={"resources.partition": "gpu"}))
-    done = submission.send(resolved, render_resolved(resolved, root=project), root=project)
+    done = submission.submit_script(resolved, render_resolved(resolved, root=project), root=project)
     assert {name for name in slurm.sbatch_environ() if name in defaults} == {"SBATCH_QOS"}
     assert done.notes == (
         "left out SBATCH_OUTPUT=/x of the environment: the script says --output=runs/job/%j.log",
         "left out SBATCH_PARTITION=debug of the environment: the script says --partition=gpu",
         "left out SBATCH_WAIT of the environment: sbatch would not answer before the job is over",
     )
-    assert not defaults.keys() - {"SBATCH_QOS"} & record_of(done.run)["environment"].keys()
+    assert not defaults.keys() - {"SBATCH_QOS"} & record_of(done.run_folder)["environment"].keys()
 
 
 def test_the_record_says_what_was_run_and_with_what(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
@@ -406,7 +406,7 @@ def test_ctrl_c_while_it_is_looked_for_keeps_what_would_find_it(
     def interrupted(script: Path, access: Access) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lost_answers, "look", interrupted)
+    monkeypatch.setattr(lost_answers, "find_job", interrupted)
     assert lose(slurm, project).is_dir()
 
 
@@ -617,11 +617,11 @@ def behind(call: Callable[..., Any]) -> Callable[..., Any]:
     ("place", "name"),
     [
         (sbatch, "_start"),  # sbatch runs, and nobody holds its handle yet
-        (sbatch, "hand_over"),
-        (submission, "deliver"),
-        (provenance.Git, "state"),
+        (sbatch, "run_sbatch"),
+        (submission, "name_pickles"),
+        (provenance.GitQuery, "state"),
         (staging, "_set_aside"),
-        (staging, "point"),
+        (staging, "replace_symlink"),
         (staging, "_move"),
     ],
 )
@@ -639,7 +639,7 @@ def test_ctrl_c_at_any_moment_behind_the_start_of_sbatch_keeps_the_record_and_is
 def test_ctrl_c_before_sbatch_is_started_submits_nothing(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "encode", behind(encode))
+    monkeypatch.setattr(staging, "encode_record", behind(encode_record))
     with pytest.raises(KeyboardInterrupt) as stopped:
         submit("job", "fake")
     assert not isinstance(stopped.value, SubmitInterrupted)
@@ -654,7 +654,7 @@ def test_a_second_ctrl_c_gives_up_an_sbatch_that_hangs(
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
     (own,) = (project / "runs/job").glob(f"{STAGING}*")
-    assert staging.is_lost(own)
+    assert staging.is_unanswered(own)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -673,7 +673,7 @@ def test_a_closed_terminal_while_sbatch_works_loses_no_record(slurm: FakeSlurm, 
 def test_a_signal_that_is_ignored_or_has_a_handler_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, interrupt)
     try:
-        with obeyed_later():
+        with defer_signals():
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             assert signal.getsignal(signal.SIGTERM) is interrupt
     finally:
@@ -688,7 +688,7 @@ def interrupt(*_: object) -> None:
 def test_ctrl_c_while_git_is_waited_for_keeps_the_record(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance.Git, "state", interrupt)
+    monkeypatch.setattr(provenance.GitQuery, "state", interrupt)
     with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
         submit("job", "fake")
     record = record_of(project / "runs/job/12")
@@ -703,16 +703,16 @@ def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
     text = render_resolved(resolved, root=project)
     told: list[str] = []
 
-    def state(git: provenance.Git) -> provenance.GitState:
+    def state(git: provenance.GitQuery) -> provenance.GitState:
         told.append("git")
         git.stop()
         return provenance.GitState()
 
-    monkeypatch.setattr(provenance.Git, "state", state)
-    submission.send(resolved, text, root=project, taken=lambda done: told.append(done.job_id))
+    monkeypatch.setattr(provenance.GitQuery, "state", state)
+    submission.submit_script(resolved, text, root=project, taken=lambda done: told.append(done.job_id))
     assert told == ["12", "git"]
     with pytest.raises(SubmitInterrupted, match="job 13"):
-        submission.send(resolved, text, root=project, taken=interrupt)
+        submission.submit_script(resolved, text, root=project, taken=interrupt)
     assert record_of(project / "runs/job/13")["job_id"] == "13"
 
 
@@ -730,7 +730,7 @@ def test_bytes_that_are_no_text_are_refused_in_a_script_and_spelt_out_in_a_recor
 def test_whatever_stops_it_before_sbatch_nothing_is_left(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "encode", interrupt)
+    monkeypatch.setattr(staging, "encode_record", interrupt)
     with pytest.raises(KeyboardInterrupt):
         submit("job", "fake")
     assert not (project / "runs").exists()
@@ -764,7 +764,7 @@ def test_ctrl_c_while_it_is_given_up_keeps_what_finds_the_job_later(
     with pytest.raises(KeyboardInterrupt):
         submit("job", "fake")
     (own,) = (project / "runs" / "job").glob(f"{staging.STAGING}*")
-    assert staging.is_lost(own)
+    assert staging.is_unanswered(own)
     assert (own / "record.json").exists()
 
 
