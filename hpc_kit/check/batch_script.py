@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import PurePath
 
 from hpc_kit.check.directive_lines import Placed, Problem, Read, read_all
-from hpc_kit.check.geometry import UNKNOWN, Geometry, het_groups, job_geometry, step_geometry, together
+from hpc_kit.check.geometry import het_groups, step_geometry
 from hpc_kit.check.launched import Launch, note
 from hpc_kit.check.shell.csh import CSH, as_sh
 from hpc_kit.check.shell.parse import Parsed, parse
@@ -16,6 +16,7 @@ from hpc_kit.check.shell.trace import Assigned, Step, Trace, seed
 from hpc_kit.check.shell.values import Environment
 from hpc_kit.check.stages import SHELLS, Stage
 from hpc_kit.slurm.directives import Directives
+from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
 
 
 class Script:
@@ -97,21 +98,21 @@ class Script:
         return [index for index in range(len(self.parts)) if groups is None or index in groups]
 
     @cached_property
-    def geometry(self) -> Geometry:
+    def geometry(self) -> JobSize:
         """How many nodes and tasks it asks for."""
-        return UNKNOWN if self.heterogeneous else job_geometry(self.options)
+        return UNKNOWN if self.heterogeneous else size_of_job(self.options)
 
-    def geometry_of(self, launch: Launch) -> Geometry:
+    def geometry_of(self, launch: Launch) -> JobSize:
         """How many nodes and tasks a launch line gets."""
         if self.heterogeneous:
-            jobs = [job_geometry(values(self.parts[index])) for index in self.components_of(launch)]
+            jobs = [size_of_job(values(self.parts[index])) for index in self.components_of(launch)]
             counts = [step_geometry(job, launch.multiplier) for job in jobs]
-            return together(counts) if launch.stage("srun") else UNKNOWN
+            return sum_sizes(counts) if launch.stage("srun") else UNKNOWN
         remote = launch.stage("ssh")
         if remote is None:
             return step_geometry(self.geometry, launch.multiplier)
         # Hosts are mostly those of the job, one after the other.
-        return self.geometry.once_a_node() if launch.repeated or remote.name != "ssh" else UNKNOWN
+        return self.geometry.once_per_node() if launch.repeated or remote.name != "ssh" else UNKNOWN
 
     @cached_property
     def _parsed(self) -> Parsed:

@@ -12,11 +12,11 @@ from hpc_kit.planner import model_catalogue
 from hpc_kit.planner.jobmodel import PLAN_FLASH, PLAN_FRAMEWORK, PLAN_MODEL, PLAN_PRECISION, asked, shipped
 from hpc_kit.planner.layout import Run
 from hpc_kit.planner.search import Plan, shown
+from hpc_kit.slurm.sizes import is_gpu_item
 from hpc_kit.slurm.units import UNLIMITED, format_time, parse_time
-from hpc_kit.spec import shape
 from hpc_kit.spec.job import Job, Value
 from hpc_kit.spec.layout import Layout, Model
-from hpc_kit.spec.resources import GPU_COUNTS, Resources
+from hpc_kit.spec.resources import GPU_COUNT_FIELDS, Resources
 
 MARGIN = 2.0
 """A written time limit over the predicted time of its steps: an overrun loses the job, a long limit only some time."""
@@ -116,11 +116,11 @@ def _variables(run: Run) -> dict[str, Value]:
 def _with_gpus(resources: Resources, per_node: int, *, agents: bool) -> Resources:
     """A GPU for each rank, of the kind that the base asks for, in place of the number that it asks for."""
     entries = (resources.gres or "").split(",")
-    said = [str(value) for name in sorted(GPU_COUNTS) if (value := getattr(resources, name)) is not None]
-    said += [entry.partition(":")[2] for entry in entries if shape.is_gpu(entry)]
+    said = [str(value) for name in sorted(GPU_COUNT_FIELDS) if (value := getattr(resources, name)) is not None]
+    said += [entry.partition(":")[2] for entry in entries if is_gpu_item(entry)]
     kind = next((f"{word.partition(':')[0]}:" for word in said if ":" in word), "")
-    counts: dict[str, Any] = {**dict.fromkeys(GPU_COUNTS), "ntasks_per_gpu": None}
-    counts["gres"] = ",".join(entry for entry in entries if not shape.is_gpu(entry)) or None
+    counts: dict[str, Any] = {**dict.fromkeys(GPU_COUNT_FIELDS), "ntasks_per_gpu": None}
+    counts["gres"] = ",".join(entry for entry in entries if not is_gpu_item(entry)) or None
     name, number = ("gpus_per_node", per_node) if agents else ("gpus_per_task", 1)
     counts[name] = f"{kind}{number}" if kind else number
     return structs.replace(resources, **counts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hpc_kit.slurm.sizes import asks_for_gpus
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -97,9 +99,6 @@ _INSTEAD = (
 _THREADS = frozenset({"hint", "threads-per-core", "ntasks-per-core", "extra-node-info"})
 """With one of them and DefCpuPerGPU, Slurm 22.05 refuses a job of several GPUs a node, or holds it for good."""
 
-_GPU_COUNTS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
-"""Ways to count GPUs, as --gres=gpu is one: of two, Slurm would take both, and refuse them or wait for more."""
-
 
 def without_overrides(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """An environment in which a script's own options hold: sbatch lets SBATCH_* have the last word over #SBATCH.
@@ -143,18 +142,14 @@ def _has_default_cpus(stated: Mapping[str, str | None]) -> bool:
 
 def _counts_gpus(option: str, value: str | None) -> bool:
     """Whether it says how many GPUs a job gets."""
-    return option in _GPU_COUNTS or bool({"gpu", "gres/gpu"} & _counted(option, value))
+    return asks_for_gpus({option: value or ""})
 
 
 def _counts_cpus(option: str, value: str | None) -> bool:
-    """Whether it says how many CPUs a task gets."""
-    return option in {"cpus-per-task", "cpus-per-gpu"} or "cpu" in _counted(option, value)
-
-
-def _counted(option: str, value: str | None) -> set[str]:
-    """What an option counts that counts several things: `gpu:a100:2,lustre:1`, and in newer releases `cpu=4`."""
-    entries = (value or "").split(",") if option in {"gres", "tres-per-task"} else ()
-    return {re.split("[:=]", entry)[0] for entry in entries}
+    """Return whether an option asks for a number of CPUs of each task, as `--tres-per-task=cpu=4` does."""
+    if option == "tres-per-task":
+        return any(re.split("[:=]", entry)[0] == "cpu" for entry in (value or "").split(","))
+    return option in {"cpus-per-task", "cpus-per-gpu"}
 
 
 def _stated(script: str) -> dict[str, str | None]:

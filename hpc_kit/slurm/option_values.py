@@ -27,6 +27,7 @@ MAIL_TYPES = frozenset({
 
 DEPENDENCIES = ("after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok")
 
+_UNITS = {"": 1, "k": 1024, "m": 1024**2}
 _COUNT = r"([0-9]{1,9})([kKmM]?)"
 _ARRAY_ITEM = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?"
 _SIGNAL = r"(?:([RB]{1,2}):)?(?:SIG)?([A-Z0-9]+)(?:@([0-9]{1,5}))?"
@@ -214,6 +215,27 @@ def parse_gpus(text: str) -> tuple[tuple[str | None, int], ...]:
     return found
 
 
+class GresItem(NamedTuple):
+    """One generic resource: its name, its type if one is asked for, and how many."""
+
+    name: str
+    type: str | None
+    number: int
+
+
+# A type may begin with a digit only if a count follows, as in gpu:1g.10gb:2.
+_GRES = r"(?:gres[:/])?([A-Za-z_][\w-]*)(?::([A-Za-z_][\w.-]*|[\w.-]+(?=:)))?(?::([0-9]{1,9})([kKmM]?))?"
+
+
+def parse_gres(text: str) -> tuple[GresItem, ...]:
+    """Read `--gres`: `gpu:4`, `gpu:a100:2,nvme:1`; without a number an item asks for one."""
+    matches = [re.fullmatch(_GRES, item) for item in text.split(",")]
+    found = tuple(GresItem(m[1], m[2], int(m[3] or 1) * _UNITS[(m[4] or "").lower()]) for m in matches if m)
+    if len(found) != len(matches):
+        raise UnitError("not a list of generic resources", found=repr(text), remedy="write NAME[:TYPE]:COUNT as gpu:4")
+    return found
+
+
 def _condition(part: str, text: str) -> Condition:
     kind, colon, jobs = part.strip().partition(":")
     kind = kind.lower()
@@ -233,7 +255,7 @@ def _count(text: str, whole: str) -> int:
     match = re.fullmatch(_COUNT, text)
     if match is None:
         raise UnitError("not a number of nodes", found=repr(whole), remedy="write 4, or 2-4 for at least 2")
-    return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
+    return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def _parse_sizes(text: str) -> tuple[int, ...]:

@@ -9,25 +9,14 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values
+from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
 from hpc_kit.spec import job_checks, layout_checks, search_path, shape, taken
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.layout import told
 from hpc_kit.spec.load import Loaded
-from hpc_kit.spec.resources import Resources
+from hpc_kit.spec.resources import GPU_FIELDS, Resources
 from hpc_kit.spec.stated import stated
-
-GPU_OPTIONS = (
-    "cpus_per_gpu",
-    "gpu_bind",
-    "gpu_freq",
-    "gpus",
-    "gpus_per_node",
-    "gpus_per_socket",
-    "gpus_per_task",
-    "mem_per_gpu",
-    "ntasks_per_gpu",
-)
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
 """Options by which a step may have fewer CPUs than its job was given."""
@@ -75,7 +64,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
         if self.cpus_by_slurm:
             return 1
         resources = self.job.resources
-        gpus = shape.gpus_of(resources, self.nodes, self.ntasks) or 0
+        gpus = resources.count_gpus(self.nodes, self.ntasks) or 0
         return resources.cpus_per_task or max(1, (resources.cpus_per_gpu or 1) * gpus // self.ntasks)
 
     @property
@@ -165,7 +154,7 @@ def _with_rank_starter(job: Job, nodes: int, world_size: int, where: job_checks.
         )
     if not launch.bootstrap or launch.ranks_by is not None:
         return job, ()
-    gpus = shape.gpus_of(job.resources, nodes, world_size) or 0
+    gpus = job.resources.count_gpus(nodes, world_size) or 0
     if world_size > 1 or gpus <= 1:
         return structs.replace(job, launch=structs.replace(launch, ranks_by="launcher")), ()
     note = f"one task with {gpus} GPUs: the program starts its own ranks; if not, set [launch] ranks_by = 'launcher'"
@@ -221,10 +210,10 @@ def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tu
     given = resources.given()
     if cluster.node.gpus != 0:
         return resources, ()
-    dropped: dict[str, str | None] = {name: None for name in GPU_OPTIONS if name in given}
+    dropped: dict[str, str | None] = {name: None for name in GPU_FIELDS if name in given}
     entries = str(given.get("gres", "")).split(",")
-    if any(shape.is_gpu(entry) for entry in entries):
-        dropped["gres"] = ",".join(entry for entry in entries if not shape.is_gpu(entry)) or None
+    if any(is_gpu_item(entry) for entry in entries):
+        dropped["gres"] = ",".join(entry for entry in entries if not is_gpu_item(entry)) or None
     notes = tuple(f"left out --{name.replace('_', '-')}={given[name]}: {cluster.name} has no GPU" for name in dropped)
     return structs.replace(resources, **dropped), notes
 
@@ -253,7 +242,7 @@ def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
     """
     each, per_node = resources.gpus_per_task, resources.ntasks_per_node
     others = {"gpus", "gpus_per_node", "gpus_per_socket", "gpu_bind", "tres_bind"} & resources.given().keys()
-    if each is None or per_node is None or others or shape.gres_gpus(resources.gres) is not None:
+    if each is None or per_node is None or others or count_gres_gpus(resources.gres) is not None:
         return resources, ()
     counted = [(kind, number * per_node) for kind, number in option_values.parse_gpus(str(each))]
     text = ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counted)
@@ -264,8 +253,8 @@ def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
 def _with_counts(resources: Resources, nodes: int, ntasks: int) -> Resources:
     """Say every count: 23.02.0 to 23.02.4 leave SLURM_NTASKS unset where only --ntasks-per-node is given."""
     per_node = resources.ntasks_per_node
-    if per_node is None and ntasks % nodes == 0 and resources.ntasks_per_gpu is None:
-        per_node = ntasks // nodes
+    if resources.ntasks_per_gpu is None:
+        _, per_node = spread_tasks(nodes, ntasks, per_node)
     return structs.replace(resources, job_name=None, nodes=nodes, ntasks=ntasks, ntasks_per_node=per_node)
 
 
@@ -278,7 +267,7 @@ def _with_cpus(resources: Resources, *, component: bool) -> tuple[Resources, tup
     if resources.cpus_per_task is not None or resources.cpus_per_gpu is not None:
         return resources, ()
     given = resources.given()
-    on_gpus = any(name in given for name in GPU_OPTIONS) or shape.gres_gpus(resources.gres) is not None
+    on_gpus = any(name in given for name in GPU_FIELDS) or count_gres_gpus(resources.gres) is not None
     if on_gpus and not component and resources.ntasks_per_node is not None and not _THREADS & given.keys():
         return resources, ("no cpus_per_task or cpus_per_gpu: the site's default for each GPU (DefCpuPerGPU) holds",)
     told = ("--cpus-per-task=1, whatever the site gives with a GPU: cpus_per_task or cpus_per_gpu says more",)

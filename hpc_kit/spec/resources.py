@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GPU_OPTIONS, read_gpu_counts
+
 Count = Annotated[int, Meta(ge=1)]
 Number = Annotated[int, Meta(ge=0)]
 Minutes = str | int
@@ -133,6 +135,14 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         values = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return {name: value for name, value in values if value is not None and value is not False}
 
+    def by_option_name(self) -> dict[str, str]:
+        """Return the options that are set by their long sbatch names, for `hpc_kit.slurm.sizes`."""
+        return {name.replace("_", "-"): "" if value is True else str(value) for name, value in self.given().items()}
+
+    def count_gpus(self, nodes: int, ntasks: int | None) -> int | None:
+        """Return the GPUs of the whole job; None if it asks for none, or their number is unknown."""
+        return read_gpu_counts(self.by_option_name()).in_job(nodes, ntasks)
+
 
 ALTERNATIVES: tuple[frozenset[str], ...] = (
     frozenset({"mem", "mem_per_cpu", "mem_per_gpu"}),
@@ -144,5 +154,7 @@ ALTERNATIVES: tuple[frozenset[str], ...] = (
 )
 """Options of which sbatch takes one at most; a job's choice puts a cluster's default of the same group aside."""
 
-GPU_COUNTS = frozenset({"gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task"})
-"""How many GPUs; a job may give several, but its choice puts a cluster's defaults for any of them aside."""
+GPU_COUNT_FIELDS = frozenset(name.replace("-", "_") for name in GPU_COUNT_OPTIONS)
+"""Fields that ask for a number of GPUs. A job may set several. If it sets one, the cluster's defaults do not apply."""
+
+GPU_FIELDS = tuple(name.replace("-", "_") for name in GPU_OPTIONS)

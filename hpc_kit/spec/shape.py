@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from hpc_kit.errors import SpecError, UnitError
-from hpc_kit.slurm import option_values, units
+from hpc_kit.slurm import units
+from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Where
-from hpc_kit.spec.resources import ALTERNATIVES, GPU_COUNTS, Resources
+from hpc_kit.spec.resources import ALTERNATIVES, GPU_COUNT_FIELDS, Resources
 
 
 def counts(job: Job, node: Node, where: Where) -> tuple[int, int]:
@@ -64,7 +65,7 @@ def _exact_nodes(resources: Resources, where: Where) -> int | None:
 
 def _one(resources: Resources, ntasks: int, node: Node, where: Where) -> int:
     """One node, where that is right for so many tasks; Slurm itself would take as many as it likes."""
-    cpus, gpus = ntasks * (resources.cpus_per_task or 1), gpus_of(resources, 1, ntasks) or 0
+    cpus, gpus = ntasks * (resources.cpus_per_task or 1), resources.count_gpus(1, ntasks) or 0
     known = node.cpus is not None and (not gpus or node.gpus is not None)
     if ntasks == 1 or (known and cpus <= (node.cpus or 0) and gpus <= (node.gpus or gpus)):
         return 1
@@ -80,12 +81,12 @@ def _one(resources: Resources, ntasks: int, node: Node, where: Where) -> int:
 def _tasks_by_node(resources: Resources) -> int:
     """Tasks of a node where they are told by GPU, and GPUs by node; else 0."""
     by_node = resources.gpus is None and resources.ntasks_per_gpu is not None
-    return (resources.ntasks_per_gpu or 0) * (gpus_of(resources, 1, None) or 0) if by_node else 0
+    return (resources.ntasks_per_gpu or 0) * (resources.count_gpus(1, None) or 0) if by_node else 0
 
 
 def _by_gpu(resources: Resources, each: int, nodes: int, where: Where) -> int:
     """Tasks of a job that counts them by GPU."""
-    gpus = gpus_of(resources, nodes, None)
+    gpus = resources.count_gpus(nodes, None)
     place = where.of("resources.ntasks_per_gpu")
     if gpus is None and resources.ntasks is None:
         raise SpecError(
@@ -102,32 +103,6 @@ def _by_gpu(resources: Resources, each: int, nodes: int, where: Where) -> int:
     return gpus * each if gpus is not None else resources.ntasks or 1
 
 
-def gpus_of(resources: Resources, nodes: int, ntasks: int | None) -> int | None:
-    """GPUs of the whole job; None where none are asked for, or not so that they can be counted."""
-    if resources.gpus is not None:
-        return count(resources.gpus)
-    if resources.gpus_per_node is not None:
-        return count(resources.gpus_per_node) * nodes
-    if resources.gpus_per_task is not None and ntasks is not None:
-        return count(resources.gpus_per_task) * ntasks
-    there = gres_gpus(resources.gres)
-    return there * nodes if there is not None else None
-
-
-def count(text: str | int) -> int:
-    """GPUs of all types together: 3 of 'a100:2,h100'."""
-    return sum(number for _, number in option_values.parse_gpus(str(text)))
-
-
-def gres_gpus(text: str | None) -> int | None:
-    """GPUs among generic resources; None where there are none, or they cannot be counted."""
-    found = [part.partition(":")[2] or "1" for part in (text or "").split(",") if is_gpu(part)]
-    try:
-        return sum(count(part) for part in found) if found else None
-    except UnitError:
-        return None
-
-
 def put_aside(given: Mapping[str, object], others: Mapping[str, object]) -> set[str]:
     """Options that a choice puts aside, among those that were said below it: the other ways to say the same.
 
@@ -137,18 +112,9 @@ def put_aside(given: Mapping[str, object], others: Mapping[str, object]) -> set[
     """
     chosen = {name for name, value in given.items() if value is not None and value is not False}
     shut = {name for group in ALTERNATIVES if group & chosen for name in group}
-    if GPU_COUNTS & chosen or gres_gpus(_text(given.get("gres"))) is not None:
-        shut |= GPU_COUNTS | ({"gres"} if gres_gpus(_text(others.get("gres"))) is not None else set())
+    if GPU_COUNT_FIELDS & chosen or count_gres_gpus(str(given.get("gres"))) is not None:
+        shut |= GPU_COUNT_FIELDS | ({"gres"} if count_gres_gpus(str(others.get("gres"))) is not None else set())
     return (shut & others.keys()) - given.keys()
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def is_gpu(part: str) -> bool:
-    """Whether one entry of --gres means GPUs."""
-    return part.partition(":")[0] in {"gpu", "gres/gpu"}
 
 
 def check_rank_files(job: Job, where: Where) -> None:
@@ -253,12 +219,16 @@ def _check_gpus(resources: Resources, cluster: Cluster, where: Where, nodes: int
     there, per_node = cluster.node.gpus, resources.ntasks_per_node or 1
     if not there:
         return
+
+    def count(value: str | int | None) -> int:
+        return 0 if value is None else count_gpus(str(value)) or 0
+
     asked = {
-        "gpus": -(-count(resources.gpus or "0") // nodes),
-        "gpus_per_node": count(resources.gpus_per_node or "0"),
-        "gpus_per_socket": count(resources.gpus_per_socket or "0"),
-        "gpus_per_task": count(resources.gpus_per_task or "0") * per_node,
-        "gres": gres_gpus(resources.gres) or 0,
+        "gpus": -(-count(resources.gpus) // nodes),
+        "gpus_per_node": count(resources.gpus_per_node),
+        "gpus_per_socket": count(resources.gpus_per_socket),
+        "gpus_per_task": count(resources.gpus_per_task) * per_node,
+        "gres": count_gres_gpus(resources.gres) or 0,
     }
     for name, gpus in asked.items():
         if gpus > there:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from hpc_kit.check.preflight_program import folder_of
 from hpc_kit.errors import SpecError
-from hpc_kit.spec.resolve import GPU_OPTIONS
+from hpc_kit.spec.resources import GPU_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def on_hosts(job: Job, hosts: Sequence[Host]) -> Job:
         launch=structs.replace(launch, launcher="srun", nproc_per_node=1),
         resources=structs.replace(
             resources,
-            **dict.fromkeys(GPU_OPTIONS),  # nobody hands them out: the ranks of a host share what is there
+            **dict.fromkeys(GPU_FIELDS),  # nobody hands them out: the ranks of a host share what is there
             nodes=len(ranks),
             ntasks=None if even else sum(ranks),
             ntasks_per_node=ranks[0] if even else None,

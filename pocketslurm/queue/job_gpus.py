@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.option_values import parse_gpus
+from hpc_kit.errors import UnitError
+from hpc_kit.slurm.option_values import parse_gpus, parse_gres
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 from pocketslurm.errors import Refused
 
 if TYPE_CHECKING:
@@ -15,30 +16,25 @@ if TYPE_CHECKING:
 
 INVALID = "error: Invalid generic resource (gres) specification"
 
-# A type may begin with a digit where a count stands behind it.
-_GRES = re.compile(r"(?:gres:)?gpu(?::([A-Za-z_][\w.-]*|[\w.-]+(?=:)))?(?::([0-9]+)([kKmM]?))?")
-_UNITS = {"": 1, "k": 1024, "m": 1024**2}
-_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task")
-
 
 def read_gres(text: str) -> list[tuple[str | None, int]]:
     """Read `--gres`: (type or None, count) of each item; `none` is nothing.
 
     Raises:
-        Refused: It names what is no GPU.
+        Refused: An item is no GPU.
     """
-    found: list[tuple[str | None, int]] = []
-    for item in text.split(","):
-        if match := _GRES.fullmatch(item):
-            found.append((match[1], int(match[2] or 1) * _UNITS[(match[3] or "").lower()]))
-        elif item and item.lower() != "none":
-            raise Refused(INVALID)
-    return found
+    items = [item for item in text.split(",") if item and item.lower() != "none"]
+    if not all(map(is_gpu, items)):
+        raise Refused(INVALID)
+    return [(each.type, each.number) for item in items for each in parse_gres(item)]
 
 
 def is_gpu(item: str) -> bool:
-    """Whether an item of `--gres` asks for GPUs."""
-    return bool(_GRES.fullmatch(item))
+    """Return whether an item of `--gres` asks for GPUs; Slurm 22.05 refuses the newer form `gres/gpu`."""
+    try:
+        return not item.startswith("gres/") and parse_gres(item)[0].name == "gpu"
+    except UnitError:
+        return False
 
 
 def count(options: Mapping[str, str], *names: str) -> int:
@@ -57,7 +53,7 @@ def types(options: Mapping[str, str]) -> tuple[str, ...]:
         Refused: Some of an option's GPUs have a type, and some have none.
     """
     found: list[str] = []
-    for name in _OPTIONS:
+    for name in GPU_COUNT_OPTIONS:
         kinds = [kind for kind, _ in parse_gpus(options[name])] if options.get(name) else []
         if None in kinds and any(kinds):
             raise Refused("error: Invalid GRES specification (with and without type identification)")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.option_values import parse_gpus
+from hpc_kit.slurm.sizes import GpuCounts, count_gpus
 from pocketslurm.errors import Refused
 from pocketslurm.queue.job_gpus import read_gres, types
 
@@ -14,25 +14,7 @@ if TYPE_CHECKING:
     from pocketslurm.steps.options import Asked
 
 
-class Gpus(NamedTuple):
-    """How many GPUs: in all, on each node, for each task; None where nothing was said."""
-
-    total: int | None = None
-    per_node: int | None = None
-    per_task: int | None = None
-
-    @property
-    def asked(self) -> bool:
-        """Some are asked for, so that the job must have some."""
-        return any(self)
-
-    @property
-    def silent(self) -> bool:
-        """Nothing was said: the step has what the job has."""
-        return all(count is None for count in self)
-
-
-def asked_gpus(asked: Asked) -> Gpus:
+def asked_gpus(asked: Asked) -> GpuCounts:
     """GPUs by whichever option names them; `--gres=none` asks for none.
 
     Raises:
@@ -40,11 +22,11 @@ def asked_gpus(asked: Asked) -> Gpus:
     """
     gres = asked.get("gres")
     if gres.lower() == "none":
-        return Gpus(per_node=0)
-    per_node = _count(asked.get("gpus-per-node"))
+        return GpuCounts(per_node=0)
+    per_node = count_gpus(asked.get("gpus-per-node"))
     if gres:
         per_node = (per_node or 0) + sum(number for _, number in read_gres(gres))
-    return Gpus(_count(asked.get("gpus")), per_node, _count(asked.get("gpus-per-task")))
+    return GpuCounts(count_gpus(asked.get("gpus")), per_node, count_gpus(asked.get("gpus-per-task")))
 
 
 def check_types(asked: Asked, there: str | None, job_id: int) -> None:
@@ -57,10 +39,6 @@ def check_types(asked: Asked, there: str | None, job_id: int) -> None:
         line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
         denied = "Invalid generic resource (gres) specification"
         raise Refused(line, f"error: Unable to create step for job {job_id}: {denied}")
-
-
-def _count(text: str) -> int | None:
-    return sum(count for _, count in parse_gpus(text)) if text else None
 
 
 def binding(asked: Asked) -> str:
@@ -86,7 +64,7 @@ def visible(devices: Sequence[int], bind: str, local: int) -> list[int]:
     if not devices or kind not in {"per_task", "single", "map_gpu", "mask_gpu"}:
         return list(devices)
     if kind == "per_task":
-        each = _count(listed) or 1
+        each = count_gpus(listed) or 1
         return [devices[index % len(devices)] for index in range(local * each, (local + 1) * each)]
     if kind == "single":
         return [devices[local // int(listed or 1) % len(devices)]]

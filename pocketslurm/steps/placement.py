@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 from pocketslurm.distribution import layout, layout_arbitrary
 from pocketslurm.errors import Refused
 from pocketslurm.steps.node_choice import NO_MEMORY, NO_SUCH_NODES, TOO_MANY_CPUS, Busy, StepNode, choose
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from pocketslurm.steps.request import StepRequest
 
 NO_GPUS = "Invalid generic resource (gres) specification"
-
-_GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gres"})
 
 
 class Place(NamedTuple):
@@ -36,7 +35,7 @@ def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) ->
         Busy: Not now.
         Refused: Never.
     """
-    if request.gpus.silent and not _GPU_OPTIONS & job.options.keys():
+    if request.gpus.is_unset and not {*GPU_COUNT_OPTIONS, "gres"} & job.options.keys():
         request = request._replace(gpus=request.gpus._replace(per_node=0))
     job = job._replace(mem=[mine or memory for mine in job.mem or [0] * len(job.nodes)])
     nodes = [_node(job, index, list(steps), request) for index in range(len(job.nodes))]
@@ -88,7 +87,7 @@ def _check_names(request: StepRequest, nodes: Sequence[StepNode]) -> None:
     names = {node.name for node in nodes}
     if not set(request.hosts) <= names:
         raise Refused(denied=NO_SUCH_NODES)
-    if request.gpus.asked and not any(node.gpus for node in nodes):
+    if request.gpus.is_positive and not any(node.gpus for node in nodes):
         raise Refused("error: Step requested GRES but job doesn't have GRES", denied=NO_GPUS)
     if max(request.mem_per_node, request.mem_per_cpu) > max(node.mem for node in nodes):
         raise Refused(denied=NO_MEMORY)
@@ -105,7 +104,7 @@ def _is_usable(request: StepRequest, node: StepNode) -> bool:
 def _least_gpus(request: StepRequest, node: StepNode) -> int:
     """GPUs that must be free on a node that the step is to have."""
     gpus = request.gpus
-    if gpus.silent:
+    if gpus.is_unset:
         return len(node.gpus)
     if gpus.per_node is not None:
         return gpus.per_node
@@ -144,7 +143,7 @@ def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence
     gpus, dealt = request.gpus, []
     left = gpus.total or 0
     for later, (node, on_node) in enumerate(zip(chosen, tasks, strict=True), start=1 - len(chosen)):
-        count = len(node.gpus) if gpus.silent else gpus.per_node or (gpus.per_task or 0) * len(on_node)
+        count = len(node.gpus) if gpus.is_unset else gpus.per_node or (gpus.per_task or 0) * len(on_node)
         if gpus.total:
             count = min(len(node.free_gpus), left + later)
             left -= count

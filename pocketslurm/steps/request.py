@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.slurm.option_values import Distribution
+from hpc_kit.slurm.sizes import GpuCounts
 from hpc_kit.slurm.units import parse_memory
 from pocketslurm import distribution
 from pocketslurm.errors import Refused
-from pocketslurm.steps.gpus import Gpus, asked_gpus
+from pocketslurm.steps.gpus import asked_gpus
 from pocketslurm.steps.size import Size
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class StepRequest(NamedTuple):
     overlap: bool = False
     mem_per_node: int = 0
     mem_per_cpu: int = 0
-    gpus: Gpus = Gpus()
+    gpus: GpuCounts = GpuCounts()
     distribution: Distribution = Distribution("block")
     shown: str = ""
     notes: tuple[str, ...] = ()
@@ -119,7 +120,7 @@ def without(job: Job, taken: Collection[str]) -> Job:
     return job._replace(**left_of)
 
 
-def _gpus(asked: Asked, size: Size) -> Gpus:
+def _gpus(asked: Asked, size: Size) -> GpuCounts:
     try:
         return asked_gpus(asked)
     except Refused as refused:
@@ -143,7 +144,7 @@ def _is_whole(size: Size, asked: Asked) -> bool:
     return not size.cpus_per_task or asked.has("overcommit")
 
 
-def _cpu_count(size: Size, asked: Asked, job: Job, gpus: Gpus, *, allocated: bool) -> int:
+def _cpu_count(size: Size, asked: Asked, job: Job, gpus: GpuCounts, *, allocated: bool) -> int:
     per_gpu = asked.number("cpus-per-gpu")
     if asked.has("overcommit"):
         return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_kit.slurm.sizes import GpuCounts
 from pocketslurm.errors import Refused
-from pocketslurm.steps.gpus import Gpus, asked_gpus, binding, visible
+from pocketslurm.steps.gpus import asked_gpus, binding, visible
 from pocketslurm.steps.options import Asked, read
 
 
@@ -16,21 +17,21 @@ def asked(line: str) -> Asked:
 @pytest.mark.parametrize(
     ("line", "gpus"),
     [
-        ("", Gpus()),
-        ("--gpus=3", Gpus(total=3)),
-        ("--gpus=a100:2,v100:1", Gpus(total=3)),
-        ("--gpus-per-node=2", Gpus(per_node=2)),
-        ("--gpus-per-task=1", Gpus(per_task=1)),
-        ("--gres=gpu:2", Gpus(per_node=2)),
-        ("--gres=gpu", Gpus(per_node=1)),
-        ("--gres=gpu:a100:2", Gpus(per_node=2)),
-        ("--gres=none", Gpus(per_node=0)),
+        ("", GpuCounts()),
+        ("--gpus=3", GpuCounts(total=3)),
+        ("--gpus=a100:2,v100:1", GpuCounts(total=3)),
+        ("--gpus-per-node=2", GpuCounts(per_node=2)),
+        ("--gpus-per-task=1", GpuCounts(per_task=1)),
+        ("--gres=gpu:2", GpuCounts(per_node=2)),
+        ("--gres=gpu", GpuCounts(per_node=1)),
+        ("--gres=gpu:a100:2", GpuCounts(per_node=2)),
+        ("--gres=none", GpuCounts(per_node=0)),
     ],
 )
-def test_how_many(line: str, gpus: Gpus) -> None:
+def test_how_many(line: str, gpus: GpuCounts) -> None:
     assert asked_gpus(asked(line)) == gpus
-    assert gpus.silent == (line == "")
-    assert gpus.asked == (line not in {"", "--gres=none"})
+    assert gpus.is_unset == (line == "")
+    assert gpus.is_positive == (line not in {"", "--gres=none"})
 
 
 def test_other_resources_are_refused() -> None:

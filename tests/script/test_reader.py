@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.check.batch_script import Script, read_script
-from hpc_kit.check.geometry import job_geometry
 from hpc_kit.check.launched import Launch
 from hpc_kit.check.shell.parse import parse
 from hpc_kit.check.shell.tree import Compound
+from hpc_kit.slurm.sizes import size_of_job
 from tests import golden
 
 HEAD = "#!/bin/bash\n"
@@ -380,8 +380,8 @@ def test_our_own_scripts_are_read_back(case: str) -> None:
     ],
 )
 def test_counts_of_a_job(options: dict[str, str], nodes: int | None, ntasks: int | None, per_node: int | None) -> None:
-    geometry = job_geometry(options)
-    assert (geometry.nodes, geometry.ntasks, geometry.per_node) == (nodes, ntasks, per_node)
+    geometry = size_of_job(options)
+    assert (geometry.nodes, geometry.ntasks, geometry.tasks_per_node) == (nodes, ntasks, per_node)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_counts_of_a_job(options: dict[str, str], nodes: int | None, ntasks: int
 def test_counts_of_a_step(line: str, expected: tuple[int | None, ...]) -> None:
     script = read(f"#SBATCH -N4 --ntasks-per-node=2\n{line}\n")
     geometry = script.geometry_of(script.launches[0])
-    assert (geometry.nodes, geometry.ntasks, geometry.per_node) == expected
+    assert (geometry.nodes, geometry.ntasks, geometry.tasks_per_node) == expected
 
 
 @pytest.mark.usefixtures("untraced")

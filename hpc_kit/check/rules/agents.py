@@ -87,13 +87,13 @@ def _one_by_one(launch: Launch, agent: Stage) -> tuple[str, str, int | None] | N
 def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
     geometry, job, told = script.geometry_of(launch), script.geometry, _told(agent)
     line = script.line_of("nodes", "ntasks")
-    if told is not None and job.said and job.nodes is not None and _one_a_pass(launch) and told[0] > job.nodes:
+    if told is not None and job.is_stated and job.nodes is not None and _one_a_pass(launch) and told[0] > job.nodes:
         return f"{agent.kind} waits for {told[0]} nodes, and the job has {job.nodes}", "--nnodes=$SLURM_NNODES", line
-    if told is None or not job.said or geometry.nodes is None or geometry.nodes != job.nodes:
+    if told is None or not job.is_stated or geometry.nodes is None or geometry.nodes != job.nodes:
         return None
     alone = launch.multiplier is None and launch.stage("ssh") is None
     # Elements of an array may be each other's nodes.
-    if (geometry.per_node != 1 and not alone) or (alone and (_elsewhere(agent) or "array" in script.options)):
+    if (geometry.tasks_per_node != 1 and not alone) or (alone and (_elsewhere(agent) or "array" in script.options)):
         return None
     if script.tells(agent, "nnodes"):
         return None
@@ -121,14 +121,18 @@ def _all_first(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, 
     nodes, geometry = agent.option("nnodes", "num-machines"), script.geometry_of(launch)
     if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _elsewhere_said(script, agent):
         return None
-    if agent.options.keys() & {"node-rank", "machine-rank"} or not geometry.several_nodes or geometry.per_node != 1:
+    if (
+        agent.options.keys() & {"node-rank", "machine-rank"}
+        or not geometry.has_several_nodes
+        or geometry.tasks_per_node != 1
+    ):
         return None
     if agent.kind == "accelerate":
         what = "no --machine_rank: accelerate stops, or each node takes itself for the first, as its default file says"
         return what, "srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'", None
     if _meets(agent) or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
         return None
-    what = f"no --node-rank: each of the {geometry.least_nodes} nodes takes itself for node 0"
+    what = f"no --node-rank: each of the {geometry.min_nodes} nodes takes itself for node 0"
     return what, "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which counts them itself", None
 
 
@@ -229,7 +233,7 @@ def _of_steps_alone(script: Script) -> Iterator[Fault]:
 
 def _options_not_given(script: Script) -> Iterator[Fault]:
     # A script that says nothing of its size gets all of it from the command line.
-    if not script.readable or script.heterogeneous or not (script.geometry.said or script.geometry.gpus):
+    if not script.readable or script.heterogeneous or not (script.geometry.is_stated or script.geometry.has_gpus):
         return
     if script.options.keys().isdisjoint({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}):
         yield from _tasks_not_given(script)
@@ -239,7 +243,7 @@ def _options_not_given(script: Script) -> Iterator[Fault]:
         guarded = re.search(rf"\$\{{{name}(\[|:?[-+?=])|-[zvn] *\"?(\$\{{?)?{name}\b", text)
         if option in script.options or name in own or guarded or _given_wrongly(script, option):
             continue
-        if "GPUS" in name and not script.geometry.gpus:
+        if "GPUS" in name and not script.geometry.has_gpus:
             continue
         in_steps = _lines_of_steps(script, option)
         for match in re.finditer(rf"(?<!\\)\$\{{?{name}\b|\$\(\([^()\n]*?\b{name}\b", text):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hpc_kit.check.directive_lines import Placed
-from hpc_kit.check.geometry import Geometry, job_geometry, node_counts
 from hpc_kit.check.launched import Launch
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.check.stages import Stage
+from hpc_kit.slurm.sizes import JobSize, count_nodes, size_of_job
 
 _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"})
 
@@ -48,7 +48,7 @@ def _fewer_than_nodes(part: Mapping[str, Placed]) -> Iterator[Fault]:
     nodes, ntasks = part.get("nodes"), part.get("ntasks")
     if nodes is None or ntasks is None or not ntasks.value.isdigit() or "ntasks-per-node" in part:
         return
-    least = node_counts(nodes.value, None)[1]
+    least = count_nodes(nodes.value, None)[1]
     if 0 < int(ntasks.value) < least:
         what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets {ntasks.value}"
         remedy = "--ntasks-per-node instead of --ntasks"
@@ -69,7 +69,7 @@ def too_many_hosts(subject: Subject) -> Iterator[Fault]:
         nodes, hosts = part.get("nodes"), part.get("nodelist")
         if nodes is None or hosts is None:
             continue
-        asked, named = node_counts(nodes.value, None), node_counts(None, hosts.value)
+        asked, named = count_nodes(nodes.value, None), count_nodes(None, hosts.value)
         if asked[0] is not None and named[0] is not None and named[0] > asked[0]:
             what = f"{named[0]} hosts are named, and --nodes={nodes.value}: all of them are taken, or none"
             yield Fault(hosts.line, hosts.column, what, f"--nodes={named[0]}, or fewer hosts", (nodes.line,))
@@ -98,8 +98,8 @@ def _disagreement(part: Mapping[str, Placed]) -> tuple[str, Placed | None] | Non
     total = _gpus(part, "gpus")
     if total is None:
         return None
-    job = job_geometry({name: each.value for name, each in part.items()})
-    nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.said else None
+    job = size_of_job({name: each.value for name, each in part.items()})
+    nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.is_stated else None
     for name, asked, things in (("gpus-per-task", tasks, "tasks"), ("gpus-per-node", nodes, "nodes")):
         each = _gpus(part, name)
         if each is None:
@@ -171,11 +171,18 @@ def world_sizes(subject: Subject) -> Iterator[Fault]:
     geometry = script.geometry_of(training[0])
     own = {(geometry.nodes or 0) * (geometry.gpus_per_node or 0), geometry.ntasks}
     for each in script.assigned:
-        if each.name != "WORLD_SIZE" or not each.value.text.isdigit() or geometry.ntasks is None or not geometry.said:
+        if (
+            each.name != "WORLD_SIZE"
+            or not each.value.text.isdigit()
+            or geometry.ntasks is None
+            or not geometry.is_stated
+        ):
             continue
         size = int(each.value.text)
         # The program may start the processes of its node, and be given all GPUs of it without asking.
-        spawns = geometry.gpus_per_node is None and geometry.per_node == 1 and size and size % geometry.ntasks == 0
+        spawns = (
+            geometry.gpus_per_node is None and geometry.tasks_per_node == 1 and size and size % geometry.ntasks == 0
+        )
         if size not in own and not spawns:
             what = f"WORLD_SIZE={each.value.text}, and {training[0].multiplier.name} starts {geometry.ntasks} processes"
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].step.line)
@@ -201,7 +208,13 @@ def too_many_by_mpirun(subject: Subject) -> Iterator[Fault]:
     for launch in script.launches:
         mpirun, tasks = launch.stage("mpirun"), script.geometry.ntasks
         named = mpirun.option("n", "np", "c") if mpirun is not None else None
-        if mpirun is None or named is None or not named.text.isdigit() or tasks is None or not script.geometry.said:
+        if (
+            mpirun is None
+            or named is None
+            or not named.text.isdigit()
+            or tasks is None
+            or not script.geometry.is_stated
+        ):
             continue
         if launch.stage("ssh"):
             continue
@@ -212,15 +225,15 @@ def too_many_by_mpirun(subject: Subject) -> Iterator[Fault]:
             yield Fault(named.line, named.column, what, f"#SBATCH --ntasks={named.text}", lines)
 
 
-def _processes_on_node(launch: Launch, geometry: Geometry) -> int | None:
+def _processes_on_node(launch: Launch, geometry: JobSize) -> int | None:
     agent = launch.agent
     if agent is None:
-        return geometry.per_node if launch.multiplier and launch.program.kind == "python" else None
-    if agent.opaque or ((geometry.per_node or 1) != 1 and launch.multiplier):
+        return geometry.tasks_per_node if launch.multiplier and launch.program.kind == "python" else None
+    if agent.opaque or ((geometry.tasks_per_node or 1) != 1 and launch.multiplier):
         return None
     if agent.kind == "torchrun" and agent.option("nproc-per-node") is None:
         return 1
-    if agent.kind == "accelerate" and "num-machines" not in agent.options and geometry.several_nodes:
+    if agent.kind == "accelerate" and "num-machines" not in agent.options and geometry.has_several_nodes:
         return None
     return processes(agent)
 

@@ -30,8 +30,8 @@ def one_nodes_disk(subject: Subject) -> Iterator[Fault]:
     Documented: sbcast(1); docs.alliancecan.ca/wiki/PyTorch, "Multi-node".
     """
     script = subject.script
-    wide = [launch for launch in script.launches if launch.trains and script.geometry_of(launch).several_nodes]
-    if not wide or not script.geometry.several_nodes:
+    wide = [launch for launch in script.launches if launch.trains and script.geometry_of(launch).has_several_nodes]
+    if not wide or not script.geometry.has_several_nodes:
         return
     entered: Step | None = None
     for step in script.steps:

@@ -10,13 +10,14 @@ from hpc_kit.check.batch_script import Script
 from hpc_kit.check.directive_lines import mending, read_all
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.directives import MARK
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
 _SIZES = (
     frozenset({"nodes", "nodelist"}),
     frozenset({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}),
-    frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task"}),
+    frozenset({"gres", *GPU_COUNT_OPTIONS}),
 )
 """Options that say the same of a job's size."""
 

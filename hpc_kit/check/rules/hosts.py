@@ -38,7 +38,7 @@ def cut_hosts(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
     """
     script = subject.script
-    if not script.geometry.several_nodes:
+    if not script.geometry.has_several_nodes:
         return
     for each in _assignments(script):
         text = each.value.raw
@@ -88,7 +88,7 @@ def drawn_apart(subject: Subject) -> Iterator[Fault]:
     Documented: pytorch.org/docs/stable/elastic/run.html, --rdzv-id; bash(1), RANDOM.
     """
     script = subject.script
-    wide = [launch for launch in script.launches if _several(launch) and script.geometry_of(launch).several_tasks]
+    wide = [launch for launch in script.launches if _several(launch) and script.geometry_of(launch).has_several_tasks]
     texts = [each.value for each in script.assigned if each.task and each.name == "MASTER_PORT"] if wide else []
     texts += [text for launch in wide for text in _agreed(launch)]
     places = _drawn_by_tasks(script)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from hpc_kit.check.batch_script import Script
-from hpc_kit.check.geometry import Geometry
 from hpc_kit.check.launched import Launch
 from hpc_kit.check.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.check.rules.counts import processes
 from hpc_kit.check.stages import CONTAINERS, HELPERS, Stage
+from hpc_kit.slurm.sizes import JobSize
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
 _RUNS = frozenset({"exec", "run", "start"})
@@ -36,7 +36,7 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
     if script.heterogeneous:
         yield from _idle_components(script)
         return
-    if not geometry.said or not geometry.several_tasks or not script.readable:
+    if not geometry.is_stated or not geometry.has_several_tasks or not script.readable:
         return
     if not _nothing_unknown(script):
         return
@@ -48,7 +48,7 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
     told = re.search(r"(host|machine|node)_?file", text, re.IGNORECASE) is not None
     for launch in script.launches:
         agent = launch.agent
-        if not launch.trains or (agent is not None and (agent.kind == "deepspeed" or not geometry.several_nodes)):
+        if not launch.trains or (agent is not None and (agent.kind == "deepspeed" or not geometry.has_several_nodes)):
             continue
         stage = agent or launch.program
         first = stage.words[0]
@@ -58,10 +58,16 @@ def forgotten_srun(subject: Subject) -> Iterator[Fault]:
             first.column,
             f"{stage.name} is started once, on the first node; the job asks for {count}",
             f"srun {stage.name} ..."
-            + (", with --ntasks-per-node=1" if agent else "" if geometry.gpus else ", or --cpus-per-task for threads"),
+            + (
+                ", with --ntasks-per-node=1"
+                if agent
+                else ""
+                if geometry.has_gpus
+                else ", or --cpus-per-task for threads"
+            ),
             tuple(script.line_of(name) for name in asked),
             # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
-            "error" if geometry.several_nodes and not told else "warning",
+            "error" if geometry.has_several_nodes and not told else "warning",
         )
 
 
@@ -115,10 +121,10 @@ def _hidden(program: Stage) -> bool:
     return contained and (HELPERS - _OTHER_WAYS).isdisjoint(texts)
 
 
-def _asked(geometry: Geometry) -> tuple[str, tuple[str, ...]]:
+def _asked(geometry: JobSize) -> tuple[str, tuple[str, ...]]:
     if (geometry.ntasks or 0) > 1 and geometry.ntasks != geometry.nodes:
         return f"{geometry.ntasks} tasks", ("nodes", "ntasks", "ntasks-per-node")
-    return f"{geometry.least_nodes} nodes", ("nodes",)
+    return f"{geometry.min_nodes} nodes", ("nodes",)
 
 
 @rule("KIT203")
@@ -138,21 +144,22 @@ def multiplied_agents(subject: Subject) -> Iterator[Fault]:
             continue
         geometry = script.geometry_of(launch)
         count = processes(agent)
-        if (geometry.per_node or 1) <= 1 or count == 1 or _one_agent_a_task(agent, geometry):
+        if (geometry.tasks_per_node or 1) <= 1 or count == 1 or _one_agent_a_task(agent, geometry):
             continue
         each = f"{count} processes" if count else "processes of its own"
-        total = f": {count * (geometry.per_node or 1)} a node" if count else ""
+        total = f": {count * (geometry.tasks_per_node or 1)} a node" if count else ""
         first = agent.words[0]
         yield Fault(
             first.line,
             first.column,
-            f"{agent.kind} starts {each}, and {multiplier.name} starts it {geometry.per_node} times a node{total}",
+            f"{agent.kind} starts {each}, and {multiplier.name} starts it {geometry.tasks_per_node} times a node"
+            f"{total}",
             f"--ntasks-per-node=1, or {multiplier.name} python train.py without {agent.kind}",
             (script.line_of("ntasks-per-node", "ntasks", launch=launch), launch.step.line),
         )
 
 
-def _one_agent_a_task(agent: Stage, geometry: Geometry) -> bool:
+def _one_agent_a_task(agent: Stage, geometry: JobSize) -> bool:
     """The agents were told that there is one of them for each task."""
     text = agent.option("nnodes", "num-machines")
     return text is not None and text.text.isdigit() and int(text.text) == geometry.ntasks != geometry.nodes
@@ -214,16 +221,16 @@ def _without_effect(launch: Launch) -> set[tuple[int, int]]:
     return {(piece.origin.line, piece.origin.column) for value in values for piece in value.pieces}
 
 
-def _differs(name: str, geometry: Geometry) -> bool:
+def _differs(name: str, geometry: JobSize) -> bool:
     """Whether the tasks have different values of it, as far as is known."""
-    if not geometry.said:
+    if not geometry.is_stated:
         return True
     if name == "SLURM_LOCALID":
-        return (geometry.per_node or 2) > 1 and geometry.several_tasks
-    return geometry.several_nodes if name == "SLURM_NODEID" else geometry.several_tasks
+        return (geometry.tasks_per_node or 2) > 1 and geometry.has_several_tasks
+    return geometry.has_several_nodes if name == "SLURM_NODEID" else geometry.has_several_tasks
 
 
-def _early(name: str, line: int, column: int, geometry: Geometry, other: int) -> Fault:
+def _early(name: str, line: int, column: int, geometry: JobSize, other: int) -> Fault:
     of = "node" if name == "SLURM_NODEID" else "task"
     return Fault(
         line,
@@ -231,7 +238,7 @@ def _early(name: str, line: int, column: int, geometry: Geometry, other: int) ->
         f"${name} is expanded by the batch shell: 0 for every {of}",
         f"srun bash -c '... ${name} ...' in single quotes, so that each task expands its own",
         (other,),
-        None if geometry.said else "warning",
+        None if geometry.is_stated else "warning",
     )
 
 

@@ -8,8 +8,8 @@ from pathlib import PurePath
 
 from hpc_kit.check.batch_script import Script
 from hpc_kit.check.directive_lines import Placed
-from hpc_kit.check.geometry import gpus_of
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
+from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
 from hpc_kit.slurm.versions import MIG_SHARED, missing_in
 
 EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
@@ -54,7 +54,7 @@ def _differ(per_node: Placed | None, gres: Placed | None) -> bool:
     """Both ask for GPUs of a node, and for different numbers: the larger one counts, and a variable says the other."""
     if per_node is None or gres is None:
         return False
-    asked, of_gres = gpus_of(per_node.value, bare=True), gpus_of(gres.value)
+    asked, of_gres = count_gpus(per_node.value), count_gres_gpus(gres.value)
     return asked is not None and of_gres is not None and asked != of_gres
 
 

@@ -37,11 +37,11 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     script = subject.script
-    wide = [launch for launch in script.launches if script.geometry_of(launch).several_nodes]
-    if not wide or not (script.heterogeneous or script.geometry.several_nodes):
+    wide = [launch for launch in script.launches if script.geometry_of(launch).has_several_nodes]
+    if not wide or not (script.heterogeneous or script.geometry.has_several_nodes):
         return
     remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    on_each = f"another machine on each of the {max(script.geometry_of(launch).least_nodes for launch in wide)} nodes"
+    on_each = f"another machine on each of the {max(script.geometry_of(launch).min_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
     addresses = [each for each in script.assigned if each.name == "MASTER_ADDR"]
     elsewhere = [each for each in addresses if not _names_itself(each.value.text, own=each.task)]
