@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.getopt import Options, parse_options
+from hpc_kit.slurm.getopt import ParsedOptions, parse_options
 from pocketslurm.errors import Refused
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CARRIED = frozenset(
         "wckey",
     }
 )  # fmt: skip
-"""Options that a component has from the one before it where it says nothing itself.
+"""ParsedOptions that a component has from the one before it where it says nothing itself.
 
 Source: "heterogeneous_jobs" of Slurm 22.05.
 """
@@ -33,7 +33,7 @@ Source: "heterogeneous_jobs" of Slurm 22.05.
 _OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
 
 
-def in_force(*groups: Options) -> dict[str, str]:
+def in_force(*groups: ParsedOptions) -> dict[str, str]:
     """The options by long name, of several given the later; a flag's value is empty."""
     found: dict[str, str] = {}
     for options in groups:
@@ -43,7 +43,7 @@ def in_force(*groups: Options) -> dict[str, str]:
     return found
 
 
-def parted(argv: Sequence[str], command: str) -> tuple[list[Options], list[str]]:
+def parted(argv: Sequence[str], command: str) -> tuple[list[ParsedOptions], list[str]]:
     """The options of each component of sbatch's or salloc's command line, and the words behind the last.
 
     Raises:
@@ -57,7 +57,9 @@ def parted(argv: Sequence[str], command: str) -> tuple[list[Options], list[str]]
     return found, words
 
 
-def in_force_each(blocks: Sequence[Options], variables: Options, given: Sequence[Options]) -> list[dict[str, str]]:
+def in_force_each(
+    blocks: Sequence[ParsedOptions], variables: ParsedOptions, given: Sequence[ParsedOptions]
+) -> list[dict[str, str]]:
     """The options of each component: of its block of the script, of variables, of its part of the command line.
 
     The last part of the command line counts for the blocks behind it as well.
@@ -67,7 +69,7 @@ def in_force_each(blocks: Sequence[Options], variables: Options, given: Sequence
     """
     found: list[dict[str, str]] = []
     for number in range(max(len(blocks), len(given))):
-        block = blocks[number] if number < len(blocks) else Options(())
+        block = blocks[number] if number < len(blocks) else ParsedOptions(())
         own = in_force(block, variables, given[min(number, len(given) - 1)])
         found.append(carried(found[-1]) | own if found else own)
     if len(found) > 1 and any("array" in options for options in found):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.getopt import SBATCH, Option, Value
+from hpc_kit.slurm.getopt import SBATCH
+from hpc_kit.slurm.option_table import Option, ValueUse
 from pocketslurm.option_support import SBATCH_SUPPORT, Row, Support
 
 if TYPE_CHECKING:
@@ -22,6 +23,6 @@ def usage(command: str, support: Mapping[str, Row] = SBATCH_SUPPORT, table: Mapp
         if row.support is not Support.REFUSED:
             option = table[name]
             letter = f"-{option.short}, " if option.short else "    "
-            value = {Value.NONE: "", Value.REQUIRED: "=VALUE", Value.OPTIONAL: "[=VALUE]"}[option.value]
+            value = {ValueUse.NONE: "", ValueUse.REQUIRED: "=VALUE", ValueUse.OPTIONAL: "[=VALUE]"}[option.value]
             lines.append(f"  {letter}--{name}{value}" + ("  (no effect here)" if row.support is Support.KEPT else ""))
     return "\n".join(lines)

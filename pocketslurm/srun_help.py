@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_kit.slurm.getopt import SRUN, Value
+from hpc_kit.slurm.getopt import SRUN
+from hpc_kit.slurm.option_table import ValueUse
 from pocketslurm.option_support import Support
 from pocketslurm.srun_option_support import SRUN_SUPPORT
 
@@ -15,6 +16,6 @@ def usage() -> str:
         if row is None or row.support is Support.REFUSED:
             continue
         letter = f"-{option.short}, " if option.short else "    "
-        value = {Value.NONE: "", Value.REQUIRED: "=VALUE", Value.OPTIONAL: "[=VALUE]"}[option.value]
+        value = {ValueUse.NONE: "", ValueUse.REQUIRED: "=VALUE", ValueUse.OPTIONAL: "[=VALUE]"}[option.value]
         lines.append(f"  {letter}--{name}{value}" + ("  (no effect here)" if row.support is Support.KEPT else ""))
     return "\n".join(lines)

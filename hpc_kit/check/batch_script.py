@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import PurePath
 
-from hpc_kit.check.directive_lines import Placed, Problem, Read, read_all
 from hpc_kit.check.geometry import het_groups, step_geometry
 from hpc_kit.check.launched import Launch, note
 from hpc_kit.check.shell.csh import CSH, as_sh
@@ -15,7 +14,13 @@ from hpc_kit.check.shell.parse import Parsed, parse
 from hpc_kit.check.shell.trace import Assigned, Step, Trace, seed
 from hpc_kit.check.shell.values import Environment
 from hpc_kit.check.stages import SHELLS, Stage
-from hpc_kit.slurm.directives import Directives
+from hpc_kit.slurm.directives import (
+    DirectiveOption,
+    DirectiveProblem,
+    DirectiveReport,
+    Directives,
+    find_directive_options,
+)
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
 
 
@@ -46,8 +51,8 @@ class Script:
         return self.interpreter is None or self.interpreter in SHELLS
 
     @cached_property
-    def _read(self) -> Read:
-        return read_all(self.lines)
+    def _read(self) -> DirectiveReport:
+        return find_directive_options(self.lines)
 
     @property
     def directives(self) -> Directives:
@@ -55,12 +60,12 @@ class Script:
         return self._read.directives
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[DirectiveProblem, ...]:
         """Directives that Slurm would not take."""
         return self._read.problems
 
     @property
-    def given(self) -> tuple[Placed, ...]:
+    def given(self) -> tuple[DirectiveOption, ...]:
         """Each option of the directives, in order."""
         return self._read.options
 
@@ -85,9 +90,9 @@ class Script:
         return next(((each.line, each.column) for each in reversed(self.given) if each.name == name), (0, 0))
 
     @cached_property
-    def parts(self) -> tuple[dict[str, Placed], ...]:
+    def parts(self) -> tuple[dict[str, DirectiveOption], ...]:
         """The last of each option, by component: one, unless the job is heterogeneous."""
-        parts: list[dict[str, Placed]] = [{} for _ in self.directives.components()]
+        parts: list[dict[str, DirectiveOption]] = [{} for _ in self.directives.components()]
         for each in self.given:
             parts[each.component][each.name] = each
         return tuple(parts)
@@ -198,13 +203,13 @@ class Script:
         return f"what follows line {trouble.line}: {trouble.what}" if trouble else None
 
 
-def values(options: Mapping[str, Placed]) -> dict[str, str]:
+def values(options: Mapping[str, DirectiveOption]) -> dict[str, str]:
     """The values of options by name."""
     return {name: each.value for name, each in options.items()}
 
 
 def read_script(text: str, name: str = "script") -> Script:
-    """Read a batch script; nothing of it is run, and nothing in it is an error here.
+    """DirectiveReport a batch script; nothing of it is run, and nothing in it is an error here.
 
     Args:
         text: The script.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.directive_lines import PLUGIN_OPTION
 from hpc_kit.check.shell.values import Text
 from hpc_kit.check.stages import Stage, starts_something
 from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.directives import PLUGIN_OPTION
 from hpc_kit.slurm.getopt import parse_options
 
 _MPIRUN_ARITY = {

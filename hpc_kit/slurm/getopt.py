@@ -1,17 +1,14 @@
-"""Options as sbatch, srun and salloc read them: GNU's getopt_long over the table in `option_table`."""
+"""Reads options as GNU getopt_long does: the commands of Slurm share this parser, each with its own table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.kinds import check_value
-from hpc_kit.slurm.option_table import OPTIONS, Option, Value
+from hpc_kit.slurm.option_table import OPTIONS, Option, ValueUse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-__all__ = ["SALLOC", "SBATCH", "SRUN", "Given", "Option", "Options", "Value", "check_value", "parse_options"]
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SBATCH: Mapping[str, Option] = {option.name: option for option in OPTIONS if "sbatch" in option.commands}
 SRUN: Mapping[str, Option] = {option.name: option for option in OPTIONS if "srun" in option.commands}
@@ -20,158 +17,177 @@ SALLOC: Mapping[str, Option] = {option.name: option for option in OPTIONS if "sa
 _TABLES = {"sbatch": SBATCH, "srun": SRUN, "salloc": SALLOC}
 
 
-class Given(NamedTuple):
-    """An option as it was given: its value, None where none stood there, and the word of the argv it stood in."""
+class ParsedOption(NamedTuple):
+    """One option of a command line.
+
+    Attributes:
+        option: Its row of the table.
+        value: Its value; None if the command line gives none.
+        word: Index of the word that contains the value, or of the option's own word.
+    """
 
     option: Option
     value: str | None
     word: int
 
 
-class Options(NamedTuple):
-    """The options of one command line, in their order and as often as they were given; the last one counts."""
+class ParsedOptions(NamedTuple):
+    """The options of one command line in their order. If an option is repeated, the last one counts."""
 
-    given: tuple[Given, ...]
+    given: tuple[ParsedOption, ...]
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """The last value of an option by its long name; the empty string for one given without a value."""
+        """Return the last value of an option by its long name; the empty string for an option without value."""
         values = self.all(name)
         return values[-1] if values else default
 
     def all(self, name: str) -> list[str]:
-        """Every value of an option, in order."""
+        """Return every value of an option, in order."""
         return [each.value or "" for each in self.given if each.option.name == name]
 
     def has(self, name: str) -> bool:
-        """Whether the option was given at all."""
+        """Return whether the command line contains the option."""
         return any(each.option.name == name for each in self.given)
 
 
-class _Words(NamedTuple):
-    """An argv that can say in which place (`line 3`) each of its words stood."""
+class GetoptError(DirectiveError):
+    """An option that getopt_long refuses.
 
-    argv: Sequence[str]
-    command: str
-    places: Sequence[str] | None
+    Attributes:
+        message: The message of getopt_long, without the name of the command.
+        word: Index of the refused word.
+        parsed: The options before that word.
+    """
 
-    def error(self, index: int, words: str, remedy: str) -> DirectiveError:
-        """Slurm's own words, and the place."""
-        place = f", {self.places[index]}" if self.places else ""
-        return DirectiveError(
-            f"an option that {self.command} does not take{place}", found=f"{self.command}: {words}", remedy=remedy
-        )
+    def __init__(self, command: str, message: str, remedy: str, word: int) -> None:
+        super().__init__(f"an option that {command} does not take", found=f"{command}: {message}", remedy=remedy)
+        self.message = message
+        self.word = word
+        self.parsed = ParsedOptions(())
 
 
-def parse_options(
-    argv: Sequence[str], command: str = "sbatch", *, places: Sequence[str] | None = None
-) -> tuple[Options, list[str]]:
-    """Read options as Slurm's commands do; the rest begins at the first word that is none.
+def parse_options(argv: Sequence[str], command: str = "sbatch") -> tuple[ParsedOptions, list[str]]:
+    """Read the options of sbatch, srun or salloc, and return them with the remaining words.
 
     Args:
-        argv: The words after the command's name.
+        argv: The words after the name of the command.
         command: `sbatch`, `srun` or `salloc`.
-        places: Where each word stood, for messages: `line 3`.
 
     Raises:
-        DirectiveError: An option unknown, ambiguous, or with a value missing or too many, in Slurm's own words.
+        GetoptError: An option is unknown or ambiguous, lacks its value, or has one that it does not take.
     """
-    words = _Words(argv, command, places)
-    given: list[Given] = []
-    index = 0
-    while index < len(argv):
-        word = argv[index]
-        if word == "--":
-            index += 1
-            break
-        # What follows the first word that is no option belongs to the program, `-n` and all.
-        if len(word) < 2 or not word.startswith("-"):
-            break
-        if word.startswith("--"):
-            each = _long(words, index)
-            given.append(each)
-        else:
-            cluster = list(_short(words, index))
-            given.extend(cluster)
-            each = cluster[-1]
-        index = each.word + 1
-    return Options(tuple(given)), list(argv[index:])
+    return OptionParser(command, _TABLES[command].values()).parse(argv)
 
 
-def _long(words: _Words, index: int) -> Given:
-    typed, equals, text = words.argv[index][2:].partition("=")
-    option = _find_long(words, index, typed)
-    value = text if equals else None
-    shown = f"option '--{_spelling(option, typed)}'"
-    if option.value is Value.NONE and value is not None:
-        raise words.error(index, f"{shown} doesn't allow an argument", f"write --{option.name}")
-    if option.value is Value.REQUIRED and value is None:
-        if index + 1 == len(words.argv):
-            raise words.error(index, f"{shown} requires an argument", f"write --{option.name}=VALUE")
-        return Given(option, words.argv[index + 1], index + 1)
-    return Given(option, value, index)
+class OptionParser:
+    """The options of one command.
 
+    Args:
+        command: Name of the command, for messages.
+        options: Its options.
+    """
 
-def _short(words: _Words, index: int) -> Iterator[Given]:
-    """The options of a word like `-vvn4`; the last takes what is left of the word, or the next one."""
-    letters = words.argv[index][1:]
-    by_letter = {option.short: option for option in _TABLES[words.command].values() if option.short}
-    for position, letter in enumerate(letters):
-        option = by_letter.get(letter)
-        if option is None:
-            raise words.error(index, f"invalid option -- '{letter}'", _help(words.command))
-        if option.value is Value.NONE:
-            yield Given(option, None, index)
-            continue
-        rest = letters[position + 1 :]
-        if rest or option.value is Value.OPTIONAL:
-            yield Given(option, rest or None, index)
-        elif index + 1 < len(words.argv):
-            yield Given(option, words.argv[index + 1], index + 1)
-        else:
-            raise words.error(index, f"option requires an argument -- '{letter}'", f"write --{option.name}=VALUE")
-        return
+    def __init__(self, command: str, options: Iterable[Option]) -> None:
+        self._command = command
+        options = tuple(options)
+        self._by_spelling = {name: option for option in options for name in (option.name, *option.aliases)}
+        self._by_letter = {option.short: option for option in options if option.short}
 
+    def parse(self, argv: Sequence[str], *, permute: bool = False) -> tuple[ParsedOptions, list[str]]:
+        """Read a command line, and return its options and the other words.
 
-def _find_long(words: _Words, index: int, typed: str) -> Option:
-    """The option that a long name, or an unambiguous beginning of one, stands for."""
-    table = _TABLES[words.command]
-    if typed in table:
-        return table[typed]
-    spellings = {name: option for option in table.values() for name in (option.name, *option.aliases)}
-    if typed in spellings:
-        return spellings[typed]
-    possible = {name: option for name, option in spellings.items() if name.startswith(typed)}
-    # A beginning that 22.05 understands keeps its meaning, whatever later releases added.
-    for among in (possible, {name: option for name, option in possible.items() if not option.since}):
-        if len({option.name for option in among.values()}) == 1:
-            return next(iter(among.values()))
-    if not possible:
-        raise _unknown(words, index, typed, list(spellings))
-    names = " ".join(f"'--{name}'" for name in possible)
-    raise words.error(
-        index,
-        f"option '{words.argv[index]}' is ambiguous; possibilities: {names}",
-        "write the option's name in full",
-    )
+        Args:
+            argv: The words after the name of the command.
+            permute: Also read the options behind other words. Without it the first other word ends the options, since
+                it and all that follows, `-n` too, belong to the program that srun starts.
 
+        Raises:
+            GetoptError: An option is unknown or ambiguous, lacks its value, or has one that it does not take.
+        """
+        given: list[ParsedOption] = []
+        others: list[str] = []
+        index = 0
+        try:
+            while index < len(argv):
+                word = argv[index]
+                if word == "--":
+                    index += 1
+                    break
+                if len(word) < 2 or not word.startswith("-"):
+                    if not permute:
+                        break
+                    others.append(word)
+                    index += 1
+                    continue
+                given.extend(
+                    [self._parse_long(argv, index)] if word.startswith("--") else list(self._short(argv, index))
+                )
+                index = given[-1].word + 1
+        except GetoptError as error:
+            error.parsed = ParsedOptions(tuple(given))
+            raise
+        return ParsedOptions(tuple(given)), [*others, *argv[index:]]
 
-def _unknown(words: _Words, index: int, typed: str, spellings: list[str]) -> DirectiveError:
-    from difflib import get_close_matches
+    def _parse_long(self, argv: Sequence[str], index: int) -> ParsedOption:
+        typed, equals, text = argv[index][2:].partition("=")
+        option, spelling = self._find(argv[index], typed, index)
+        if option.value is ValueUse.NONE and equals:
+            raise self._error(index, f"option '--{spelling}' doesn't allow an argument", f"write --{option.name}")
+        if option.value is ValueUse.REQUIRED and not equals:
+            if index + 1 == len(argv):
+                message = f"option '--{spelling}' requires an argument"
+                raise self._error(index, message, f"write --{option.name}=VALUE")
+            return ParsedOption(option, argv[index + 1], index + 1)
+        return ParsedOption(option, text if equals else None, index)
 
-    near = get_close_matches(typed.replace("_", "-").lower(), spellings, n=1, cutoff=0.6)
-    owners = [command for command, table in _TABLES.items() if typed in table]
-    equals = words.argv[index][2 + len(typed) :]
-    if owners:
-        remedy = f"--{typed} is an option of {' and '.join(owners)}"
-    else:
-        remedy = f"did you mean --{near[0]}{equals}?" if near else _help(words.command)
-    return words.error(index, f"unrecognized option '{words.argv[index]}'", remedy)
+    def _short(self, argv: Sequence[str], index: int) -> Iterator[ParsedOption]:
+        """Yield the options of a word such as `-vvn4`. The last one takes the rest of the word or the next word."""
+        letters = argv[index][1:]
+        for position, letter in enumerate(letters, start=1):
+            option = self._by_letter.get(letter)
+            if option is None:
+                raise self._error(index, f"invalid option -- '{letter}'", self._help())
+            if option.value is ValueUse.NONE:
+                yield ParsedOption(option, None, index)
+                continue
+            rest = letters[position:]
+            if rest or option.value is ValueUse.OPTIONAL:
+                yield ParsedOption(option, rest or None, index)
+            elif index + 1 < len(argv):
+                yield ParsedOption(option, argv[index + 1], index + 1)
+            else:
+                message = f"option requires an argument -- '{letter}'"
+                raise self._error(index, message, f"write --{option.name}=VALUE")
+            return
 
+    def _find(self, word: str, typed: str, index: int) -> tuple[Option, str]:
+        """Return the option that a long name or its unambiguous beginning stands for, and its full spelling."""
+        if typed in self._by_spelling:
+            return self._by_spelling[typed], typed
+        possible = {name: option for name, option in self._by_spelling.items() if name.startswith(typed)}
+        # A beginning that 22.05 understands keeps its meaning, whatever later releases added.
+        for among in (possible, {name: option for name, option in possible.items() if not option.since}):
+            if len({option.name for option in among.values()}) == 1:
+                spelling, option = next(iter(among.items()))
+                return option, spelling
+        if not possible:
+            raise self._unknown(word, typed, index)
+        names = " ".join(f"'--{name}'" for name in possible)
+        message = f"option '{word}' is ambiguous; possibilities: {names}"
+        raise self._error(index, message, "write the option's name in full")
 
-def _spelling(option: Option, typed: str) -> str:
-    """The name in full that getopt puts into its messages."""
-    return next((name for name in (option.name, *option.aliases) if name.startswith(typed)), option.name)
+    def _unknown(self, word: str, typed: str, index: int) -> GetoptError:
+        from difflib import get_close_matches
 
+        near = get_close_matches(typed.replace("_", "-").lower(), list(self._by_spelling), n=1, cutoff=0.6)
+        owners = [command for command, table in _TABLES.items() if typed in table]
+        remedy = f"did you mean --{near[0]}{word[2 + len(typed) :]}?" if near else self._help()
+        if owners:
+            remedy = f"--{typed} is an option of {' and '.join(owners)}"
+        return self._error(index, f"unrecognized option '{word}'", remedy)
 
-def _help(command: str) -> str:
-    return f"{command} --help lists its options"
+    def _error(self, index: int, message: str, remedy: str) -> GetoptError:
+        return GetoptError(self._command, message, remedy, index)
+
+    def _help(self) -> str:
+        return f"{self._command} --help lists its options"

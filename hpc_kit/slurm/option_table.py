@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Value(Enum):
+class ValueUse(Enum):
     """Whether an option takes a value; an optional one must be written with `=`, or glued to its short letter."""
 
     NONE = 0
@@ -22,14 +22,14 @@ class Option(NamedTuple):
 
     name: str
     short: str | None
-    value: Value
+    value: ValueUse
     kind: str
     commands: frozenset[str]
     since: str | None = None
     aliases: tuple[str, ...] = ()
 
 
-_NO, _YES, _MAY = Value.NONE, Value.REQUIRED, Value.OPTIONAL
+_NO, _YES, _MAY = ValueUse.NONE, ValueUse.REQUIRED, ValueUse.OPTIONAL
 _ALL = frozenset({"sbatch", "srun", "salloc"})
 _BATCH = frozenset({"sbatch"})
 _SRUN = frozenset({"srun"})

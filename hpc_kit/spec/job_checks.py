@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from hpc_kit.errors import HpcKitError, SpecError, UnitError
 from hpc_kit.slurm import versions
-from hpc_kit.slurm.getopt import SBATCH, check_value
+from hpc_kit.slurm.getopt import SBATCH
+from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import ALTERNATIVES, Resources

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN, Option, Value
+from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN
 from hpc_kit.slurm.input_variables import INPUT_VARIABLES
+from hpc_kit.slurm.option_table import Option, ValueUse
 from pocketslurm.commands import (
     UNSUPPORTED,
     sacct,
@@ -218,7 +219,7 @@ def _own_options(table: Table) -> str:
 
 
 def _spelled(option: Option) -> str:
-    value = {Value.NONE: "", Value.REQUIRED: "=VALUE", Value.OPTIONAL: "[=VALUE]"}[option.value]
+    value = {ValueUse.NONE: "", ValueUse.REQUIRED: "=VALUE", ValueUse.OPTIONAL: "[=VALUE]"}[option.value]
     letter = f"-{option.short}, " if option.short else ""
     return f"`{letter}--{option.name}{value}`"
 

@@ -10,7 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.getopt import SALLOC, Given, Options, Value, check_value
+from hpc_kit.slurm.getopt import SALLOC, ParsedOption, ParsedOptions
+from hpc_kit.slurm.option_table import ValueUse
+from hpc_kit.slurm.option_values import check_value
 from pocketslurm import processes
 from pocketslurm.components import in_force_each, parted
 from pocketslurm.errors import BAD_OPTION, Refused, Usage
@@ -31,7 +33,7 @@ _NOT_FOUND = 1
 _LOOK_SECONDS = 0.05
 _QUEUED_SECONDS = 0.3
 _OWN = frozenset({"bell", "no-bell", "no-shell", "kill-command", "immediate", "chdir", "get-user-env"})
-"""Options that are about the command, and not about the job."""
+"""ParsedOptions that are about the command, and not about the job."""
 
 SUPPORT: dict[str, Row] = {
     name: SBATCH_SUPPORT.get(name, Row(Support.KEPT, "the command outlives a job that is cancelled")) for name in SALLOC
@@ -73,7 +75,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     return status
 
 
-def _parse(argv: list[str], *, strict: bool) -> tuple[list[Options], list[str]]:
+def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
         given, command = parted(argv, "salloc")
         for each in [each for part in given for each in part.given]:
@@ -86,7 +88,7 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[list[Options], list[str]]:
     return given, list(command)
 
 
-def _variables(environ: Mapping[str, str]) -> Options:
+def _variables(environ: Mapping[str, str]) -> ParsedOptions:
     """SALLOC_* as options."""
     given = []
     for variable, value in environ.items():
@@ -94,8 +96,8 @@ def _variables(environ: Mapping[str, str]) -> Options:
             word = variable.removeprefix("SALLOC_")
             option = SALLOC.get(_RENAMED.get(word, word.lower().replace("_", "-")))
             if option is not None:
-                given.append(Given(option, None if option.value is Value.NONE else value, 0))
-    return Options(tuple(given))
+                given.append(ParsedOption(option, None if option.value is ValueUse.NONE else value, 0))
+    return ParsedOptions(tuple(given))
 
 
 def _allocate(state: State, components: list[dict[str, str]], argv: list[str], environ: Mapping[str, str]) -> Job:

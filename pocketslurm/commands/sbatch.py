@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.datetimes import fault
 from hpc_kit.slurm.directives import read_directives
-from hpc_kit.slurm.getopt import SBATCH, Given, Options, Value, check_value
+from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.input_variables import INPUT_VARIABLES
-from hpc_kit.slurm.kinds import slurm_words
+from hpc_kit.slurm.option_table import ValueUse
+from hpc_kit.slurm.option_values import check_value, slurm_words
 from pocketslurm.commands.sbatch_script import script_of
 from pocketslurm.components import in_force_each, parted
 from pocketslurm.errors import BAD_OPTION, Refused, Usage
@@ -38,7 +39,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     strict = load(environ).strict
     parts, words = _parse(argv, strict=strict)
-    given = Options(tuple(each for part in parts for each in part.given))
+    given = ParsedOptions(tuple(each for part in parts for each in part.given))
     if given.has("version"):
         print(f"slurm {VERSION}")
         return 0
@@ -87,7 +88,7 @@ def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str])
     return f"Submitted batch job {job_id}" + (f" on cluster {cluster}" if cluster else "")
 
 
-def _parse(argv: list[str], *, strict: bool) -> tuple[list[Options], list[str]]:
+def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
         parts, words = parted(argv, "sbatch")
     except DirectiveError as error:
@@ -107,7 +108,7 @@ def _usage_error(error: DirectiveError, script: str = "") -> Refused:
     return Usage(f"{line}{plugin_hint(line)}", status=BAD_OPTION)
 
 
-def _check(options: Options, *, strict: bool) -> None:
+def _check(options: ParsedOptions, *, strict: bool) -> None:
     for each in options.given:
         name = each.option.name
         if each.option.since and strict:
@@ -122,7 +123,7 @@ def _check(options: Options, *, strict: bool) -> None:
             raise _bad_value(each) from None
 
 
-def _bad_value(each: Given) -> Refused:
+def _bad_value(each: ParsedOption) -> Refused:
     value = each.value or ""
     words = slurm_words(each.option, value)
     if each.option.kind in {"number", "count"}:
@@ -137,7 +138,7 @@ def _bad_value(each: Given) -> Refused:
     return Refused(f"error: {words}", status=BAD_OPTION)
 
 
-def _directives(script: bytes, name: str, *, strict: bool) -> list[Options]:
+def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions]:
     """The options of each component's block, one where nothing parts them."""
     try:
         directives = read_directives(script.decode(errors="surrogateescape"))
@@ -145,26 +146,26 @@ def _directives(script: bytes, name: str, *, strict: bool) -> list[Options]:
     except DirectiveError as error:
         raise _usage_error(error, name) from None
     for line in directives.lines:
-        if line.words[:1] == ("packjob",):
+        if [word.text for word in line.words[:1]] == ["packjob"]:
             print(_PACKJOB, file=sys.stderr)
     for options in blocks:
         _check(options, strict=strict)
     return blocks
 
 
-def _variables(environ: Mapping[str, str], *, strict: bool) -> Options:
+def _variables(environ: Mapping[str, str], *, strict: bool) -> ParsedOptions:
     """SBATCH_* as options; one that is only a flag counts whatever its value is."""
     given = []
     for variable, name in INPUT_VARIABLES.items():
         if variable in environ:
             option = SBATCH[name]
-            given.append(Given(option, None if option.value is Value.NONE else environ[variable], 0))
-    options = Options(tuple(given))
+            given.append(ParsedOption(option, None if option.value is ValueUse.NONE else environ[variable], 0))
+    options = ParsedOptions(tuple(given))
     _check(options, strict=strict)
     return options
 
 
-def _name(given: Options, words: list[str]) -> str:
+def _name(given: ParsedOptions, words: list[str]) -> str:
     if given.has("wrap"):
         return "wrap"
     return os.path.basename(words[0]) if words else "sbatch"  # noqa: PTH119

@@ -11,10 +11,10 @@ from pocketslurm.errors import Refused
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpc_kit.slurm.getopt import Options
+    from hpc_kit.slurm.getopt import ParsedOptions
 
 
-def script_of(given: Options, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
+def script_of(given: ParsedOptions, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
     """The text of the batch script, and its path as `scontrol show job` tells it."""
     if given.has("wrap"):
         if words:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
-from hpc_kit.slurm.getopt import SRUN, Option, Options, Value, parse_options
-from hpc_kit.slurm.kinds import check_value, slurm_words
+from hpc_kit.slurm.getopt import SRUN, ParsedOptions, parse_options
+from hpc_kit.slurm.option_table import Option, ValueUse
+from hpc_kit.slurm.option_values import check_value, slurm_words
 from pocketslurm.errors import BAD_OPTION, Refused, Usage
 from pocketslurm.option_support import Support, plugin_hint
 from pocketslurm.srun_option_support import ALLOCATION, INPUT, SRUN_SUPPORT
@@ -21,7 +22,7 @@ class Asked(NamedTuple):
     """What one srun was asked for.
 
     Attributes:
-        values: Options by long name, flags with an empty value.
+        values: ParsedOptions by long name, flags with an empty value.
         typed: Those of them that came from the command line.
         command: The program and its arguments.
         given: The command line's options as they stood there.
@@ -31,7 +32,7 @@ class Asked(NamedTuple):
     values: Mapping[str, str]
     typed: frozenset[str]
     command: tuple[str, ...]
-    given: Options
+    given: ParsedOptions
     verbosity: int = 0
 
     def has(self, name: str) -> bool:
@@ -57,7 +58,7 @@ def read(
         argv: The command line, or one part of it.
         environ: srun's environment.
         strict: Nothing is taken that 22.05 does not know.
-        before: Options that the part before this one hands on.
+        before: ParsedOptions that the part before this one hands on.
 
     Raises:
         Refused: An option is unknown, wrong, or one that cannot be honoured here.
@@ -93,7 +94,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
         option = SRUN[name]
         if name == "verbose":
             found[name] = value if value.isdecimal() else ""
-        elif option.value is not Value.NONE:
+        elif option.value is not ValueUse.NONE:
             _check(option, value)
             if not _is_nothing(option, value):
                 found[name] = value

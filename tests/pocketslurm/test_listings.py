@@ -520,7 +520,7 @@ def test_commands_that_there_are_not(slurm: Slurm) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: python -m pocketslurm {sacct|")
+    assert done.stderr.startswith("usage: pocketslurm {path|info|run|reference|sacct|")
 
 
 def test_times_are_never_cut_on_the_right(slurm: Slurm) -> None:

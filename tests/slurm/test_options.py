@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN, Option, Options, Value, parse_options
-from hpc_kit.slurm.option_table import OPTIONS
+from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN, GetoptError, OptionParser, ParsedOptions, parse_options
+from hpc_kit.slurm.option_table import OPTIONS, Option, ValueUse
 
 from .oracle import messages
 
@@ -20,7 +20,7 @@ NEWER_VALUES = {"requeue"}
 STRANGER = "unrecognized option '--no-such-option'"
 
 
-def names(options: Options) -> list[tuple[str, str | None]]:
+def names(options: ParsedOptions) -> list[tuple[str, str | None]]:
     return [(each.option.name, each.value) for each in options.given]
 
 
@@ -33,13 +33,13 @@ def old(command: str) -> list[Option]:
 def trials(option: Option, spelling: str) -> list[tuple[list[str], str]]:
     """Command lines that show whether the option takes a value, and what getopt says of each."""
     letter = f"-{option.short}"
-    if option.value is Value.NONE:
+    if option.value is ValueUse.NONE:
         found = [([f"--{spelling}=x"], f"option '--{spelling}' doesn't allow an argument")]
-    elif option.value is Value.REQUIRED:
+    elif option.value is ValueUse.REQUIRED:
         found = [([f"--{spelling}"], f"option '--{spelling}' requires an argument")]
     else:
         found = [([f"--{spelling}", "--no-such-option"], STRANGER)]
-    if option.short and option.value is Value.REQUIRED:
+    if option.short and option.value is ValueUse.REQUIRED:
         found.append(([letter], f"option requires an argument -- '{option.short}'"))
     elif option.short:
         found.append(([letter, "--no-such-option"], STRANGER))
@@ -186,9 +186,17 @@ def test_refuses_in_slurms_words_with_a_remedy(argv: list[str], command: str, fo
     assert remedy in str(caught.value.remedy)
 
 
-def test_the_place_of_a_word_is_named() -> None:
-    with pytest.raises(DirectiveError, match="sbatch does not take, line 7"):
-        parse_options(["-N", "2", "--foo"], places=["line 5", "line 5", "line 7"])
+def test_an_error_has_the_index_of_its_word_and_the_options_before_it() -> None:
+    with pytest.raises(GetoptError, match="sbatch does not take") as caught:
+        parse_options(["-N", "2", "--foo"])
+    assert (caught.value.message, caught.value.word) == ("unrecognized option '--foo'", 2)
+    assert names(caught.value.parsed) == [("nodes", "2")]
+
+
+def test_options_behind_other_words_are_read_if_they_may_be_permuted() -> None:
+    parser = OptionParser("squeue", [SBATCH["nodes"], SBATCH["hold"]])
+    options, words = parser.parse(["a", "-N2", "b", "--hold", "--", "-N3"], permute=True)
+    assert (names(options), words) == ([("nodes", "2"), ("hold", None)], ["a", "b", "-N3"])
 
 
 def test_parsing_needs_neither_difflib_nor_dataclasses_nor_subprocess() -> None:

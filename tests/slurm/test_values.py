@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from hpc_kit.errors import DirectiveError, HpcKitError, UnitError
 from hpc_kit.slurm.getopt import SBATCH, SRUN
-from hpc_kit.slurm.kinds import check_value, slurm_words
 from hpc_kit.slurm.option_table import OPTIONS, Option
 from hpc_kit.slurm.option_values import (
     ArraySpec,
@@ -18,6 +17,7 @@ from hpc_kit.slurm.option_values import (
     Distribution,
     NodeCount,
     SignalSpec,
+    check_value,
     parse_array,
     parse_dependency,
     parse_distribution,
@@ -26,6 +26,7 @@ from hpc_kit.slurm.option_values import (
     parse_nodes,
     parse_open_mode,
     parse_signal,
+    slurm_words,
 )
 
 from .oracle import Refused, sbatch_defined_options

@@ -113,6 +113,7 @@ def test_inside_a_job_of_the_embedded_slurm_it_is_that_jobs_cluster(project: Pat
     sbatch.parent.mkdir(parents=True)
     sbatch.write_text("#!/bin/sh\n")
     sbatch.chmod(0o755)
+    (sbatch.parent / ".pocketslurm").touch()
     inside = {"PATH": f"{sbatch.parent}:/usr/bin:/bin", "HPC_KIT_SLURM_STATE": str(tmp_path / "state")}
     assert default_cluster(project, inside) == Choice("local", {})
     (project / "env" / "mine.toml").write_text('slurm = "embedded"\n')

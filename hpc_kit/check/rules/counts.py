@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpc_kit.check.directive_lines import Placed
 from hpc_kit.check.launched import Launch
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.check.stages import Stage
+from hpc_kit.slurm.directives import DirectiveOption
 from hpc_kit.slurm.sizes import JobSize, count_nodes, size_of_job
 
 _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"})
@@ -44,7 +44,7 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _fewer_than_nodes(part: Mapping[str, Placed]) -> Iterator[Fault]:
+def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Fault]:
     nodes, ntasks = part.get("nodes"), part.get("ntasks")
     if nodes is None or ntasks is None or not ntasks.value.isdigit() or "ntasks-per-node" in part:
         return
@@ -94,7 +94,7 @@ def disagreeing_gpus(subject: Subject) -> Iterator[Fault]:
             yield Fault(gpus.line, gpus.column, what, "leave --gpus out", (other.line if other else None,))
 
 
-def _disagreement(part: Mapping[str, Placed]) -> tuple[str, Placed | None] | None:
+def _disagreement(part: Mapping[str, DirectiveOption]) -> tuple[str, DirectiveOption | None] | None:
     total = _gpus(part, "gpus")
     if total is None:
         return None
@@ -115,7 +115,7 @@ def _disagreement(part: Mapping[str, Placed]) -> tuple[str, Placed | None] | Non
     return None
 
 
-def _gpus(part: Mapping[str, Placed], name: str) -> int | None:
+def _gpus(part: Mapping[str, DirectiveOption], name: str) -> int | None:
     """The one number that an option for GPUs gives."""
     text = part[name].value.rpartition(":")[2] if name in part and "," not in part[name].value else ""
     return int(text) if text.isdigit() and int(text) else None

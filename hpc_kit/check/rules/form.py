@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from hpc_kit.check.batch_script import Script
-from hpc_kit.check.directive_lines import mending, read_all
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
-from hpc_kit.slurm.directives import MARK
+from hpc_kit.slurm.directives import MARK, find_directive_options, suggest_fix
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
@@ -74,7 +73,7 @@ def directives(subject: Subject) -> Iterator[Fault]:
     script = subject.script
     for problem in script.problems:
         error = problem.error
-        remedy, certain = mending(error)
+        remedy, certain = suggest_fix(error)
         severity: Severity | None = None if certain else "warning"
         yield Fault(problem.line, problem.column, error.what, remedy, (), severity, error.found)
     for number, line in enumerate(script.lines, start=1):
@@ -93,7 +92,7 @@ def directives(subject: Subject) -> Iterator[Fault]:
 
 def _sizes(text: str, script: Script) -> set[str]:
     """What a line that was put aside says of a job's size, and no other says in its place."""
-    named = {each.name for each in read_all(["#!", f"{MARK} {text}"]).options}
+    named = {each.name for each in find_directive_options(["#!", f"{MARK} {text}"]).options}
     return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named}
 
 

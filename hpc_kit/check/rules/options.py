@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from hpc_kit.check.batch_script import Script
-from hpc_kit.check.directive_lines import Placed
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
+from hpc_kit.slurm.directives import DirectiveOption
 from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
 from hpc_kit.slurm.versions import MIG_SHARED, missing_in
 
@@ -50,7 +50,7 @@ def exclusive_options(subject: Subject) -> Iterator[Fault]:
         yield from _exclusive([each for each in script.given if each.component == component], groups)
 
 
-def _differ(per_node: Placed | None, gres: Placed | None) -> bool:
+def _differ(per_node: DirectiveOption | None, gres: DirectiveOption | None) -> bool:
     """Both ask for GPUs of a node, and for different numbers: the larger one counts, and a variable says the other."""
     if per_node is None or gres is None:
         return False
@@ -58,7 +58,7 @@ def _differ(per_node: Placed | None, gres: Placed | None) -> bool:
     return asked is not None and of_gres is not None and asked != of_gres
 
 
-def _exclusive(given: list[Placed], groups: list[tuple[frozenset[str], Severity]]) -> Iterator[Fault]:
+def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], Severity]]) -> Iterator[Fault]:
     for group, severity in groups:
         if len(group) > 1:
             places = sorted((each.line, each.column, each.name) for each in given if each.name in group)
@@ -186,9 +186,9 @@ def newer_options(subject: Subject) -> Iterator[Fault]:
     if subject.version is None:
         return
     for each in subject.script.given:
-        since = missing_in(subject.version, each.name, each.given.option.since, each.value)
+        since = missing_in(subject.version, each.name, each.parsed.option.since, each.value)
         if since is not None:
-            shown = f"--{each.name}" + ("" if each.given.option.since else f"={each.value}")
+            shown = f"--{each.name}" + ("" if each.parsed.option.since else f"={each.value}")
             what = f"{shown} came with Slurm {since}, and this is {subject.version}"
             yield Fault(each.line, each.column, what, f"leave {shown} out")
 

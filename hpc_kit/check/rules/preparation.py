@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from hpc_kit.check.batch_script import Script
-from hpc_kit.check.directive_lines import LONG_DASHES
 from hpc_kit.check.rules.base import Fault, Rule, Subject, rule
 from hpc_kit.check.shell.trace import Step
 from hpc_kit.check.stages import BUILTINS, CONTAINERS, HELPERS, WRAPPERS
+from hpc_kit.slurm.directives import LONG_DASHES
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 _DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use"})

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from hpc_kit.check.batch_script import Script
-from hpc_kit.check.directive_lines import mending
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.check.stages import Stage, starts_something
+from hpc_kit.slurm.directives import suggest_fix
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 
@@ -69,7 +69,7 @@ def srun_options(subject: Subject) -> Iterator[Fault]:
         if srun is None or srun.fault is None or _may_hide_options(srun):
             continue
         first, fault = srun.words[0], srun.fault
-        remedy, certain = mending(fault, "srun")
+        remedy, certain = suggest_fix(fault, "srun")
         severity: Severity | None = None if certain else "warning"
         yield Fault(first.line, first.column, fault.what, remedy, (launch.step.line,), severity, fault.found)
 
