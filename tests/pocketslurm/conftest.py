@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from pocketslurm import processes
 from pocketslurm.commands.pocketslurm import install
+from pocketslurm.pytest_plugin import find_processes
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import State
 from pocketslurm.settings import Settings
@@ -111,16 +111,7 @@ class Slurm:
 
     def processes(self) -> list[int]:
         """All that belongs to this Slurm: daemons, and what carries its mark."""
-        mark = f"HPC_KIT_SLURM_STATE={self.directory}".encode()
-        daemons = {int(path.name) for path in Path("/proc").glob("[0-9]*") if self._holds_log(path)}
-        return sorted((daemons | set(processes.marked({mark}))) - {os.getpid(), os.getppid()})
-
-    def _holds_log(self, process: Path) -> bool:
-        """Daemons write to the controller's log."""
-        try:
-            return str((process / "fd" / "2").readlink()).startswith(str(self.directory))
-        except OSError:
-            return False
+        return sorted(set(find_processes(self.directory)) - {os.getppid()})
 
     def clear(self) -> None:
         """Cancel what is left, and wait for the last process to go."""

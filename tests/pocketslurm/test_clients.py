@@ -5,29 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from submitit import SlurmExecutor
 
-from pocketslurm.commands.pocketslurm import install
-from pocketslurm.settings import Settings
+from pocketslurm.pytest_plugin import PocketSlurm
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The embedded commands on PATH, for this process too; the queue is empty at the end."""
-    for name, value in install(Settings(kill_wait=2), tmp_path / "state", os.environ).items():
-        monkeypatch.setenv(name, value)
+def slurm(pocketslurm: PocketSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The embedded commands on PATH, for this process too; returns the folder in which the tests run."""
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    subprocess.run(["scancel", "--me"], check=True)
-    deadline = time.monotonic() + 60
-    while subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout.strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    return tmp_path
 
 
 def add(left: int, right: int) -> tuple[int, str]:

@@ -1,0 +1,93 @@
+"""The plug-in of pytest: its fixture, by itself and in a test run of somebody else's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pocketslurm.pytest_plugin import PocketSlurm, find_processes
+from tests.conftest import ROOT
+
+PLUGIN = "pocketslurm.pytest_plugin"
+ARGV = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN]
+
+
+def test_the_example_of_the_readme(tmp_path: Path) -> None:
+    text = (ROOT / "pocketslurm/README.md").read_text()
+    script, test = (re.search(rf"```{kind}\n(# )?{name}.*?\n(.*?)```", text, re.DOTALL) for kind, name in FILES)
+    assert script is not None
+    assert test is not None
+    (tmp_path / "train.sh").write_text(script[2])
+    (tmp_path / "test_train.py").write_text(test[2])
+    assert len(test[2].splitlines()) <= 15
+    done = subprocess.run([*ARGV, "-n2"], capture_output=True, text=True, cwd=tmp_path)
+    assert "2 passed" in done.stdout, done.stdout
+
+
+FILES = (("bash", "train.sh"), ("python", "test_train.py"))
+
+
+@pytest.mark.pocketslurm(nodes=3, cpus=2, gpus=1)
+def test_the_marker_chooses_the_nodes(pocketslurm: PocketSlurm) -> None:
+    told = subprocess.run(["sinfo", "-hN", "-o%N %c %G"], capture_output=True, text=True).stdout
+    assert told.splitlines() == [f"127.0.0.{node} 2 gpu:1" for node in (1, 2, 3)]
+    pocketslurm(nodes="a[1-2]")
+    told = subprocess.run(["sinfo", "-hN", "-o%N %c %G"], capture_output=True, text=True).stdout
+    assert told.splitlines() == ["a1 2 gpu:1", "a2 2 gpu:1"]
+
+
+def test_a_job_that_fails(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
+    job = pocketslurm.run("--output", tmp_path / "%j.log", "--wrap", "echo $SLURM_JOB_NUM_NODES; exit 3")
+    assert (job.id, job.state, job.exit_code, job.output, job.error) == (1, "FAILED", 3, "1\n", "1\n")
+
+
+def test_an_array(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
+    job = pocketslurm.run("--array=0-2", "-o", tmp_path / "%a.log", "--wrap", "echo $SLURM_ARRAY_TASK_ID")
+    assert (job.state, sorted(job.output.split())) == ("COMPLETED", ["0", "1", "2"])
+
+
+def test_what_sbatch_refuses_fails_the_test(pocketslurm: PocketSlurm) -> None:
+    with pytest.raises(pytest.fail.Exception, match="sbatch: error"):
+        pocketslurm.submit("--nodes=0", "--wrap=true")
+
+
+def test_a_job_that_does_not_end_fails_the_test(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
+    job = pocketslurm.submit("-o", tmp_path / "log", "--wrap", "echo begun; sleep 60")
+    while not job.output:
+        time.sleep(0.1)
+    with pytest.raises(pytest.fail.Exception, match=r"job 1 is RUNNING after 0.2 s; its output:\nbegun"):
+        job.wait(timeout=0.2)
+
+
+def test_everything_ends_after_a_test_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(pocketslurm):\n"
+        "    job = pocketslurm.submit('--output=log', '--wrap', 'trap \"\" TERM; srun sleep 600 & echo begun; wait')\n"
+        "    while not job.output: pass\n"
+        "    open('folder', 'w').write(str(pocketslurm.folder))\n"
+        "    assert 0\n"
+    )
+    done = subprocess.run(ARGV, capture_output=True, text=True, cwd=tmp_path)
+    assert "1 failed" in done.stdout, done.stdout
+    folder = Path((tmp_path / "folder").read_text())
+    assert not folder.exists()
+    assert find_processes(folder) == []
+
+
+def test_it_costs_little_where_it_is_not_used() -> None:
+    program = "import pytest, sys; before = set(sys.modules); import pocketslurm.pytest_plugin\n"
+    program += "print(sorted(name for name in set(sys.modules) - before if 'slurm' in name or 'hpc_kit' in name))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "['pocketslurm', 'pocketslurm.pytest_plugin']\n"
+
+
+def test_pytest_finds_it_once_the_package_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    # With the module as its name, pytest does not load it a second time for `-p`.
+    assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
