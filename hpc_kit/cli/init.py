@@ -95,7 +95,7 @@ def _files_of(job: str) -> Iterator[Path]:
                 remedy="one of these names",
             )
         yield path
-        own = toml_documents.read(path, path.name).data
+        own = toml_documents.read_document(path, path.name).data
         name, data = str(own.get("extends", "")), {**own, **data}
     templates = search_path.shipped("templates")
     names = (f"base{search_path.TEMPLATE}", "_macros.j2", f"{data.get('template', 'ddp')}{search_path.TEMPLATE}")

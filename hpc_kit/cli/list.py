@@ -52,6 +52,6 @@ def _description(path: Path, shown: str, suffix: str) -> str:
     if suffix != ".toml":
         return path.read_text(encoding="utf-8").partition("#}")[0].removeprefix("{#").strip()
     try:
-        return str(toml_documents.read(path, shown).data.get("description", ""))
+        return str(toml_documents.read_document(path, shown).data.get("description", ""))
     except HpcKitError as error:
         return error.what

@@ -29,7 +29,7 @@ def refuse(path: Path) -> None:
     Raises:
         SpecError: The file exists, or is no .toml.
     """
-    from hpc_kit.spec.write import check_new
+    from hpc_kit.spec.toml_documents import check_new
 
     check_new(path, OPTION)
 
@@ -53,7 +53,7 @@ def write(answer: Answer, limit: float, named: Job | None, program: tuple[str, .
     from hpc_kit.cli.job_arguments import adhoc
     from hpc_kit.planner.jobfile import job
     from hpc_kit.planner.jobmodel import shipped
-    from hpc_kit.spec.write import save_job
+    from hpc_kit.spec.toml_documents import save_job
 
     base = named or (adhoc(program) if program else None)
     if base is not None and not shipped(base):
@@ -118,7 +118,7 @@ def _say_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
 def _write_shipped(answer: Answer, limit: float, base: Job | None, path: Path, *, only: bool) -> None:
     from hpc_kit.planner import programs
     from hpc_kit.planner.jobfile import job
-    from hpc_kit.spec.write import save_job
+    from hpc_kit.spec.toml_documents import save_job
 
     best, root = answer.plans[0], Path.cwd()
     found = programs.first(answer.plans, root, base, only=only)

@@ -47,7 +47,7 @@ def command(
         resolved = job_of(request_of(), root)
         text = render_resolved(resolved, standalone=standalone, root=root)
     if save is not None:
-        from hpc_kit.spec.write import save_job
+        from hpc_kit.spec.toml_documents import save_job
 
         save_job(resolved.asked, save)
     for note in resolved.notes:

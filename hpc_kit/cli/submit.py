@@ -174,7 +174,7 @@ def _saved(resolved: Resolved, file: Path | None) -> Iterator[None]:
     if file is None:
         yield
         return
-    from hpc_kit.spec.write import save_job
+    from hpc_kit.spec.toml_documents import save_job
 
     save_job(resolved.asked, file)
     try:

@@ -19,7 +19,7 @@ from hpc_kit.script.context import context
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.default_cluster import default_cluster
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.spec.toml_documents import toml_value
+from hpc_kit.spec.toml_documents import format_toml_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment, FileSystemBytecodeCache
@@ -88,7 +88,7 @@ def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, obj
     if None in set.values():
         return ()
     name = str(cluster) if isinstance(cluster, str | Path) else cluster.name
-    values = {key: value if isinstance(value, str) else toml_value(value) for key, value in set.items()}
+    values = {key: value if isinstance(value, str) else format_toml_value(value) for key, value in set.items()}
     chosen = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     return ("hpc-kit", "render", job, "--cluster", name, *chosen)
 

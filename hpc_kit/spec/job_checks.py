@@ -28,8 +28,8 @@ class Where(Struct, frozen=True):
         """Where a key of the job was said, or the cluster's default for it."""
         table, _, name = key.rpartition(".")
         default = f"defaults.{name}" if table == "resources" else key
-        in_cluster = not self.job.says(key) and self.cluster.says(default)
-        return self.cluster.where(default) if in_cluster else self.job.where(key)
+        in_cluster = not self.job.has_key(key) and self.cluster.has_key(default)
+        return self.cluster.origin_of(default) if in_cluster else self.job.origin_of(key)
 
 
 ONE_OF = ("conda", "venv", "uv", "apptainer", "pyxis")
@@ -73,13 +73,15 @@ def check_names(job: Job, cluster: Cluster, where: Where) -> None:
     _check_assignments(re.findall(r",(\w+)=([^,]*)", said), where.of("resources.export"))
     for document, lines in ((where.cluster, cluster.setup), (where.job, job.setup)):
         for line in lines:
-            _check_assignments(re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line), document.where("setup"))
+            _check_assignments(
+                re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line), document.origin_of("setup")
+            )
 
 
 def name_key(where: Where) -> str:
     """The key that gives the job its name: sbatch's own where it is said."""
     key = "resources.job_name"
-    return key if where.job.says(key) or where.cluster.says("defaults.job_name") else "name"
+    return key if where.job.has_key(key) or where.cluster.has_key("defaults.job_name") else "name"
 
 
 def check_place(cluster: Cluster, where: Where) -> None:
@@ -93,13 +95,13 @@ def check_place(cluster: Cluster, where: Where) -> None:
     _check_embedded(cluster, where)
     both = [key for key in ONE_OF if getattr(own, key) is not None]
     if len(both) > 1:
-        place = where.cluster.where("environment")
+        place = where.cluster.origin_of("environment")
         remedy = f"keep one of {', '.join(both)}"
         raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
     for key, value in said:
         if value is not None and _odd(value):
             raise SpecError(
-                f"wrong value for {key} in {where.cluster.where(key)}",
+                f"wrong value for {key} in {where.cluster.origin_of(key)}",
                 found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
                 remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
             )
@@ -113,7 +115,7 @@ def _check_embedded(cluster: Cluster, where: Where) -> None:
     ):
         if not value:
             raise SpecError(
-                f"no {key} in {where.cluster.where(f'embedded.{key}')}",
+                f"no {key} in {where.cluster.origin_of(f'embedded.{key}')}",
                 found="a Slurm without any takes no job",
                 remedy=f"{key} = {such}, or leave it out",
             )
@@ -153,7 +155,7 @@ def check_root(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
     """Slurm looks for its patterns in the whole path of a log, the folder of the submission included."""
     if "\\" in cluster.runs:
         raise SpecError(
-            f"a backslash in runs in {where.cluster.where('runs')}",
+            f"a backslash in runs in {where.cluster.origin_of('runs')}",
             found=f"runs = {cluster.runs!r}: with one, Slurm puts no job id into the names of logs",
             remedy="a folder without it",
         )
@@ -200,7 +202,7 @@ def check_release(resources: Resources, cluster: Cluster, where: Where) -> None:
         version = versions.parse_version(cluster.slurm_version)
     except UnitError as error:
         raise SpecError(
-            f"wrong value for slurm_version in {where.cluster.where('slurm_version')}",
+            f"wrong value for slurm_version in {where.cluster.origin_of('slurm_version')}",
             found=f"slurm_version = {cluster.slurm_version!r}: {error.what}",
             remedy=error.remedy,
         ) from error
@@ -220,7 +222,9 @@ def check_container(job: Job, cluster: Cluster, where: Where) -> None:
     own = cluster.environment
     if own.mounts and not own.is_container:
         raise SpecError(
-            "mounts without a container", found=where.cluster.where("environment.mounts"), remedy="apptainer or pyxis"
+            "mounts without a container",
+            found=where.cluster.origin_of("environment.mounts"),
+            remedy="apptainer or pyxis",
         )
     if own.is_container and job.launch.launcher != "srun":
         found = f"launcher = {job.launch.launcher!r} in {where.of('launch.launcher')}; {cluster.name} has a container"
@@ -228,7 +232,7 @@ def check_container(job: Job, cluster: Cluster, where: Where) -> None:
     if own.pyxis and job.component:
         raise SpecError(
             "components of a heterogeneous job run in no Pyxis container",
-            found=where.cluster.where("environment.pyxis"),
+            found=where.cluster.origin_of("environment.pyxis"),
             remedy="apptainer, or a job without components",
         )
 

@@ -109,7 +109,7 @@ def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tu
         raise SpecError(
             f"{shown} extends itself", found=" -> ".join(p.name for p in (*seen, path)), remedy="drop one extends"
         )
-    document = toml_documents.read(path, shown)
+    document = toml_documents.read_document(path, shown)
     base = document.data.get("extends")
     if base is None:
         return document, [shown]
@@ -118,8 +118,11 @@ def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tu
             f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy="the name of a job file"
         )
     # What the base is called and says of itself is not inherited.
-    lower, sources = _chain(base, root, (*seen, path.resolve()), document.where("extends"))
-    lower, document = toml_documents.without(lower, "name", "description"), toml_documents.without(document, "extends")
+    lower, sources = _chain(base, root, (*seen, path.resolve()), document.origin_of("extends"))
+    lower, document = (
+        toml_documents.drop_keys(lower, "name", "description"),
+        toml_documents.drop_keys(document, "extends"),
+    )
     return _over(lower, document), [shown, *sources]
 
 
@@ -129,14 +132,14 @@ def _over(lower: Document, upper: Document) -> Document:
     if isinstance(said, dict) and isinstance(below, dict):
         from hpc_kit.spec.shape import put_aside
 
-        lower = toml_documents.without(lower, *put_aside(said, below), table="resources")
-    return toml_documents.merge(lower, upper)
+        lower = toml_documents.drop_keys(lower, *put_aside(said, below), table="resources")
+    return toml_documents.merge_documents(lower, upper)
 
 
 def _document(kind: search_path.Kind, name: str, root: Path) -> tuple[Document, str]:
     path = search_path.find(kind, name, root)
     shown = search_path.shown(path, root)
-    return toml_documents.read(path, shown), shown
+    return toml_documents.read_document(path, shown), shown
 
 
 def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job, Document]:
@@ -145,7 +148,7 @@ def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job,
     job = convert(document, Job)
     if job.extends is not None:
         raise SpecError(
-            f"extends cannot be said in {document.where('extends')}",
+            f"extends cannot be said in {document.origin_of('extends')}",
             found=f"extends = {job.extends!r}",
             remedy="a job file that says it: extends is resolved before anything is set",
         )
@@ -158,12 +161,12 @@ def _cluster(document: Document, settings: Settings | None, stem: str) -> tuple[
         for key, value in (settings or {}).items()
         if key.startswith(CLUSTER_PREFIX)
     }
-    document = toml_documents.merge(document, _overrides(own, Cluster, CLUSTER_PREFIX))
+    document = toml_documents.merge_documents(document, _overrides(own, Cluster, CLUSTER_PREFIX))
     cluster = convert(document, Cluster)
     return (cluster if cluster.name else structs.replace(cluster, name=stem)), document
 
 
 def _overrides(settings: Settings, kind: type[Job | Cluster], prefix: str = "") -> Document:
-    return toml_documents.assignments(
+    return toml_documents.document_of_settings(
         {key: coerce(value, kind, key) if isinstance(value, str) else value for key, value in settings.items()}, prefix
     )

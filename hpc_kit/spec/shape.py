@@ -203,7 +203,7 @@ def _check_memory(resources: Resources, cluster: Cluster, where: Where) -> None:
         there = units.parse_memory(str(node_mem))
     except UnitError as error:
         raise SpecError(
-            f"wrong value for node.mem in {where.cluster.where('node.mem')}",
+            f"wrong value for node.mem in {where.cluster.origin_of('node.mem')}",
             found=f"mem = {node_mem!r}: {error.what}",
             remedy=error.remedy,
         ) from error

@@ -11,7 +11,7 @@ from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Where
 from hpc_kit.spec.layout import Layout, Model
 from hpc_kit.spec.stated import Option, Stated, options_of
-from hpc_kit.spec.toml_documents import Document, Layer, merge
+from hpc_kit.spec.toml_documents import Document, Layer, merge_documents
 
 TABLES: Mapping[str, type[Layout | Model]] = {"layout": Layout, "model": Model}
 FREE = ("pp", "tp", "cp")
@@ -38,7 +38,7 @@ def as_taken(job: Job, where: Where, said: Stated, world_size: int) -> tuple[Job
         for table, found in values.items()
         for name, value in found.items()
     ]
-    where = Where(merge(where.job, Document(values, tuple(layers))), where.cluster)
+    where = Where(merge_documents(where.job, Document(values, tuple(layers))), where.cluster)
     layout = structs.replace(job.layout, **values["layout"])
     layout = structs.replace(layout, **_own(layout, where, said, world_size))
     return structs.replace(job, layout=layout, model=structs.replace(job.model, **values["model"])), where
@@ -46,7 +46,7 @@ def as_taken(job: Job, where: Where, said: Stated, world_size: int) -> tuple[Job
 
 def _own(layout: Layout, where: Where, said: Stated, world_size: int) -> dict[str, int]:
     """Of degrees that nobody has said, the program's own: a number, or what the others leave."""
-    unsaid = [name for name in (*FREE, "zero") if name in said.options and not where.job.says(f"layout.{name}")]
+    unsaid = [name for name in (*FREE, "zero") if name in said.options and not where.job.has_key(f"layout.{name}")]
     own = {name: said.options[name].default for name in unsaid}
     known = {name: number for name, number in own.items() if isinstance(number, int)}
     layout = structs.replace(layout, **known)
@@ -62,7 +62,9 @@ def completed(job: Job, where: Where, said: Stated) -> tuple[Job, Where]:
             option = said.options.get(name)
             if option and isinstance(option.default, int) and getattr(getattr(job, table), name) is None:
                 numbers[table][name] = option.default
-    where = Where(merge(Document(numbers, (Layer(f"{said.file}, its own", None, numbers),)), where.job), where.cluster)
+    where = Where(
+        merge_documents(Document(numbers, (Layer(f"{said.file}, its own", None, numbers),)), where.job), where.cluster
+    )
     layout, model = structs.replace(job.layout, **numbers["layout"]), structs.replace(job.model, **numbers["model"])
     return structs.replace(job, layout=layout, model=model), where
 
@@ -94,7 +96,7 @@ def check_splits(job: Job, where: Where, said: Stated, world_size: int) -> None:
             for each in sorted(said.path.parent.glob("*.py"))
             if (options := options_of(each)) and splits(options, asked)
         ]
-        place = f" in {where.of(f'layout.{name}')}" if where.job.says(f"layout.{name}") else ""
+        place = f" in {where.of(f'layout.{name}')}" if where.job.has_key(f"layout.{name}") else ""
         raise SpecError(
             f"{said.file} {what}",
             found=f"{name} = {degree}{place}; {why}",

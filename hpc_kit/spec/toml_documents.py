@@ -1,95 +1,104 @@
-"""TOML tables that remember where each key was said, so that an error can name file and line."""
+"""TOML documents: tables that know where each key was set, and job files that are written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import RecordError, SpecError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+    from hpc_kit.spec.job import Job
 
 Table = dict[str, Any]
 """A TOML table: text, numbers, booleans, lists and tables."""
 
 
 class Layer(Struct, frozen=True):
-    """One source: its name in messages, its text if it is a file, and the keys that it says."""
+    """One source of keys: its name in messages, its text if it is a file, and its table."""
 
-    shown: str
+    name: str
     text: str | None
     data: Table
 
 
 class Document(Struct, frozen=True):
-    """A table put together from layers, the uppermost last. Places are looked up when an error wants one."""
+    """A table merged from layers. The last layer has priority.
+
+    A dotted key such as `resources.nodes` names an entry. `component[1].nodes` is that of the second component.
+    """
 
     data: Table
     layers: tuple[Layer, ...]
 
-    def says(self, key: str) -> bool:
-        """Whether a dotted key was said at all."""
+    def has_key(self, key: str) -> bool:
+        """Return whether any layer sets a key."""
         return any(_has(layer.data, key) for layer in self.layers)
 
-    def where(self, key: str) -> str:
-        """The place of a key, or of the nearest table around it."""
+    def origin_of(self, key: str) -> str:
+        """Return file and line of a key, or of the nearest table around it; used by error messages."""
         while True:
             for layer in reversed(self.layers):
                 if key and _has(layer.data, key):
-                    return _place(layer, key)
+                    return _origin(layer, key)
             if not key:
-                return self.layers[-1].shown if self.layers else ""
-            key = key.rpartition(".")[0]
+                return self.layers[-1].name if self.layers else ""
+            key = _parent(key)
 
 
-def read(path: Path, shown: str) -> Document:
+def read_document(path: Path, name: str) -> Document:
     """Read one TOML file.
 
     Args:
         path: The file.
-        shown: Its name in messages.
+        name: Its name in messages.
 
     Raises:
-        SpecError: It cannot be read, or is not TOML.
+        SpecError: The file is not readable, or is not TOML.
     """
     import tomllib
 
     try:
-        # An editor of Windows puts a mark in front, which TOML does not know.
+        # Editors on Windows begin a file with a byte order mark, which TOML does not allow.
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read {shown}", found=str(error), remedy="a TOML file in UTF-8") from error
+        raise SpecError(f"cannot read {name}", found=str(error), remedy="write a TOML file in UTF-8") from error
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(
-            f"{shown} is not TOML", found=str(error), remedy="text in quotes, one key a line: time = '02:00:00'"
-        ) from error
-    data = _plain(data)
-    return Document(data, (Layer(shown, text, data),))
+        remedy = "write text in quotes and one key on each line: time = '02:00:00'"
+        raise SpecError(f"{name} is not TOML", found=str(error), remedy=remedy) from error
+    data = _without_times(data)
+    return Document(data, (Layer(name, text, data),))
 
 
-def merge(lower: Document, upper: Document) -> Document:
-    """Both tables; where both say something, the upper one holds."""
+def merge_documents(lower: Document, upper: Document) -> Document:
+    """Merge two documents. If both set a key, the upper one has priority."""
     return Document(_merge(lower.data, upper.data), (*lower.layers, *upper.layers))
 
 
-def without(document: Document, *keys: str, table: str | None = None) -> Document:
-    """A document that does not say these keys of its top table, or of a table in it."""
+def drop_keys(document: Document, *keys: str, table: str | None = None) -> Document:
+    """Return a document without these keys of its top table, or of one table in it."""
     if table is not None:
-        inner = without(Document(document.data[table], document.layers), *keys)
+        inner = drop_keys(Document(document.data[table], document.layers), *keys)
         return Document({**document.data, table: inner.data}, document.layers)
     data = {key: value for key, value in document.data.items() if key not in keys}
     return Document(data, document.layers)
 
 
-def assignments(values: Mapping[str, object], prefix: str = "") -> Document:
-    """The document that `--set key=value` options make.
+def document_of_settings(values: Mapping[str, object], prefix: str = "") -> Document:
+    """Return the document that `--set key=value` options make.
 
     Args:
-        values: The values by key.
-        prefix: What stood before each key, for messages.
+        values: The values by dotted key.
+        prefix: Beginning of each key on the command line, for messages.
     """
     data: Table = {}
     for key, value in values.items():
@@ -98,29 +107,89 @@ def assignments(values: Mapping[str, object], prefix: str = "") -> Document:
         for name in tables:
             inner = table.setdefault(name, {})
             if not isinstance(inner, dict):
-                raise SpecError(f"--set {prefix}{key}: {name} is already set to {inner!r}", remedy="set one of the two")
+                raise SpecError(
+                    f"--set {prefix}{key}: {name} is already set to {inner!r}", remedy="set only one of them"
+                )
             table = inner
         table[last] = value
-    # The value is not named: it may be a secret, and a message may end in a log.
+    # The name of the layer leaves out the value: it may be a secret, and messages may end in a log.
     layers = tuple(Layer(f"--set {prefix}{key}", None, _nested(key, value)) for key, value in values.items())
     return Document(data, layers)
 
 
-def toml_value(value: object) -> str:
-    """A value as it stands in a TOML file, on one line (JSON's strings are TOML's)."""
-    import json
+def format_toml_value(value: object) -> str:
+    """Return a value as a TOML file contains it, on one line."""
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    import tomlkit
 
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_key(key)} = {toml_value(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    def inline(value: object) -> object:
+        if isinstance(value, dict):
+            table = tomlkit.inline_table()
+            table.update({key: inline(each) for key, each in value.items()})
+            return table
+        if isinstance(value, list | tuple):
+            array = tomlkit.array()
+            array.extend(map(inline, value))
+            return array
+        return value
+
+    return "null" if value is None else tomlkit.item(inline(value)).as_string()
 
 
-def _toml_key(key: str) -> str:
-    return key if key.replace("_", "").isalnum() and key.isascii() else toml_value(key)
+def format_job(job: Job) -> str:
+    """Return a job as the text of a job file, without the keys that have their default value."""
+    import tomlkit
+
+    table = msgspec.to_builtins(job)
+    return tomlkit.dumps({key: value for key, value in table.items() if value not in ({}, [])})
+
+
+def check_new(path: Path, option: str = "--save") -> None:
+    """Check that a new job file can have this name.
+
+    Args:
+        path: The file.
+        option: The command-line option that names the file.
+
+    Raises:
+        SpecError: The file exists, or its name does not end in .toml.
+    """
+    if path.suffix != ".toml":
+        found = "the names of job files end in .toml"
+        raise SpecError(f"{path} cannot be a job file", found=found, remedy=f"use {option} {path}.toml")
+    if path.exists():
+        raise _exists(path, option)
+
+
+def _exists(path: Path, option: str) -> SpecError:
+    return SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
+
+
+def save_job(job: Job, path: Path, option: str = "--save") -> None:
+    """Write a new job file. An existing file is never overwritten.
+
+    Raises:
+        SpecError: As `check_new`.
+        RecordError: The file cannot be written.
+    """
+    check_new(path, option)
+    text = format_job(job)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
+    except FileExistsError as error:
+        raise _exists(path, option) from error
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {path}", found=str(error), remedy="use a folder that you can write to"
+        ) from error
 
 
 def _nested(key: str, value: object) -> Table:
@@ -128,12 +197,12 @@ def _nested(key: str, value: object) -> Table:
     return {first: _nested(rest, value) if rest else value}
 
 
-def _plain(value: Any) -> Any:
-    """`time = 02:00:00` without quotes is TOML's local time: Slurm means the same text."""
+def _without_times(value: Any) -> Any:
+    """Turn TOML's dates and times into text: `time = 02:00:00` without quotes means the same to Slurm."""
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _without_times(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_without_times(each) for each in value]
     if isinstance(value, str | int | float):
         return value
     return value.isoformat()
@@ -148,30 +217,72 @@ def _merge(lower: Table, upper: Table) -> Table:
 
 
 def _has(table: Any, key: str) -> bool:
-    for name in key.split("."):
+    for name, index in re.findall(r"([^.\[\]]+)(?:\[(\d+)\])?", key):
         if not isinstance(table, dict) or name not in table:
             return False
         table = table[name]
+        if index and isinstance(table, list) and int(index) < len(table):
+            table = table[int(index)]
     return True
 
 
-def _place(layer: Layer, key: str) -> str:
-    number = _line(layer.text, key) if layer.text is not None else None
-    return layer.shown if number is None else f"{layer.shown}, line {number}"
+def _parent(key: str) -> str:
+    return key.rpartition("[" if key.endswith("]") else ".")[0]
 
 
-def _line(text: str, key: str) -> int | None:
-    """Line of a key; one in an inline table is found with the line of that table."""
-    import re
+def _origin(layer: Layer, key: str) -> str:
+    lines = {} if layer.text is None else _lines_of_keys(layer.text)
+    # The line of an entry that has no line of its own is that of the table around it.
+    while key and key not in lines:
+        key = _parent(key)
+    return f"{layer.name}, line {lines[key]}" if key else layer.name
 
-    prefix = ""
-    found: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$", line):
-            prefix = re.sub("[\"']", "", header[1]) + "."
-            found.setdefault(prefix[:-1], number)
-        elif said := re.match(r"""\s*(["']?[\w.-]+["']?)\s*=""", line):
-            found.setdefault(prefix + said[1].strip("\"'"), number)
-    while key and key not in found:
-        key = key.rpartition(".")[0]
-    return found.get(key)
+
+def _lines_of_keys(text: str) -> dict[str, int]:
+    """Return the line of each dotted key of a TOML text; of a list of tables also by index.
+
+    tomllib and tomlkit know no positions. The grammar of tree-sitter is only loaded to explain an error.
+    """
+    import tree_sitter
+    import tree_sitter_toml
+
+    language = tree_sitter.Language(tree_sitter_toml.language())
+    lines: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for node in tree_sitter.Parser(language).parse(text.encode()).root_node.named_children:
+        prefixes = [""]
+        if node.type in {"table", "table_array_element"}:
+            names = _names(node.named_children[0])
+            prefix = ".".join(names)
+            prefixes = [prefix]
+            if node.type == "table_array_element":
+                counts[prefix] = counts.get(prefix, -1) + 1
+                prefixes.append(f"{prefix}[{counts[prefix]}]")
+            for name in prefixes:
+                lines.setdefault(name, node.start_point[0] + 1)
+            prefixes = [f"{name}." for name in prefixes]
+        pairs = [node] if node.type == "pair" else [each for each in node.named_children if each.type == "pair"]
+        for pair in pairs:
+            for key, line in _pair_lines(pair):
+                for prefix in prefixes:
+                    lines.setdefault(prefix + key, line)
+    return lines
+
+
+def _pair_lines(pair: Node) -> Iterator[tuple[str, int]]:
+    names = _names(pair.named_children[0])
+    for end in range(1, len(names) + 1):
+        yield ".".join(names[:end]), pair.start_point[0] + 1
+    value = pair.named_children[1]
+    if value.type == "inline_table":
+        for inner in value.named_children:
+            if inner.type == "pair":
+                yield from ((".".join([*names, key]), line) for key, line in _pair_lines(inner))
+
+
+def _names(key: Node) -> list[str]:
+    """Return the names of a bare, quoted or dotted key."""
+    if key.type == "dotted_key":
+        return [name for inner in key.named_children for name in _names(inner)]
+    text = (key.text or b"").decode()
+    return [text[1:-1] if key.type == "quoted_key" else text]

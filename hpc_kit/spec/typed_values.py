@@ -1,23 +1,24 @@
-"""From tables to typed, frozen values; what does not fit is named with file, key, value and the edit to make."""
+"""Converts TOML tables to typed, frozen structs, and explains values that do not fit."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from hpc_kit.errors import SpecError
-from hpc_kit.spec.toml_documents import Document, Table, toml_value
+from hpc_kit.spec.toml_documents import Document, Table, format_toml_value
 
 T = TypeVar("T", bound=Struct)
 
 
 def convert(document: Document, kind: type[T]) -> T:
-    """The typed value of a table.
+    """Convert a document to a struct.
 
     Raises:
-        SpecError: An unknown key (with near matches), or a value of a wrong type or range.
+        SpecError: A key is unknown (the message has similar keys), or a value has a wrong type or range.
     """
     try:
         return msgspec.convert(document.data, kind)
@@ -27,9 +28,10 @@ def convert(document: Document, kind: type[T]) -> T:
 
 
 def coerce(text: str, kind: type[Struct], key: str) -> object:
-    """A value from the command line: TOML where that is what the key takes, else the text itself.
+    """Return the value that a text of the command line stands for.
 
-    So `--set resources.nodes=2` is a number, `--set resources.comment=2` a text, and `--set env.LR=1e5` stays `1e5`.
+    The text is read as TOML if the key accepts such a value; otherwise it stays text. So `--set resources.nodes=2` is a
+    number, `--set resources.comment=2` is text, and `--set env.LR=1e5` stays `1e5`.
     """
     import tomllib
 
@@ -40,13 +42,13 @@ def coerce(text: str, kind: type[Struct], key: str) -> object:
     if not isinstance(value, str | int | float | list | dict):
         return text
     expected = _field_type(kind, key)
-    if not _takes(value, expected):
+    if not _accepts(value, expected):
         return text
-    respelt = isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
-    return text if respelt and _takes(text, expected) else value
+    is_respelled = isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
+    return text if is_respelled and _accepts(text, expected) else value
 
 
-def _takes(value: object, expected: Any) -> bool:
+def _accepts(value: object, expected: Any) -> bool:
     try:
         msgspec.convert(value, expected)
     except msgspec.ValidationError:
@@ -69,13 +71,13 @@ def _field_type(kind: type[Struct], key: str) -> Any:
 
 
 def _values_of(annotation: Any) -> Any:
-    """What a free table holds."""
+    """Return the type of the values of a free table."""
     tables = (part for part in (annotation, *get_args(annotation)) if get_origin(part) is dict)
     return next((get_args(table)[1] for table in tables), Any)
 
 
 def _struct_of(annotation: Any) -> type[Struct] | None:
-    """The table that a field holds, or a list of them; not those of a free table's values."""
+    """Return the struct type of a field, or of its list items; None for a free table such as [env]."""
     if isinstance(annotation, type) and issubclass(annotation, Struct):
         return annotation
     parts = () if get_origin(annotation) is dict else get_args(annotation)
@@ -88,35 +90,34 @@ def _refuse_unknown(document: Document, table: Table, kind: type[Struct], prefix
         if name not in fields:
             raise _unknown(document, kind, prefix, name, value)
         inner = _struct_of(_field_type(kind, name))
-        for each in value if isinstance(value, list) else [value]:
+        several = isinstance(value, list)
+        for index, each in enumerate(value if several else [value]):
             if isinstance(each, dict) and inner:
-                _refuse_unknown(document, each, inner, f"{prefix}{name}.")
+                _refuse_unknown(document, each, inner, f"{prefix}{name}[{index}]." if several else f"{prefix}{name}.")
 
 
 def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, value: object) -> SpecError:
     from difflib import get_close_matches
 
     fields = list(kind.__struct_fields__)
-    spelt = name.replace("-", "_")
-    homes = [field.name for field in msgspec.structs.fields(kind) if spelt in _fields_of(field.type)]
-    near = [spelt] if spelt in fields else [] if homes else get_close_matches(spelt, fields, n=3, cutoff=0.6)
-    table = prefix.rstrip(".")
-    place = document.where(prefix + name)
-    remedy = " or ".join(near)
+    spelling = name.replace("-", "_")
+    tables = [field.name for field in msgspec.structs.fields(kind) if spelling in _fields_of(field.type)]
+    near = [spelling] if spelling in fields else [] if tables else get_close_matches(spelling, fields, n=3, cutoff=0.6)
+    table = re.sub(r"\[\d+\]", "", prefix.rstrip("."))
+    remedy = f"write {' or '.join(near)}"
     if not near:
-        remedy = f"it belongs under [{homes[0]}]" if homes else _one_of(fields)
+        remedy = f"move it to [{tables[0]}]" if tables else _one_of(fields)
     return SpecError(
-        f"unknown key '{name}' in {place}",
-        found=f"[{table}] {name} = {toml_value(value)}" if table else f"{name} = {toml_value(value)}",
+        f"unknown key '{name}' in {document.origin_of(prefix + name)}",
+        found=f"[{table}] {name} = {format_toml_value(value)}" if table else f"{name} = {format_toml_value(value)}",
         remedy=remedy,
     )
 
 
 def _one_of(names: list[str]) -> str:
-    most = 16
-    return (
-        f"one of {', '.join(names)}" if len(names) <= most else f"one of the {len(names)} that `hpc-kit schema` lists"
-    )
+    if len(names) > 16:
+        return f"use one of the {len(names)} keys that `hpc-kit schema` lists"
+    return f"use one of {', '.join(names)}"
 
 
 def _fields_of(annotation: Any) -> tuple[str, ...]:
@@ -124,7 +125,7 @@ def _fields_of(annotation: Any) -> tuple[str, ...]:
     return inner.__struct_fields__ if inner else ()
 
 
-_WORDS = {
+_TYPE_NAMES = {
     "`int`": "a whole number",
     "int": "a whole number",
     "float": "a number",
@@ -136,32 +137,32 @@ _WORDS = {
 
 
 def _wrong_value(document: Document, kind: type[Struct], message: str) -> SpecError:
-    fault, _, path = message.partition(" - at `$")
+    problem, _, path = message.partition(" - at `$")
     path = path.strip(".`")
-    import re
-
     key = re.sub(r"\[(\d+|\.\.\.)\]", "", path)
+    place = path.replace("[...]", "")
     value: Any = document.data
     for name, index in re.findall(r"([^.\[\]]+)(?:\[(\d+)\])?", path):
         value = value.get(name) if isinstance(value, dict) else value
-        # Of a list of tables one is meant; of any other list the whole is shown.
+        # The message shows one table of a list of tables, but any other list as a whole.
         if index and isinstance(value, list) and isinstance(value[int(index)], dict):
             value = value[int(index)]
     if isinstance(value, dict) and path.endswith("[...]"):
-        key, value = _culprit(key, value, _field_type(kind, key))
+        key, value = _wrong_entry(key, value, _field_type(kind, key))
+        place = key
     name = key.rpartition(".")[2]
-    remedy = _expected(fault) or " or ".join(_choices(_field_type(kind, key)))
-    if remedy == _WORDS["array"] and isinstance(value, str):
-        remedy = f"a list: {name} = {toml_value(value.split() if name == 'command' else [value])}"
+    expected = _expected(problem) or " or ".join(_choices(_field_type(kind, key)))
+    if expected == _TYPE_NAMES["array"] and isinstance(value, str):
+        expected = f"a list: {name} = {format_toml_value(value.split() if name == 'command' else [value])}"
     return SpecError(
-        f"wrong value for {key or 'the file'} in {document.where(key)}",
-        found=f"{name} = {toml_value(value)}",
-        remedy=remedy,
+        f"wrong value for {key or 'the file'} in {document.origin_of(place)}",
+        found=f"{name} = {format_toml_value(value)}",
+        remedy=f"write {expected}" if expected else problem,
     )
 
 
-def _culprit(key: str, table: Table, annotation: Any) -> tuple[str, object]:
-    """The first value of a free table that does not fit; msgspec does not name its key."""
+def _wrong_entry(key: str, table: Table, annotation: Any) -> tuple[str, object]:
+    """Return key and value of the first wrong entry of a free table; msgspec does not name its key."""
     for name, value in table.items():
         try:
             msgspec.convert({name: value}, annotation)
@@ -171,19 +172,17 @@ def _culprit(key: str, table: Table, annotation: Any) -> tuple[str, object]:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values that a `Literal` names, also one inside a union or an Annotated."""
+    """Return the values of a `Literal`, also inside a union or an Annotated."""
     inner = get_args(annotation)
     if get_origin(annotation) is Literal:
-        return [toml_value(value) for value in inner]
+        return [format_toml_value(value) for value in inner]
     return [choice for part in inner for choice in _choices(part)]
 
 
-def _expected(fault: str) -> str:
-    """What would be right, in words: "Expected `int | null`, got `str`" becomes "a whole number"."""
-    import re
-
-    if match := re.match(r"Expected `([\w |]+)`(?: (>=|<=|>|<) (-?\d+))?", fault):
-        kinds = [_WORDS.get(kind, kind) for kind in match[1].split(" | ") if kind != "null"]
+def _expected(problem: str) -> str:
+    """Return the expected value in words: "Expected `int | null`, got `str`" becomes "a whole number"."""
+    if match := re.match(r"Expected `([\w |]+)`(?: (>=|<=|>|<) (-?\d+))?", problem):
+        kinds = [_TYPE_NAMES.get(kind, kind) for kind in match[1].split(" | ") if kind != "null"]
         limit = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}.get(match[2] or "", "")
         return " or ".join(kinds) + (f", {limit} {match[3]}" if limit else "")
-    return "" if fault.startswith("Invalid enum value") else fault
+    return ""

@@ -10,7 +10,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.script.render import render
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.spec.write import save_job
+from hpc_kit.spec.toml_documents import save_job
 from tests.conftest import ROOT
 from tests.slurm.oracle import sbatch_defined_options
 
@@ -51,7 +51,7 @@ def test_a_component_that_is_another_is_kept_in_the_job_file(project: Path) -> N
     [
         (HEAD + "[[component]]\nnodes = 2\n", "slurm", "a heterogeneous job of one component"),
         (TWO.replace("mem = ", 'array = "0-3"\nmem = '), "slurm", "no arrays of heterogeneous jobs"),
-        (TWO.replace("nodes = 1", "node = 1"), "slurm", "unknown key 'node' in jobs/mine.toml, line 6"),
+        (TWO.replace("nodes = 1", "node = 1"), "slurm", "unknown key 'node' in jobs/mine.toml, line 7"),
         (TWO.replace("nodes = 2", "nodes = 0"), "slurm", "wrong value for component.nodes"),
         (TWO.replace("nodes = 2", "nodes = 2\nntasks = 7"), "slurm", "the tasks do not fill the nodes"),
         (

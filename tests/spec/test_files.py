@@ -83,8 +83,8 @@ def test_an_unknown_job_names_the_near_one(project: Path) -> None:
             "[resources]\nntask_per_node = 2\n",
             ("unknown key 'ntask_per_node' in jobs/mine.toml, line 3", "ntasks_per_node"),
         ),
-        ("[resources]\nntasks-per-node = 2\n", ("unknown key 'ntasks-per-node'", "do     ntasks_per_node")),
-        ("nodes = 2\n", ("unknown key 'nodes' in jobs/mine.toml, line 2", "it belongs under [resources]")),
+        ("[resources]\nntasks-per-node = 2\n", ("unknown key 'ntasks-per-node'", "do     write ntasks_per_node")),
+        ("nodes = 2\n", ("unknown key 'nodes' in jobs/mine.toml, line 2", "move it to [resources]")),
         ("[resorces]\nnodes = 2\n", ("unknown key 'resorces'", "resources")),
         ("[resources]\nnodes = -2\n", ("resources.nodes in jobs/mine.toml, line 3", "nodes = -2", "at least 1")),
         ('[resources]\nnodes = "two"\n', ("nodes = 'two'", "line 3", "write 4")),
@@ -135,7 +135,7 @@ def test_a_fault_names_place_value_and_edit(project: Path, text: str, expected: 
 
 
 def test_a_command_in_one_text_is_taken_apart_in_the_remedy(project: Path) -> None:
-    assert 'do     a list: command = ["python", "t.py"]' in fault(project, 'command = "python t.py"\n')
+    assert 'do     write a list: command = ["python", "t.py"]' in fault(project, 'command = "python t.py"\n')
 
 
 def test_a_job_without_a_command_is_refused(project: Path) -> None:
