@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpc_kit.spec import load
-from hpc_kit.spec.layout import Axis, Layout
+from hpc_kit.spec.job import Axis, Layout
 from hpc_kit.spec.resolve import Resolved, resolve
 
 PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"

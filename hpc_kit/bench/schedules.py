@@ -18,7 +18,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Schedu
 from torch.nn import functional as F  # noqa: N812  torch's own habit
 
 from hpc_kit.errors import SpecError
-from hpc_kit.spec.layout import idle_share
+from hpc_kit.spec.job import idle_share
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group

@@ -109,8 +109,7 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     from hpc_kit.check.rules import RULES, Subject, check
     from hpc_kit.runs.access import version_of
     from hpc_kit.slurm.client import run
-    from hpc_kit.slurm.command_environment import clean_environ
-    from hpc_kit.slurm.input_variables import without_overrides
+    from hpc_kit.slurm.command_environment import clean_environ, without_overrides
 
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
     version = version_of(cluster, os.environ)

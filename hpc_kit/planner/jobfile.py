@@ -14,8 +14,7 @@ from hpc_kit.planner.layout import Run
 from hpc_kit.planner.search import Plan, shown
 from hpc_kit.slurm.sizes import is_gpu_item
 from hpc_kit.slurm.units import UNLIMITED, format_time, parse_time
-from hpc_kit.spec.job import Job, Value
-from hpc_kit.spec.layout import Layout, Model
+from hpc_kit.spec.job import Job, Layout, Model, Value
 from hpc_kit.spec.resources import GPU_COUNT_FIELDS, Resources
 
 MARGIN = 2.0

@@ -146,7 +146,7 @@ def version_of(cluster: Cluster | None, environ: Mapping[str, str], *, here: boo
         from hpc_kit.slurm import embedded
 
         return parse_version(embedded.VERSION)
-    from hpc_kit.slurm.detection import detect_version
+    from hpc_kit.slurm.versions import detect_version
     from hpc_kit.slurm.presence import find_slurm
 
     try:

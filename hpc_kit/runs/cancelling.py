@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.commands import scancel_argv
+from hpc_kit.slurm.job_status import scancel_argv
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.runs import launched
 from hpc_kit.runs.status import JobLine, JobSelection, statuses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hpc_kit.spec.layout import Axis
+from hpc_kit.spec.job import Axis
 from hpc_kit.spec.layout_checks import node_of
 from hpc_kit.spec.resolve import Resolved
 

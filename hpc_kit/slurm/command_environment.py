@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from hpc_kit.slurm.sizes import asks_for_gpus
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
 
 _INHERITED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_")
 _INHERITED_NAMES = frozenset({
@@ -47,3 +51,163 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in _USERS_OWN or not (name.startswith(_INHERITED) or name in _INHERITED_NAMES or name in ours)
     }
+
+
+INPUT_VARIABLES: dict[str, str] = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_ACCTG_FREQ": "acctg-freq",
+    "SBATCH_ARRAY_INX": "array",
+    "SBATCH_BATCH": "batch",
+    "SBATCH_BURST_BUFFER": "bb",
+    "SBATCH_CLUSTER_CONSTRAINT": "cluster-constraint",
+    "SBATCH_CLUSTERS": "clusters",
+    "SLURM_CLUSTERS": "clusters",
+    "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_CONTAINER": "container",
+    "SBATCH_CONTAINER_ID": "container-id",
+    "SBATCH_CORE_SPEC": "core-spec",
+    "SBATCH_CPU_FREQ_REQ": "cpu-freq",
+    "SBATCH_CPUS_PER_GPU": "cpus-per-gpu",
+    "SBATCH_DEBUG": "verbose",
+    "SBATCH_DELAY_BOOT": "delay-boot",
+    "SBATCH_DISTRIBUTION": "distribution",
+    "SBATCH_ERROR": "error",
+    "SBATCH_EXCLUSIVE": "exclusive",
+    "SBATCH_EXPORT": "export",
+    "SBATCH_GET_USER_ENV": "get-user-env",
+    "SBATCH_GPU_BIND": "gpu-bind",
+    "SBATCH_GPU_FREQ": "gpu-freq",
+    "SBATCH_GPUS": "gpus",
+    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
+    "SBATCH_GPUS_PER_SOCKET": "gpus-per-socket",
+    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
+    "SBATCH_GRES": "gres",
+    "SBATCH_GRES_FLAGS": "gres-flags",
+    "SLURM_HINT": "hint",
+    "SBATCH_HINT": "hint",
+    "SBATCH_IGNORE_PBS": "ignore-pbs",
+    "SBATCH_INPUT": "input",
+    "SBATCH_JOB_NAME": "job-name",
+    "SBATCH_MEM_BIND": "mem-bind",
+    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
+    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
+    "SBATCH_MEM_PER_NODE": "mem",
+    "SBATCH_NETWORK": "network",
+    "SBATCH_NO_KILL": "no-kill",
+    "SBATCH_NO_REQUEUE": "no-requeue",
+    "SBATCH_OPEN_MODE": "open-mode",
+    "SBATCH_OUTPUT": "output",
+    "SBATCH_OVERCOMMIT": "overcommit",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_POWER": "power",
+    "SBATCH_PROFILE": "profile",
+    "SBATCH_QOS": "qos",
+    "SBATCH_REQ_SWITCH": "switches",
+    "SBATCH_REQUEUE": "requeue",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_SEGMENT_SIZE": "segment",
+    "SBATCH_SIGNAL": "signal",
+    "SBATCH_SPREAD_JOB": "spread-job",
+    "SBATCH_THREAD_SPEC": "thread-spec",
+    "SBATCH_THREADS_PER_CORE": "threads-per-core",
+    "SBATCH_TIMELIMIT": "time",
+    "SBATCH_TRES_BIND": "tres-bind",
+    "SBATCH_TRES_PER_TASK": "tres-per-task",
+    "SBATCH_USE_MIN_NODES": "use-min-nodes",
+    "SBATCH_WAIT": "wait",
+    "SBATCH_WAIT_ALL_NODES": "wait-all-nodes",
+    "SBATCH_WCKEY": "wckey",
+}
+"""Variables that stand for options of sbatch: stronger than a directive, weaker than the command line.
+
+Source: sbatch(1), INPUT ENVIRONMENT VARIABLES. Those of newer options mean nothing to older releases.
+"""
+
+_NEVER = {
+    "array": "it would make an array of a job that is none",
+    "error": "nobody would look for the errors there",
+    "wait": "sbatch would not answer before the job is over",
+}
+"""Options that a variable must not give, whatever the script says."""
+
+_INSTEAD = (
+    frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
+    frozenset({"requeue", "no-requeue"}),
+    frozenset({"exclusive", "oversubscribe"}),
+    frozenset({"cpus-per-task", "cpus-per-gpu"}),
+    *(frozenset({"hint", other}) for other in ("ntasks-per-core", "threads-per-core", "extra-node-info")),
+)
+"""Options of which one puts the others aside, or contradicts them."""
+
+_THREADS = frozenset({"hint", "threads-per-core", "ntasks-per-core", "extra-node-info"})
+"""With one of them and DefCpuPerGPU, Slurm 22.05 refuses a job of several GPUs a node, or holds it for good."""
+
+
+def without_overrides(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """An environment in which a script's own options hold: sbatch lets SBATCH_* have the last word over #SBATCH.
+
+    Returns:
+        The environment, and what was left out of it and why, a sentence each.
+    """
+    candidates = INPUT_VARIABLES.keys() & environ.keys()
+    if not candidates:
+        return dict(environ), ()
+    stated = _stated(script)
+    dropped: dict[str, str] = {}
+    for name in sorted(candidates):
+        option = INPUT_VARIABLES[name]
+        if why := _why(option, environ[name], stated):
+            value = f"={environ[name]}" if environ[name] else ""
+            dropped[name] = f"left out {name}{value} of the environment: {why}"
+    return {name: value for name, value in environ.items() if name not in dropped}, tuple(dropped.values())
+
+
+def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | None:
+    """Why a variable must not give this option; None where it may."""
+    rivals = {option}.union(*(group for group in _INSTEAD if option in group))
+    for name in sorted(stated, key=lambda each: (each != option, each)):
+        said = stated[name]
+        same = (_counts_gpus, _counts_cpus)
+        if name in rivals or any(counts(option, value) and counts(name, said) for counts in same):
+            return f"the script says --{name}" + ("" if said is None else f"={said}")
+    if option in _THREADS and _has_default_cpus(stated):
+        return (
+            "the script leaves its CPUs to the site's default for each GPU, beside which Slurm cannot place the job so"
+        )
+    return _NEVER.get(option)
+
+
+def _has_default_cpus(stated: Mapping[str, str | None]) -> bool:
+    """Whether a script asks for GPUs, and for no number of CPUs: then DefCpuPerGPU holds."""
+    said = stated.items()
+    return any(_counts_gpus(*each) for each in said) and not any(_counts_cpus(*each) for each in said)
+
+
+def _counts_gpus(option: str, value: str | None) -> bool:
+    """Whether it says how many GPUs a job gets."""
+    return asks_for_gpus({option: value or ""})
+
+
+def _counts_cpus(option: str, value: str | None) -> bool:
+    """Return whether an option asks for a number of CPUs of each task, as `--tres-per-task=cpu=4` does."""
+    if option == "tres-per-task":
+        return any(re.split("[:=]", entry)[0] == "cpu" for entry in (value or "").split(","))
+    return option in {"cpus-per-task", "cpus-per-gpu"}
+
+
+def _stated(script: str) -> dict[str, str | None]:
+    """The options that a script says, of all its components; none where sbatch will not take it anyway."""
+    from hpc_kit.errors import DirectiveError
+
+    try:
+        return dict(_directives(script))
+    except DirectiveError:
+        return {}
+
+
+def _directives(script: str) -> Iterator[tuple[str, str | None]]:
+    from hpc_kit.slurm.directives import read_directives
+
+    directives = read_directives(script)
+    for component in range(len(directives.components())):
+        yield from ((each.option.name, each.value) for each in directives.options(component).given)

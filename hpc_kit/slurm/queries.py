@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import QUERY_SECONDS
 from hpc_kit.slurm.command_environment import plain_environ
-from hpc_kit.slurm.commands import (
+from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.job_status import (
+    JobStatus,
+    parse_queue,
+    parse_sacct,
+    parse_scontrol_job,
+    parse_squeue,
     queue_argv,
     remedy_of,
     sacct_argv,
     scontrol_job_argv,
     squeue_argv,
 )
-from hpc_kit.slurm.job_ids import base_id
-from hpc_kit.slurm.job_status import JobStatus, parse_queue, parse_sacct, parse_scontrol_job, parse_squeue
 from hpc_kit.slurm.states import State
 
 if TYPE_CHECKING:

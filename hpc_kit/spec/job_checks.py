@@ -13,7 +13,7 @@ from hpc_kit.slurm.getopt import SBATCH
 from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
-from hpc_kit.spec.resources import ALTERNATIVES, Resources
+from hpc_kit.spec.resources import EXCLUSIVE_OPTIONS, Resources
 from hpc_kit.spec.secrets import looks_secret
 from hpc_kit.spec.toml_documents import Document
 
@@ -285,7 +285,7 @@ def check_options(resources: Resources, where: Where) -> None:
             raise SpecError(
                 f"{error.what}, in {where.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy
             ) from error
-    for group in ALTERNATIVES:
+    for group in EXCLUSIVE_OPTIONS:
         both = sorted(group & given.keys())
         if len(both) > 1:
             raise SpecError(

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values, units
 from hpc_kit.spec.cluster import Cluster
-from hpc_kit.spec.job import Job
+from hpc_kit.spec.job import Axis, Job, idle_share
 from hpc_kit.spec.job_checks import Where
-from hpc_kit.spec.layout import Axis, idle_share
 
 NodeOf = Callable[[int], int]
 """The index of the node that a rank runs on."""

@@ -14,6 +14,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path, toml_documents
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
+from hpc_kit.spec.resources import excluded_options
 from hpc_kit.spec.toml_documents import Document
 from hpc_kit.spec.typed_values import coerce, convert
 
@@ -130,9 +131,7 @@ def _over(lower: Document, upper: Document) -> Document:
     """Both documents, the upper one over the lower: its choice among options that exclude one another holds."""
     said, below = upper.data.get("resources"), lower.data.get("resources")
     if isinstance(said, dict) and isinstance(below, dict):
-        from hpc_kit.spec.shape import put_aside
-
-        lower = toml_documents.drop_keys(lower, *put_aside(said, below), table="resources")
+        lower = toml_documents.drop_keys(lower, *excluded_options(said, below), table="resources")
     return toml_documents.merge_documents(lower, upper)
 
 

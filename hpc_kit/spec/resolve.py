@@ -10,12 +10,11 @@ from msgspec import Struct, structs
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
-from hpc_kit.spec import job_checks, layout_checks, search_path, shape, taken
+from hpc_kit.spec import job_checks, layout_checks, search_path, size_checks, taken
 from hpc_kit.spec.cluster import Cluster
-from hpc_kit.spec.job import Job
-from hpc_kit.spec.layout import told
+from hpc_kit.spec.job import Job, told
 from hpc_kit.spec.load import Loaded
-from hpc_kit.spec.resources import GPU_FIELDS, Resources
+from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
 from hpc_kit.spec.stated import stated
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
@@ -101,7 +100,7 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     job_checks.check_container(job, cluster, where)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
-    shape.check_rank_files(job, where)
+    size_checks.check_rank_files(job, where)
     commands = [each.command or job.command for each in job.component]
     # Of several programs none speaks for the job.
     program = stated(
@@ -109,9 +108,9 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
         root / (job.resources.chdir or ""),
     )
     job, where = taken.as_taken(job, where, program, world_size)
-    shape.check_layout(job, nodes, ntasks, world_size, where)
+    size_checks.check_layout(job, nodes, ntasks, world_size, where)
     taken.check_splits(job, where, program, world_size)
-    job = shape.in_order(job, nodes)
+    job = _keep_neighbours_together(job, nodes)
     job, starter = _with_rank_starter(job, nodes, world_size, where)
     counts = {fit.job.resources.ntasks_per_node for fit in fits}
     each_node = counts.pop() if len(counts) == 1 else None
@@ -161,6 +160,18 @@ def _with_rank_starter(job: Job, nodes: int, world_size: int, where: job_checks.
     return structs.replace(job, launch=structs.replace(launch, ranks_by="program")), (note,)
 
 
+def _keep_neighbours_together(job: Job, nodes: int) -> Job:
+    """The job with its ranks on node after node, if neighbours work together and nobody says otherwise.
+
+    Without a word of the job, srun takes that of a SLURM_DISTRIBUTION which the shell of the submission has.
+    """
+    layout, launch = job.layout, job.launch.launcher
+    neighbours = max(layout.pp, layout.tp, layout.cp, layout.dp_shard or 1) > 1
+    if nodes == 1 or not neighbours or launch != "srun" or job.component or job.resources.distribution is not None:
+        return job
+    return structs.replace(job, resources=structs.replace(job.resources, distribution="block"))
+
+
 def _asked(job: Job) -> list[Resources]:
     """What the job asks for; of a heterogeneous one what each component does, over what all share."""
     return [_with_defaults(each.options(), job.resources) for each in job.component] or [job.resources]
@@ -181,13 +192,13 @@ def _fit(job: Job, cluster: Cluster, root: Path, where: job_checks.Where) -> _Fi
     job = structs.replace(job, name=name, resources=asked)
     job_checks.check_words(job, cluster, root, where)
     # Counted before GPU options are left out: tasks may be told by them.
-    nodes, ntasks = shape.counts(job, cluster.node, where)
+    nodes, ntasks = size_checks.counts(job, cluster.node, where)
     resources, notes = _without_gpus(asked, cluster)
     resources, unheard = _without_features(resources, cluster)
     resources, share = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
     resources, more = _seen_by_all(resources)
     job = structs.replace(job, resources=resources)
-    shape.check_node(job, cluster, where, nodes)
+    size_checks.check_node(job, cluster, where, nodes)
     return _Fit(job, nodes, ntasks, (*notes, *unheard, *share, *more))
 
 
@@ -200,7 +211,7 @@ def interpreter(root: Path) -> str:
 def _with_defaults(own: Resources, defaults: Resources) -> Resources:
     """What a job says, a plain `false` too, puts a cluster's default aside, and those that it would exclude."""
     others = defaults.given()
-    shut = shape.put_aside(own.given(), others)
+    shut = excluded_options(own.given(), others)
     said = {name for name in own.__struct_fields__ if getattr(own, name) is not None}
     return structs.replace(own, **{name: value for name, value in others.items() if name not in said | shut})
 

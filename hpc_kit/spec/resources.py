@@ -3,15 +3,16 @@
 The order is that of the sbatch man page (22.05), what newer releases added last, and a script's directives follow it.
 What belongs to one submission rather than to the job (`--wait`, `--parsable`, `--test-only`, `--wrap`) is not here.
 
-The annotations are evaluated here, once, and are plain: every command that touches a job pays for them. What each
-option means stands in `descriptions.py`, which only the schema reads.
+The annotations are evaluated here, once, and are plain: every command that touches a job pays for them. The description
+of each option is in `schema.py`, which only `hpc-kit schema` imports.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GPU_OPTIONS, read_gpu_counts
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GPU_OPTIONS, count_gres_gpus, read_gpu_counts
 
 Count = Annotated[int, Meta(ge=1)]
 Number = Annotated[int, Meta(ge=0)]
@@ -144,7 +145,7 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         return read_gpu_counts(self.by_option_name()).in_job(nodes, ntasks)
 
 
-ALTERNATIVES: tuple[frozenset[str], ...] = (
+EXCLUSIVE_OPTIONS: tuple[frozenset[str], ...] = (
     frozenset({"mem", "mem_per_cpu", "mem_per_gpu"}),
     frozenset({"requeue", "no_requeue"}),
     frozenset({"cpus_per_task", "cpus_per_gpu"}),
@@ -152,9 +153,25 @@ ALTERNATIVES: tuple[frozenset[str], ...] = (
     frozenset({"ntasks_per_gpu", "gpus_per_task"}),
     frozenset({"ntasks_per_gpu", "gpus_per_socket"}),
 )
-"""Options of which sbatch takes one at most; a job's choice puts a cluster's default of the same group aside."""
+"""Groups of options of which sbatch accepts only one. A job's choice replaces a cluster's default of the same group."""
 
 GPU_COUNT_FIELDS = frozenset(name.replace("-", "_") for name in GPU_COUNT_OPTIONS)
 """Fields that ask for a number of GPUs. A job may set several. If it sets one, the cluster's defaults do not apply."""
 
 GPU_FIELDS = tuple(name.replace("-", "_") for name in GPU_OPTIONS)
+
+
+def excluded_options(given: Mapping[str, object], others: Mapping[str, object]) -> set[str]:
+    """Return the options among `others` that `given` replaces by another option with the same purpose.
+
+    Args:
+        given: Values by field name. `false` chooses nothing.
+        others: Values of a base file, or of a cluster's defaults.
+    """
+    chosen = {name for name, value in given.items() if value is not None and value is not False}
+    excluded = {name for group in EXCLUSIVE_OPTIONS if group & chosen for name in group}
+    if GPU_COUNT_FIELDS & chosen or count_gres_gpus(str(given.get("gres"))) is not None:
+        excluded |= GPU_COUNT_FIELDS
+        if count_gres_gpus(str(others.get("gres"))) is not None:
+            excluded.add("gres")
+    return (excluded & others.keys()) - given.keys()

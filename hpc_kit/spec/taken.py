@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.spec.job import Job
+from hpc_kit.spec.job import Job, Layout, Model
 from hpc_kit.spec.job_checks import Where
-from hpc_kit.spec.layout import Layout, Model
 from hpc_kit.spec.stated import Option, Stated, options_of
 from hpc_kit.spec.toml_documents import Document, Layer, merge_documents
 

@@ -18,9 +18,8 @@ from hpc_kit.runs.access import Access, access_of
 from hpc_kit.runs.follow import LOST_LOOKS
 from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
 from hpc_kit.runs.run_folders import Run, open_run
-from hpc_kit.slurm.commands import scancel_argv
 from hpc_kit.slurm.job_ids import base_id
-from hpc_kit.slurm.job_status import combined
+from hpc_kit.slurm.job_status import combined, scancel_argv
 from hpc_kit.slurm.states import State
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import AnswerNo, SlurmUnavailable
 from hpc_kit.run_files import SCRIPT
 from hpc_kit.slurm import cluster_identity
-from hpc_kit.slurm.commands import sacct_clusters
 from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.job_status import sacct_clusters
 from hpc_kit.slurm.states import State, parse_state
 from hpc_kit.submission.staging import STAGING, commit_found_job, discard_unanswered, is_unanswered
 

@@ -17,8 +17,7 @@ from hpc_kit.runs.access import access_of
 from hpc_kit.script.quoting import pasted
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.client import Completed
-from hpc_kit.slurm.command_environment import clean_environ
-from hpc_kit.slurm.input_variables import without_overrides
+from hpc_kit.slurm.command_environment import clean_environ, without_overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -234,7 +233,7 @@ def refusal_error(resolved: Resolved, access: Access, answer: Completed) -> Answ
         access: The Slurm that was asked.
         answer: What sbatch did.
     """
-    from hpc_kit.slurm.commands import remedy_of
+    from hpc_kit.slurm.job_status import remedy_of
 
     words = sbatch_message(answer)
     if _UNREACHABLE.search(words):

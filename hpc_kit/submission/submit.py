@@ -15,8 +15,7 @@ from hpc_kit.runs import cluster_match
 from hpc_kit.runs.access import Access, access_of, version_of
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders, working_folder
 from hpc_kit.script.render import render_resolved, resolved_of
-from hpc_kit.slurm.command_environment import clean_environ
-from hpc_kit.slurm.input_variables import without_overrides
+from hpc_kit.slurm.command_environment import clean_environ, without_overrides
 from hpc_kit.spec.layout_checks import machine_too_small
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hpc_kit.slurm.command_environment import INPUT_VARIABLES
 from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN
-from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from hpc_kit.slurm.option_table import Option, ValueUse
 from pocketslurm.commands import (
     UNSUPPORTED,

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.command_environment import INPUT_VARIABLES
 from hpc_kit.slurm.datetimes import fault
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
-from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value, slurm_words
 from pocketslurm.commands.sbatch_script import script_of

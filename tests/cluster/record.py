@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm import commands
+from hpc_kit.slurm import job_status
 
 from . import Cluster, Settings
 from .moments import Job, load
@@ -73,15 +73,15 @@ class Recorder:
             ["squeue", "--long", "--array", "--states=all"],
             ["squeue", "--steps"],
             ["squeue", "--start"],
-            commands.squeue_argv(list(ids)),
-            commands.squeue_argv(None),
-            commands.queue_argv(),
+            job_status.squeue_argv(list(ids)),
+            job_status.squeue_argv(None),
+            job_status.queue_argv(),
             ["sacct"],
             ["sacct", "--duplicates", "--parsable2", listed, "--format=JobID,State,ExitCode,DerivedExitCode,Start,End"],
-            commands.sacct_argv(list(ids)),
-            commands.sacct_argv(list(ids), steps=True),
-            commands.scontrol_job_argv(None),
-            *(commands.scontrol_job_argv(job_id) for job_id in single),
+            job_status.sacct_argv(list(ids)),
+            job_status.sacct_argv(list(ids), steps=True),
+            job_status.scontrol_job_argv(None),
+            *(job_status.scontrol_job_argv(job_id) for job_id in single),
             *(FIXED if moment == "waiting" else ()),
         ]
         content = {

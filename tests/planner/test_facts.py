@@ -13,7 +13,7 @@ import pytest
 from hpc_kit.planner import bubble, model, model_catalogue
 from hpc_kit.planner.memory import activation_bytes, model_states
 from hpc_kit.planner.report import training
-from hpc_kit.spec.layout import idle_share
+from hpc_kit.spec.job import idle_share
 
 FILE = Path(__file__).parent / "data" / "unit_facts.csv"
 FACTS = list(csv.DictReader(FILE.read_text().splitlines()))

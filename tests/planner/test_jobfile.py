@@ -12,8 +12,7 @@ from hpc_kit.planner import hardware, jobmodel, model_catalogue, programs
 from hpc_kit.planner.jobfile import job
 from hpc_kit.planner.search import Plan, search
 from hpc_kit.spec import load
-from hpc_kit.spec.job import Job, Launch
-from hpc_kit.spec.layout import Layout, Model
+from hpc_kit.spec.job import Job, Launch, Layout, Model
 from hpc_kit.spec.resources import Resources
 from tests.conftest import ROOT
 from tests.planner.runs import rates, task

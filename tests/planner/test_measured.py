@@ -20,8 +20,7 @@ from hpc_kit.planner.plot import draw
 from hpc_kit.planner.search import Plan, distinct, search
 from hpc_kit.planner.target import target
 from hpc_kit.spec import load
-from hpc_kit.spec.job import Job, Launch
-from hpc_kit.spec.layout import Model
+from hpc_kit.spec.job import Job, Launch, Model
 from hpc_kit.spec.resolve import resolve
 from tests.conftest import ROOT
 from tests.planner.runs import rates, task

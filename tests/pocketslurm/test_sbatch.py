@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.slurm.command_environment import INPUT_VARIABLES
 from hpc_kit.slurm.getopt import SBATCH
-from hpc_kit.slurm.input_variables import INPUT_VARIABLES
 from pocketslurm.option_support import SBATCH_SUPPORT, Support
 from pocketslurm.settings import Partition
 from tests.pocketslurm.conftest import Slurm

@@ -12,8 +12,7 @@ from hpc_kit.script.axes import axes
 from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
-from hpc_kit.spec.job import Job, Launch
-from hpc_kit.spec.layout import Layout
+from hpc_kit.spec.job import Job, Launch, Layout
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
 

@@ -11,15 +11,10 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm import commands
+from hpc_kit.slurm import job_status as commands
 from hpc_kit.slurm.client import Completed, run
 from hpc_kit.slurm.command_environment import clean_environ
-from hpc_kit.slurm.commands import (
-    sacct_argv,
-    scancel_argv,
-    scontrol_job_argv,
-    squeue_argv,
-)
+from hpc_kit.slurm.job_status import sacct_argv, scancel_argv, scontrol_job_argv, squeue_argv
 from hpc_kit.slurm.queries import query
 from hpc_kit.slurm.states import State
 

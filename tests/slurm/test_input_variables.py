@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_kit.slurm.command_environment import INPUT_VARIABLES, without_overrides
 from hpc_kit.slurm.getopt import SBATCH
-from hpc_kit.slurm.input_variables import INPUT_VARIABLES, without_overrides
 from tests.slurm.oracle import sbatch_defined_options
 
 SCRIPT = "#!/bin/bash\n#SBATCH --time=10 --mem-per-cpu=2G\n#SBATCH --requeue\ntrue\n"

@@ -205,7 +205,7 @@ def test_parsing_needs_neither_difflib_nor_dataclasses_nor_subprocess() -> None:
     import sys
 
     program = (
-        "import sys, hpc_kit.slurm.directives, hpc_kit.slurm.commands, hpc_kit.slurm.client;"
+        "import sys, hpc_kit.slurm.directives, hpc_kit.slurm.job_status, hpc_kit.slurm.client;"
         "heavy = {'difflib', 'dataclasses', 'subprocess', 'datetime', 'pathlib', 'msgspec', 'torch'};"
         "sys.exit(repr(heavy & sys.modules.keys()) if heavy & sys.modules.keys() else 0)"
     )

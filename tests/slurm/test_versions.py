@@ -9,8 +9,7 @@ import pytest
 
 from hpc_kit.errors import UnitError
 from hpc_kit.slurm import versions
-from hpc_kit.slurm.detection import detect_version
-from hpc_kit.slurm.versions import Fact, Version, missing_in, parse_version
+from hpc_kit.slurm.versions import Fact, Version, detect_version, missing_in, parse_version
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from hpc_kit.check.preflight import findings
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.spec.job import Job
-from hpc_kit.spec.layout import Layout, Model, told
+from hpc_kit.spec.job import Job, Layout, Model, told
 from hpc_kit.spec.layout_checks import rank_bytes
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources

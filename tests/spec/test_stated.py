@@ -11,8 +11,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.spec.job import Component, Job
-from hpc_kit.spec.layout import Layout, Model
+from hpc_kit.spec.job import Component, Job, Layout, Model
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
 from hpc_kit.spec.stated import Option, options_of, stated

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from msgspec import structs
-
 from hpc_kit.errors import SpecError, UnitError
 from hpc_kit.slurm import units
 from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Where
-from hpc_kit.spec.resources import ALTERNATIVES, GPU_COUNT_FIELDS, Resources
+from hpc_kit.spec.resources import Resources
 
 
 def counts(job: Job, node: Node, where: Where) -> tuple[int, int]:
@@ -103,20 +99,6 @@ def _by_gpu(resources: Resources, each: int, nodes: int, where: Where) -> int:
     return gpus * each if gpus is not None else resources.ntasks or 1
 
 
-def put_aside(given: Mapping[str, object], others: Mapping[str, object]) -> set[str]:
-    """Options that a choice puts aside, among those that were said below it: the other ways to say the same.
-
-    Args:
-        given: What is said, by field name; a `false` chooses nothing.
-        others: What a base, or a cluster's defaults, say.
-    """
-    chosen = {name for name, value in given.items() if value is not None and value is not False}
-    shut = {name for group in ALTERNATIVES if group & chosen for name in group}
-    if GPU_COUNT_FIELDS & chosen or count_gres_gpus(str(given.get("gres"))) is not None:
-        shut |= GPU_COUNT_FIELDS | ({"gres"} if count_gres_gpus(str(others.get("gres"))) is not None else set())
-    return (shut & others.keys()) - given.keys()
-
-
 def check_rank_files(job: Job, where: Where) -> None:
     """Files of the ranks are named for srun; ranks that others start write into the run's folder, a log each."""
     launch = job.launch
@@ -160,18 +142,6 @@ def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Wher
         found=f"{where.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
         remedy=f"{fitting} (or leave dp out: it takes what is left); or nodes and tasks for {size} ranks",
     )
-
-
-def in_order(job: Job, nodes: int) -> Job:
-    """The job with its ranks on node after node, if neighbours work together and nobody says otherwise.
-
-    Without a word of the job, srun takes that of a SLURM_DISTRIBUTION which the shell of the submission has.
-    """
-    layout, launch = job.layout, job.launch.launcher
-    neighbours = max(layout.pp, layout.tp, layout.cp, layout.dp_shard or 1) > 1
-    if nodes == 1 or not neighbours or launch != "srun" or job.component or job.resources.distribution is not None:
-        return job
-    return structs.replace(job, resources=structs.replace(job.resources, distribution="block"))
 
 
 def check_node(job: Job, cluster: Cluster, where: Where, nodes: int) -> None:
