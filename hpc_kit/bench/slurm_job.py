@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hpc_kit.bench.around import Held, all_that_is_held
 from hpc_kit.errors import JobFailed
-from hpc_kit.slurm.command_environment import clean_environ, plain_environ
+from hpc_kit.slurm.command_environment import query_environment, submit_environment
 from hpc_kit.slurm.pending_reasons import explain_reason, lasts, waits_for_my_jobs
 from hpc_kit.slurm.user import user_name
 
@@ -50,7 +50,7 @@ def submit(argv: list[str], environ: Mapping[str, str]) -> str:
     # Ctrl-C at a terminal must not come between the submission and its id.
     begun = subprocess.Popen(
         argv,
-        env=clean_environ(environ),
+        env=submit_environment(environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -203,4 +203,6 @@ def look(job: str, environ: Mapping[str, str]) -> Waiting:
 
 def ask(argv: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with nothing of the job around it and no filter of the user's."""
-    return subprocess.run(argv, env=plain_environ(clean_environ(environ)), capture_output=True, text=True, check=False)
+    return subprocess.run(
+        argv, env=query_environment(submit_environment(environ)), capture_output=True, text=True, check=False
+    )

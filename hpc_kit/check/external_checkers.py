@@ -15,7 +15,7 @@ from hpc_kit.check.batch_script import Script
 from hpc_kit.check.rules.base import Evidence, Finding, Severity
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import Runner
-from hpc_kit.slurm.command_environment import clean_environ
+from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.slurm.presence import find_slurm
 
 NO_SLURM = "no Slurm to ask"
@@ -163,7 +163,7 @@ def _sbatch(script: Script, file: Path, runner: Runner, environ: Mapping[str, st
         return NO_SLURM
     if script.problems or not script.text.startswith("#!"):
         return "mend the directives first"
-    answer = runner(["sbatch", "--test-only", str(file)], timeout=_SECONDS, environ=clean_environ(environ))
+    answer = runner(["sbatch", "--test-only", str(file)], timeout=_SECONDS, environ=submit_environment(environ))
     words = re.sub(r"^(sbatch|allocation failure): (error: |fatal: )?", "", answer.stderr, flags=re.MULTILINE).strip()
     if answer.returncode == 0:
         return iter(())

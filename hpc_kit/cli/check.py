@@ -109,7 +109,7 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     from hpc_kit.check.rules import RULES, Subject, check
     from hpc_kit.runs.access import version_of
     from hpc_kit.slurm.client import run
-    from hpc_kit.slurm.command_environment import clean_environ, without_overrides
+    from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
     version = version_of(cluster, os.environ)
@@ -120,7 +120,7 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
         subject, _, reason = script.unread.partition(": ")
         not_checked[subject] = reason
     # As submit asks: the variables that a job's script overrules do not reach sbatch.
-    environ = without_overrides(clean_environ(os.environ), text)[0] if job else os.environ
+    environ = drop_overriding_variables(submit_environment(os.environ), text)[0] if job else os.environ
     for outcome in external_checkers.ask_all(script, run, environ, real_slurm=not embedded):
         found += outcome.findings
         if outcome.skipped:

@@ -129,14 +129,14 @@ def _statuses(jobs: list[Run], access: Access | None) -> list[JobStatus | None]:
 
     if jobs[0].is_launch:
         return [launched.status_of(job) for job in jobs]
-    from hpc_kit.slurm.job_status import whole
+    from hpc_kit.slurm.job_status import status_of_job
 
     try:
         told = access.query(job.job_id for job in jobs)
     except SlurmUnavailable as error:
         click.echo(f"hpc-kit: {error.what}: what follows comes from the job's own files", err=True)
         told = {}
-    return [whole(told, job.job_id) for job in jobs]
+    return [status_of_job(told, job.job_id) for job in jobs]
 
 
 def _print(log: Path) -> None:

@@ -15,7 +15,7 @@ import click
 
 from hpc_kit.cli.session import line, other_runs
 from hpc_kit.run_files import RECORD
-from hpc_kit.slurm.job_ids import order
+from hpc_kit.slurm.job_ids import sort_key
 from hpc_kit.spec.default_cluster import VARIABLE
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def interrupted(ids: Sequence[str]) -> NoReturn:
 
 
 def _in_order(outcomes: list[Outcome]) -> list[Outcome]:
-    return sorted(outcomes, key=lambda each: order(each.job_id))
+    return sorted(outcomes, key=lambda each: sort_key(each.job_id))
 
 
 def _tell(event: Event, *, of_several: bool, one_rank: bool) -> None:

@@ -188,7 +188,7 @@ def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bo
     """When the job would start, as a sentence or as JSON."""
     import datetime as dt
 
-    from hpc_kit.slurm.start_forecast import clock
+    from hpc_kit.slurm.start_forecast import format_start
     from hpc_kit.submission.sbatch import estimate_start
 
     found = estimate_start(resolved, root=root, standalone=standalone)
@@ -202,7 +202,7 @@ def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bo
     line("job", describe(resolved))
     partition = f", partition {found.partition}" if found.partition else ""
     now = dt.datetime.now()  # noqa: DTZ005 - Slurm's times have no zone either
-    line("start", f"about {clock(found.start, now)}, on {found.nodes}{partition}: {found.cpus} CPUs")
+    line("start", f"about {format_start(found.start, now)}, on {found.nodes}{partition}: {found.cpus} CPUs")
     if found.preempts:
         line("", f"it would preempt job {', '.join(found.preempts)}")
     line("", "nothing was submitted")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm.job_ids import base_id, element
+from hpc_kit.slurm.job_ids import array_index, base_id
 from hpc_kit.slurm.option_values import fold_indices
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,10 +40,10 @@ def _by_array(lines: Sequence[JobLine]) -> list[JobLine]:
 
 
 def _alike(line: JobLine) -> tuple[object, ...]:
-    if not element(line.job_id):
+    if not array_index(line.job_id):
         return (line.job_id,)
     # Of those that run, each has another time left: the one that has least speaks for all.
-    sentence = None if line.state is State.RUNNING else line.sentence
+    sentence = None if line.state is JobState.RUNNING else line.sentence
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
 
@@ -51,10 +51,12 @@ def _row(same: list[JobLine]) -> Row:
     first = min(same, key=_time_left)
     if len(same) == 1:
         return Row(first.job_id, first.name, str(first), first.next_step)
-    indices = fold_indices(int(element(line.job_id)) for line in same)
+    indices = fold_indices(int(array_index(line.job_id)) for line in same)
     which = f"{base_id(first.job_id)}_[{indices}]"
     text = (
-        str(first).replace(": ", f": {len(same)} of them, at least ", 1) if first.state is State.RUNNING else str(first)
+        str(first).replace(": ", f": {len(same)} of them, at least ", 1)
+        if first.state is JobState.RUNNING
+        else str(first)
     )
     step = first.next_step and first.next_step.replace(first.job_id, base_id(first.job_id))
     return Row(which, first.name, text, step)

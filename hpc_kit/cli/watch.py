@@ -10,7 +10,7 @@ import click
 from hpc_kit.cli import table
 from hpc_kit.cli.output import INTERRUPTED
 from hpc_kit.cli.session import CLUSTER, RUNS, here
-from hpc_kit.slurm.start_forecast import duration
+from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,7 +132,7 @@ def _picture(look: ListingUpdate, interval: float, height: int) -> Text:
 
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
     going = sum(not line.state.finished for line in look.lines)
-    asked = f"asked every {duration(round(interval))}" if interval >= 1 else f"asked every {interval:g} s"
+    asked = f"asked every {format_duration(round(interval))}" if interval >= 1 else f"asked every {interval:g} s"
     head = f"{now}  {going} of {len(look.lines)} jobs not over, {asked}; Ctrl-C leaves them alone"
     if look.unreachable is not None:
         head += f"\n{now}  Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import cluster_identity as cluster_name
-from hpc_kit.slurm.command_environment import plain_environ
+from hpc_kit.slurm.command_environment import query_environment
 from hpc_kit.slurm.client import QUERY_SECONDS, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpc_kit.slurm.queries import Survey
+    from hpc_kit.slurm.queries import QueueSnapshot
     from hpc_kit.slurm.client import Completed, Runner
     from hpc_kit.slurm.job_status import JobStatus
-    from hpc_kit.slurm.versions import Version
+    from hpc_kit.slurm.versions import SlurmVersion
     from hpc_kit.spec.cluster import Cluster
 
 SYSTEM_PAUSE = 10.0
@@ -48,7 +48,7 @@ class Access(NamedTuple):
 
     def ask(self, argv: Sequence[str], *, timeout: float | None = QUERY_SECONDS) -> Completed:
         """Run one of its commands, without what the user has set to filter its answers."""
-        return self.runner(argv, timeout=timeout, environ=plain_environ(self.environ))
+        return self.runner(argv, timeout=timeout, environ=query_environment(self.environ))
 
     def at(self, cluster: str | None) -> Access:
         """Of several clusters that are asked, the one of this name alone: each counts its jobs from 1."""
@@ -63,20 +63,20 @@ class Access(NamedTuple):
 
     def query(self, ids: Iterable[str]) -> dict[str, JobStatus]:
         """The state of jobs by id; see `queries.query`."""
-        from hpc_kit.slurm.queries import query
+        from hpc_kit.slurm.queries import query_jobs
 
         try:
-            return query(self.runner, ids, self.environ)
+            return query_jobs(self.runner, ids, self.environ)
         except SlurmUnavailable:
             if self._is_gone():
                 return {}
             raise
 
-    def survey(self, ids: Iterable[str], *, ended: bool = True) -> Survey:
+    def survey(self, ids: Iterable[str], *, ended: bool = True) -> QueueSnapshot:
         """Everybody's queue, and the state of some jobs by id; see `queries.survey`."""
-        from hpc_kit.slurm.queries import survey
+        from hpc_kit.slurm.queries import query_queue
 
-        found = survey(self.runner, ids, self.environ, ended=ended)
+        found = query_queue(self.runner, ids, self.environ, ended=ended)
         return found._replace(unreachable=None) if found.unreachable and self._is_gone() else found
 
     def _is_gone(self) -> bool:
@@ -130,7 +130,7 @@ def access_of(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Acc
     return Access(environ, embedded=False)
 
 
-def version_of(cluster: Cluster | None, environ: Mapping[str, str], *, here: bool = False) -> Version | None:
+def version_of(cluster: Cluster | None, environ: Mapping[str, str], *, here: bool = False) -> SlurmVersion | None:
     """The release of a cluster's Slurm: as its file says, else of the Slurm here, asked once; None: not known.
 
     Args:

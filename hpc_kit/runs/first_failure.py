@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.slurm.nodelist import expand
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 from typing import NamedTuple
 
@@ -29,15 +29,15 @@ TAIL_BYTES = 1 << 18
 
 ENDED_FROM_OUTSIDE = frozenset(
     {
-        State.CANCELLED,
-        State.TIMEOUT,
-        State.PREEMPTED,
-        State.DEADLINE,
-        State.NODE_FAIL,
-        State.BOOT_FAIL,
-        State.LAUNCH_FAILED,
-        State.RECONFIG_FAIL,
-        State.REVOKED,
+        JobState.CANCELLED,
+        JobState.TIMEOUT,
+        JobState.PREEMPTED,
+        JobState.DEADLINE,
+        JobState.NODE_FAIL,
+        JobState.BOOT_FAIL,
+        JobState.LAUNCH_FAILED,
+        JobState.RECONFIG_FAIL,
+        JobState.REVOKED,
     },
 )
 
@@ -95,7 +95,7 @@ def find_failure(run: Run, status: JobStatus | None) -> RankFailure | None:
         run: Its files.
         status: What Slurm says of it, if it still does.
     """
-    state = status.state if status else State.UNKNOWN
+    state = status.state if status else JobState.UNKNOWN
     batch = [line for path in run.batch_logs() for line in _tail(path).splitlines()]
     marker = read_first_failure(run.folder)
     if marker is not None and not _fell_with_the_job(marker, state, status, batch):
@@ -121,7 +121,7 @@ def signal_name(exit_code: int | None) -> str | None:
         return None
 
 
-def _fell_with_the_job(marker: FirstFailure, state: State, status: JobStatus | None, batch: list[str]) -> bool:
+def _fell_with_the_job(marker: FirstFailure, state: JobState, status: JobStatus | None, batch: list[str]) -> bool:
     """Slurm ended the job, and with it this rank: killed by a signal, or by what its peers' end did to it."""
     if state not in ENDED_FROM_OUTSIDE:
         return False
@@ -130,7 +130,7 @@ def _fell_with_the_job(marker: FirstFailure, state: State, status: JobStatus | N
     # Cut short by the time limit, a rank may still raise while it goes down.
     grace = 60
     end = _cut_short(batch) or (status.end if status else None)
-    return state is State.TIMEOUT and end is not None and marker.time > end.timestamp() - grace
+    return state is JobState.TIMEOUT and end is not None and marker.time > end.timestamp() - grace
 
 
 def _cut_short(batch: list[str]) -> dt.datetime | None:
@@ -184,7 +184,7 @@ def _of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> RankFailure:
 def _of_batch(run: Run, batch: list[str], status: JobStatus | None) -> RankFailure | None:
     """The script itself failed, or never began."""
     end = run.end_marker()
-    failed = status.state.failed if status and status.state is not State.UNKNOWN else bool(end and end.exit_code)
+    failed = status.state.failed if status and status.state is not JobState.UNKNOWN else bool(end and end.exit_code)
     if not failed:
         return None
     code = end.exit_code if end else status.exit_code if status else None
@@ -205,7 +205,7 @@ def _silence(run: Run) -> str:
     if LOGLESS_JOBS_VANISH.holds(parse_version(told) if told else None) is False:
         return ""
     return (
-        f"Slurm {LOGLESS_JOBS_VANISH.span} gives no reason where a log cannot be opened:"
+        f"Slurm {LOGLESS_JOBS_VANISH.releases} gives no reason where a log cannot be opened:"
         " see whether its folder is there, and may be written to, on the node"
     )
 

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.start_forecast import IN_LINE, reason_name
-from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state
-from hpc_kit.slurm.job_status import whole
+from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
+from hpc_kit.slurm.states import Reason, JobState, explain_reason, explain_state
+from hpc_kit.slurm.job_status import status_of_job
 from hpc_kit.runs import launched
 from hpc_kit.runs.first_failure import SHELL_MESSAGE
 from hpc_kit.runs.outcome import Outcome, record_outcome, read_state
@@ -32,7 +32,7 @@ LOST_LOOKS = 3
 _KILLED = re.compile(r"slurmstepd\S*: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED")
 """What Slurm leaves in the log of a rank that was ended: no word of the program's."""
 
-PASSING = frozenset({State.COMPLETING, State.UNKNOWN})
+PASSING = frozenset({JobState.COMPLETING, JobState.UNKNOWN})
 """States too short or too vague for a line of their own."""
 
 
@@ -40,8 +40,8 @@ class StateChanged(NamedTuple):
     """A job went from one state to another; `elapsed` seconds were spent in the old one, as far as was seen."""
 
     job_id: str
-    old: State | None
-    new: State
+    old: JobState | None
+    new: JobState
     elapsed: float
     sentence: str
 
@@ -84,7 +84,7 @@ class _Watched:
     def __init__(self, run: Run, ranks: Sequence[int] | None, now: float) -> None:
         self.run = run
         self.tails = {rank: LogReader(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
-        self.state: State | None = None
+        self.state: JobState | None = None
         self.reason: str | None = None
         self.since = now
         self.unknown = 0
@@ -111,12 +111,12 @@ class _Watched:
         """What a status brings that was not known."""
         state = read_state(self.run, status) if status is None else status.state
         # A word that only a newer Slurm has is a state, too: the job is there.
-        self.unknown = self.unknown + 1 if state is State.UNKNOWN and status is None else 0
+        self.unknown = self.unknown + 1 if state is JobState.UNKNOWN and status is None else 0
         if state not in PASSING and state is not self.state:
             yield StateChanged(self.run.job_id, self.state, state, now - self.since, explain_state(state))
             self.state, self.since, self.reason = state, now, None
-        reason = status.reason if status and state is State.PENDING else None
-        if status and reason is not None and reason != self.reason and reason_name(status) not in IN_LINE:
+        reason = status.reason if status and state is JobState.PENDING else None
+        if status and reason is not None and reason != self.reason and reason_name(status) not in QUEUE_REASONS:
             self.reason = reason
             yield Waiting(self.run.job_id, reason, explain_reason(reason, self.run.job_id))
 
@@ -172,7 +172,7 @@ def follow(
             continue
         reachable = True
         for job in list(watched):
-            status = launched.status_of(job.run) if job.run.is_launch else whole(told, job.run.job_id)
+            status = launched.status_of(job.run) if job.run.is_launch else status_of_job(told, job.run.job_id)
             news = list(job.changes(status, clock()))
             over = job.over(status)
             # What it wrote last it wrote before it ended.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import LaunchError
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def status_of(run: Run) -> JobStatus | None:
     return JobStatus(
         job_id=run.job_id,
         name=run.name,
-        state=State.RUNNING,
-        raw_state=str(State.RUNNING),
+        state=JobState.RUNNING,
+        raw_state=str(JobState.RUNNING),
         reason=None,
         exit_code=None,
         signal=None,
@@ -75,22 +75,22 @@ def status_of(run: Run) -> JobStatus | None:
     )
 
 
-def end_state(run: Run) -> State:
+def end_state(run: Run) -> JobState:
     """How a launch that does not run any more ended; UNKNOWN where only another machine can tell."""
     end = run.end_marker()
     if end is not None:
-        return State.FAILED if end.exit_code else State.COMPLETED
+        return JobState.FAILED if end.exit_code else JobState.COMPLETED
     launcher = launcher_of(run)
-    return State.FAILED if launcher is None or launcher.is_here else State.UNKNOWN
+    return JobState.FAILED if launcher is None or launcher.is_here else JobState.UNKNOWN
 
 
-def sentence(run: Run, state: State) -> str:
+def sentence(run: Run, state: JobState) -> str:
     """The same in words."""
     told = run.record.end.problem if run.record and run.record.end else None
-    if told or state is State.COMPLETED:
+    if told or state is JobState.COMPLETED:
         return told or "All its ranks ended well."
     launcher = launcher_of(run)
-    if state is State.UNKNOWN and launcher is not None:
+    if state is JobState.UNKNOWN and launcher is not None:
         return f"It was launched on {launcher.host}: whether it still runs is seen there."
     return (
         "It ended with another status than 0."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
 from hpc_kit.script.context import directives, pattern
-from hpc_kit.slurm.job_ids import base_id, element
+from hpc_kit.slurm.job_ids import base_id, array_index
 from hpc_kit.slurm.user import user_name
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -55,7 +55,7 @@ def expand_pattern(text: str, *, name: str, job_id: str | None = None, rank: int
     """What Slurm makes of a pattern; what is not known (yet) is left as it is."""
     if "\\" in text:
         return text.replace("\\", "")
-    array, index = base_id(job_id or ""), element(job_id or "")
+    array, index = base_id(job_id or ""), array_index(job_id or "")
     # An element's own %j is a number that only Slurm knows; its name everywhere else is `12_3`.
     values = {"%": "%", "A": array, "a": index, "j": "" if index else array, "x": name, "u": user_name()}
     values["t"] = "" if rank is None else str(rank)

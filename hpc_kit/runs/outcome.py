@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD
-from hpc_kit.slurm.job_ids import element
-from hpc_kit.slurm.states import State, explain_state
+from hpc_kit.slurm.job_ids import array_index
+from hpc_kit.slurm.states import JobState, explain_state
 from hpc_kit.runs import launched, record
 from hpc_kit.runs.first_failure import ENDED_FROM_OUTSIDE, RankFailure, find_failure
 from hpc_kit.runs.record import RecordedOutcome, RecordedFailure
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
     job_id: str
     name: str
-    state: State
+    state: JobState
     sentence: str
     """The state, in plain words."""
 
@@ -55,7 +55,7 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
     """
     status = matching_status(run, status)
     state = read_state(run, status)
-    failed = state is not State.COMPLETED
+    failed = state is not JobState.COMPLETED
     path = run.array_folder / RECORD
     return Outcome(
         job_id=run.job_id,
@@ -71,19 +71,19 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
     )
 
 
-def read_state(run: Run, status: JobStatus | None) -> State:
+def read_state(run: Run, status: JobStatus | None) -> JobState:
     """Slurm's state; else the one that an earlier look has recorded; else what the script's own mark says."""
     status = matching_status(run, status)
-    if status is not None and status.state is not State.UNKNOWN:
+    if status is not None and status.state is not JobState.UNKNOWN:
         return status.state
     if recorded := recorded_outcome(run):
-        return State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
+        return JobState(recorded.state) if recorded.state in JobState.__members__ else JobState.UNKNOWN
     if run.is_launch:
         return launched.end_state(run)
     end = run.end_marker()
     if end is None:
-        return State.UNKNOWN
-    return State.FAILED if end.exit_code else State.COMPLETED
+        return JobState.UNKNOWN
+    return JobState.FAILED if end.exit_code else JobState.COMPLETED
 
 
 def matching_status(run: Run, status: JobStatus | None) -> JobStatus | None:
@@ -110,7 +110,7 @@ def record_outcomes(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcom
         end = read_outcome(run, status)
         found.append(end)
         if end.state.finished and (status is not None or recorded_outcome(run) is None):
-            news.setdefault(run.array_folder, {})[element(run.job_id) or None] = _told(end, status)
+            news.setdefault(run.array_folder, {})[array_index(run.job_id) or None] = _told(end, status)
     for folder, ends in news.items():
         with suppress(RecordError):
             record.add_outcomes(folder, ends)
@@ -136,26 +136,26 @@ def recorded_outcome(run: Run) -> RecordedOutcome | None:
     """How it ended, as an earlier look has written it into the record."""
     if run.record is None:
         return None
-    index = element(run.job_id)
+    index = array_index(run.job_id)
     return run.record.elements.get(index) if index else run.record.end
 
 
-def _sentence(state: State, status: JobStatus | None) -> str:
-    if state is State.UNKNOWN and status is None:
+def _sentence(state: JobState, status: JobStatus | None) -> str:
+    if state is JobState.UNKNOWN and status is None:
         return "Slurm no longer knows it, and its script did not reach its end."
     if status is None:
         return f"{explain_state(state)} Slurm no longer knows it: this is what its own files say."
     return explain_state(state)
 
 
-def _exit_status(run: Run, state: State, status: JobStatus | None) -> int:
-    if state is State.COMPLETED:
+def _exit_status(run: Run, state: JobState, status: JobStatus | None) -> int:
+    if state is JobState.COMPLETED:
         return 0
     # What its processes ended with then tells how they were ended: 0:15 by scontrol, 0:0 by sacct.
     if state in ENDED_FROM_OUTSIDE:
         return 1
     end = run.end_marker()
-    if state is State.FAILED and end and end.exit_code:
+    if state is JobState.FAILED and end and end.exit_code:
         # The accounting knows the code of a killed program, 137, as 9.
         return end.exit_code
     if status is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
-from hpc_kit.slurm.job_ids import base_id, element, is_one, order
+from hpc_kit.slurm.job_ids import base_id, array_index, is_single_job, sort_key
 from hpc_kit.slurm.option_values import parse_array
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
 from hpc_kit.runs.record import SSH, RecordedLogs, RunRecord, read_record
@@ -103,7 +103,7 @@ class Run(NamedTuple):
 
     def elements(self) -> list[Run]:
         """The elements of an array in order, those too that have not started; none where it is no array."""
-        array = self.record.resolved.job.resources.array if self.record and not element(self.job_id) else None
+        array = self.record.resolved.job.resources.array if self.record and not array_index(self.job_id) else None
         indices = () if array is None else parse_array(str(array)).indices
         return [_element(self, f"{self.job_id}_{index}") for index in indices]
 
@@ -119,7 +119,7 @@ def _run(folder: Path, known: RunRecord | None) -> Run:
     if known:
         logs = known.logs
     else:
-        patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if element(folder.name) else ("%j.log", "%j/rank-%t.log")
+        patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if array_index(folder.name) else ("%j.log", "%j/rank-%t.log")
         logs = RecordedLogs(batch=patterns[0], ranks=patterns[1])
     return Run(folder.name, name, folder, _absolute(logs, place), known)
 
@@ -164,7 +164,7 @@ class RunIndex:
             jobs, self.unreadable = [], error.strerror
         for job in jobs:
             for entry in _scan(Path(job.path)):
-                if is_one(entry.name):
+                if is_single_job(entry.name):
                     self._folders.setdefault(entry.name, []).append(Path(entry.path))
 
     def find(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run | None:
@@ -182,7 +182,7 @@ class RunIndex:
         if whole:
             best = max(whole, key=rank) if len(whole) > 1 else whole[0]
             # A component of a heterogeneous job has no files of its own.
-            return _element(best, job_id) if element(job_id) else best
+            return _element(best, job_id) if array_index(job_id) else best
         # Submitted by hand, an array has folders of its elements only.
         return max(map(self._run, self._folders.get(job_id, [])), key=rank, default=None)
 
@@ -235,7 +235,7 @@ class RunIndex:
 
 
 def _submitted(run: Run) -> tuple[str, tuple[int, int]]:
-    return run.record.submitted if run.record else "", order(run.job_id)
+    return run.record.submitted if run.record else "", sort_key(run.job_id)
 
 
 def _folders_in(folder: Path) -> list[os.DirEntry[str]]:

@@ -6,10 +6,10 @@ import datetime as dt
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.job_ids import base_id, ids_of, order
-from hpc_kit.slurm.start_forecast import Queue, sentence_of
-from hpc_kit.slurm.queries import Survey
-from hpc_kit.slurm.states import State, explain_state
+from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
+from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait
+from hpc_kit.slurm.queries import QueueSnapshot
+from hpc_kit.slurm.states import JobState, explain_state
 from hpc_kit.slurm.user import user_name
 from hpc_kit.runs import launched
 from hpc_kit.runs.outcome import record_outcomes, recorded_outcome
@@ -30,7 +30,7 @@ class JobLine(NamedTuple):
 
     job_id: str
     name: str
-    state: State
+    state: JobState
     sentence: str
     """The state in plain words: of a waiting job what is before it, of a failed one who failed first and how."""
 
@@ -41,7 +41,7 @@ class JobLine(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why it waits, in Slurm's word."""
-        return self.status.reason if self.status is not None and self.state is State.PENDING else None
+        return self.status.reason if self.status is not None and self.state is JobState.PENDING else None
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""
@@ -71,8 +71,8 @@ class JobSelection(NamedTuple):
     def from_words(cls, words: Iterable[str] | None) -> JobSelection:
         """What is meant by words of a command line: ids as Slurm writes them, everything else names of jobs."""
         told = list(dict.fromkeys(words or ()))
-        ids = tuple(dict.fromkeys(job_id for word in told for job_id in ids_of(word)))
-        names = tuple(word for word in told if not ids_of(word))
+        ids = tuple(dict.fromkeys(job_id for word in told for job_id in parse_job_ids(word)))
+        names = tuple(word for word in told if not parse_job_ids(word))
         return cls(ids, names, mine=not told, latest=not told)
 
 
@@ -125,7 +125,7 @@ class _Look:
         self.recent = self._recent()
         self.survey = self._survey()
         self.user = user_name()
-        self.queue = Queue(self.survey.queue, self.user)
+        self.queue = PendingQueue(self.survey.queue, self.user)
         # Of two clusters' jobs of one id, that of the run is told of.
         self.by_id = {each.job_id: each for each in self._mine()} | self.survey.found | self._launched()
         self.by_base: dict[str, list[JobStatus]] = {}
@@ -134,12 +134,12 @@ class _Look:
             if job_id == status.job_id:
                 self.by_base.setdefault(base_id(job_id), []).append(status)
 
-    def _survey(self) -> Survey:
+    def _survey(self) -> QueueSnapshot:
         """What Slurm says: of several clusters, each of its own runs, and of the ids that are nobody's run here."""
         asked = {job_id: self._find(job_id) for job_id in (*self.wanted.ids, *self._open_ends())}
         runs = {job_id: run for job_id, run in asked.items() if run is None or not run.is_launch}
         if asked and not (runs or self.wanted.names or self.wanted.mine):
-            return Survey([], {}, None)
+            return QueueSnapshot([], {}, None)
         parts = []
         for access in self.access.each():
             there = (run is None or not self._is_here(run) or may_belong_to(run, self.cluster, access) for run in runs.values())
@@ -147,7 +147,7 @@ class _Look:
             parts.append(access.survey(own, ended=not self.wanted.is_repeated))
         queue = [each for part in parts for each in part.queue]
         found = {job_id: each for part in reversed(parts) for job_id, each in part.found.items()}
-        return Survey(queue, found, next((part.unreachable for part in parts if part.unreachable), None))
+        return QueueSnapshot(queue, found, next((part.unreachable for part in parts if part.unreachable), None))
 
     def _launched(self) -> dict[str, JobStatus]:
         """The launches over ssh that run."""
@@ -185,7 +185,7 @@ class _Look:
             jobs += [(job_id, None)] * (self.wanted.is_repeated and not own)
         rest = [self._known(base) for base in self.by_base if base not in asked]
         rest += [self._told(run.job_id) for run in self.recent if run.job_id not in self.by_base]
-        jobs += sorted((each for own in rest for each in own), key=lambda job: order(job[0]), reverse=True)
+        jobs += sorted((each for own in rest for each in own), key=lambda job: sort_key(job[0]), reverse=True)
         missing += [name for name in self.wanted.names if not any(self._is_named(job[0], name) for job in jobs)]
         # One that cannot be asked might know them.
         if self.survey.unreachable is not None and (missing or not jobs):
@@ -238,7 +238,7 @@ class _Look:
     def _line(self, job_id: str, status: JobStatus | None, run: Run | None, end: Outcome | None) -> JobLine:
         name = run.name if run else status.name if status else ""
         if status is not None and (run is None or not status.state.finished):
-            sentence, step = sentence_of(status, self.queue, self.now)
+            sentence, step = describe_wait(status, self.queue, self.now)
             return JobLine(job_id, name, status.state, sentence, step, status, run)
         if end is not None:
             if status is None and run is not None and not self._is_here(run):
@@ -248,8 +248,8 @@ class _Look:
             return JobLine(job_id, name, end.state, sentence, None, status, run)
         recorded = recorded_outcome(run) if run else None
         if recorded is None:
-            return JobLine(job_id, name, State.UNKNOWN, explain_state(State.UNKNOWN), None, status, run)
-        state = State(recorded.state) if recorded.state in State.__members__ else State.UNKNOWN
+            return JobLine(job_id, name, JobState.UNKNOWN, explain_state(JobState.UNKNOWN), None, status, run)
+        state = JobState(recorded.state) if recorded.state in JobState.__members__ else JobState.UNKNOWN
         first = recorded.first_failure
         own = launched.sentence(run, state) if run and run.is_launch else explain_state(state)
         sentence = _blame(first.rank, first.host, first.headline) if first else own.partition("\n")[0]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.job_ids import base_id
-from hpc_kit.slurm.start_forecast import IN_LINE, reason_name
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
+from hpc_kit.slurm.states import JobState
 from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
 from hpc_kit.runs.follow import LOST_LOOKS, PASSING
 from hpc_kit.runs.run_folders import RunIndex
@@ -24,7 +24,7 @@ class JobChange(NamedTuple):
     """A job that is new, or in another state than before, or waits for another reason."""
 
     line: JobLine
-    old: State | None
+    old: JobState | None
 
 
 class ListingUpdate(NamedTuple):
@@ -40,7 +40,7 @@ class ListingUpdate(NamedTuple):
     @property
     def all_completed(self) -> bool:
         """Every job has ended, and well."""
-        return all(line.state is State.COMPLETED for line in self.lines)
+        return all(line.state is JobState.COMPLETED for line in self.lines)
 
 
 def follow_listing(
@@ -85,7 +85,7 @@ class _Watched:
     def __init__(self, first: JobSelection) -> None:
         self._first = first
         self._lines: dict[str, JobLine] = {}
-        self._told: dict[str, tuple[State, str]] = {}
+        self._told: dict[str, tuple[JobState, str]] = {}
         self._bases: set[str] = set()
         self._lost: dict[str, int] = {}
         self._begun = False
@@ -107,9 +107,9 @@ class _Watched:
         for line in listing.lines:
             # Of the queue as a whole, what had ended before is not to be watched.
             over_before = self._first.mine and line.state.finished and base_id(line.job_id) not in self._bases
-            if over_before or (line.state is State.UNKNOWN and listing.unreachable is not None):
+            if over_before or (line.state is JobState.UNKNOWN and listing.unreachable is not None):
                 continue
-            unknown = line.state is State.UNKNOWN
+            unknown = line.state is JobState.UNKNOWN
             self._lost[line.job_id] = self._lost.get(line.job_id, 0) + 1 if unknown else 0
             self._lines[line.job_id] = line
             self._bases.add(base_id(line.job_id))
@@ -120,8 +120,8 @@ class _Watched:
         return ListingUpdate(list(self._lines.values()), changes, listing.unreachable, self.over)
 
     def _change(self, line: JobLine) -> JobChange | None:
-        reason = reason_name(line.status) if line.status is not None and line.state is State.PENDING else ""
-        told = line.state, "" if reason in IN_LINE else reason
+        reason = reason_name(line.status) if line.status is not None and line.state is JobState.PENDING else ""
+        told = line.state, "" if reason in QUEUE_REASONS else reason
         if line.state in PASSING and not self._is_over(line.job_id):
             return None
         old = self._told.get(line.job_id)

@@ -73,7 +73,7 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "python": resolved.python,
         "command": command(resolved, standalone=standalone),
         "program": program(resolved),
-        "cpus_not_handed_on": CPUS_NOT_HANDED_ON.span,
+        "cpus_not_handed_on": CPUS_NOT_HANDED_ON.releases,
         # srun replaces patterns in file names: a '%' of the project's folder must come out as itself.
         "run_pattern": "${run//%/%%}",
     }

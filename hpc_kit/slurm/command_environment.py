@@ -31,13 +31,13 @@ _FEDERATIONS = frozenset({"SQUEUE_FEDERATION", "SACCT_FEDERATION"})
 """These widen the question, as --federation does; they take nothing away."""
 
 
-def plain_environ(environ: Mapping[str, str]) -> dict[str, str]:
+def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Without the variables that filter or reshape what Slurm's commands tell and do, and with full lists of tasks."""
     plain = {name: value for name, value in environ.items() if name in _FEDERATIONS or not name.startswith(_SHAPING)}
     return {**plain, "SLURM_BITSTR_LEN": "0"}
 
 
-def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for submitting from inside a job: without what belongs to that job and its launcher.
 
     Outside a job nothing is taken away: SBATCH_ACCOUNT and its like are then the user's own defaults.
@@ -53,7 +53,7 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-INPUT_VARIABLES: dict[str, str] = {
+SBATCH_VARIABLES: dict[str, str] = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_ACCTG_FREQ": "acctg-freq",
     "SBATCH_ARRAY_INX": "array",
@@ -143,19 +143,19 @@ _THREADS = frozenset({"hint", "threads-per-core", "ntasks-per-core", "extra-node
 """With one of them and DefCpuPerGPU, Slurm 22.05 refuses a job of several GPUs a node, or holds it for good."""
 
 
-def without_overrides(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
+def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """An environment in which a script's own options hold: sbatch lets SBATCH_* have the last word over #SBATCH.
 
     Returns:
         The environment, and what was left out of it and why, a sentence each.
     """
-    candidates = INPUT_VARIABLES.keys() & environ.keys()
+    candidates = SBATCH_VARIABLES.keys() & environ.keys()
     if not candidates:
         return dict(environ), ()
     stated = _stated(script)
     dropped: dict[str, str] = {}
     for name in sorted(candidates):
-        option = INPUT_VARIABLES[name]
+        option = SBATCH_VARIABLES[name]
         if why := _why(option, environ[name], stated):
             value = f"={environ[name]}" if environ[name] else ""
             dropped[name] = f"left out {name}{value} of the environment: {why}"

@@ -20,7 +20,7 @@ _HOURS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
 
 
-class _Fault(ValueError):
+class _ReadError(ValueError):
     """Reading stopped at a character."""
 
     def __init__(self, position: int) -> None:
@@ -28,7 +28,7 @@ class _Fault(ValueError):
         self.position = position
 
 
-def parse_instant(text: str, now: dt.datetime | None = None) -> dt.datetime:
+def parse_datetime(text: str, now: dt.datetime | None = None) -> dt.datetime:
     """The local time that Slurm understands; a clock time already past today is tomorrow's.
 
     Raises:
@@ -41,11 +41,11 @@ def parse_instant(text: str, now: dt.datetime | None = None) -> dt.datetime:
         raise UnitError("not a point in time that Slurm reads", found=repr(text), remedy=_REMEDY) from error
 
 
-def fault(text: str) -> int:
+def error_position(text: str) -> int:
     """The index of the character at which Slurm stops to read, as its message counts; 0 where it reads all of it."""
     try:
         _Reader(text, dt.datetime.now().replace(microsecond=0)).read()  # noqa: DTZ005 - as above
-    except _Fault as stop:
+    except _ReadError as stop:
         return stop.position
     except (ValueError, OverflowError):
         pass
@@ -73,7 +73,7 @@ class _Reader:
         if self.moment is not None:
             return self.moment
         if self.day is None and self.clock is None:
-            raise _Fault(self.at)
+            raise _ReadError(self.at)
         moment = dt.datetime.combine(self.day or self.now.date(), self.clock or dt.time())
         return moment + dt.timedelta(days=int(self.day is None and moment < self.now))
 
@@ -87,7 +87,7 @@ class _Reader:
         if word is None:
             return False
         if (self.day if word in _DAYS else self.clock) is not None:
-            raise _Fault(self.at)
+            raise _ReadError(self.at)
         self.at += len(word)
         if word in _DAYS:
             self.day = self.now.date() + dt.timedelta(days=_DAYS[word])
@@ -102,19 +102,19 @@ class _Reader:
         if match is None:
             self.at = len(self.text) - len(self.text[self.at :].lstrip())
             if self.at < len(self.text):
-                raise _Fault(self.at)
+                raise _ReadError(self.at)
             return
         sign, count, unit = match.groups()
         self.at = match.end()
         if not unit and self.text[self.at : self.at + 1].strip():
-            raise _Fault(match.start(2))
+            raise _ReadError(match.start(2))
         seconds = int(count) * _SECONDS[(unit or "second").lower()]
         self.moment += dt.timedelta(seconds=-seconds if sign == "-" else seconds)
 
     def _number(self) -> None:
         start = self.at
         if not self.text[start].isdecimal():
-            raise _Fault(start)
+            raise _ReadError(start)
         is_clock = ":" in self.text[start + 1 : start + 3]
         again = (self.clock if is_clock else self.day) is not None
         if is_clock:
@@ -122,20 +122,20 @@ class _Reader:
         else:
             self.day = self._read_date()
         if again:  # Slurm takes the later of two; it is a mistake
-            raise _Fault(start)
+            raise _ReadError(start)
 
     def _read_clock(self) -> dt.time:
         match = _CLOCK.match(self.text, self.at)
         if match is None:
             minutes = self.text.index(":", self.at) + 1
-            raise _Fault(minutes + int(self.text[minutes : minutes + 1].isdecimal()))
+            raise _ReadError(minutes + int(self.text[minutes : minutes + 1].isdecimal()))
         for group, most in ((1, 23), (2, 59), (3, 59)):
             if int(match[group] or 0) > most:
-                raise _Fault(match.start(group))
+                raise _ReadError(match.start(group))
         hour = int(match[1])
         if match[4]:
             if not 1 <= hour <= 12:
-                raise _Fault(match.start(4))
+                raise _ReadError(match.start(4))
             hour = hour % 12 + (12 if match[4].lower() == "pm" else 0)
         self.at = match.end()
         return dt.time(hour, int(match[2]), int(match[3] or 0))
@@ -148,14 +148,14 @@ class _Reader:
         else:
             digits = re.match(r"[0-9]{1,2}", self.text[self.at :])
             month = digits[0] if digits else ""
-            raise _Fault(self.at + (len(month) if month and int(month) <= 12 else 0))
+            raise _ReadError(self.at + (len(month) if month and int(month) <= 12 else 0))
         if not 1 <= int(match["month"]) <= 12:
-            raise _Fault(match.start("month"))
+            raise _ReadError(match.start("month"))
         year = int(match["year"] or self.now.year)
         try:
             day = dt.date(year + 2000 if year < 100 else year, int(match["month"]), int(match["day"]))
         except ValueError:
-            raise _Fault(match.start("day")) from None
+            raise _ReadError(match.start("day")) from None
         if match["year"] is None and day < self.now.date():
             day = day.replace(year=year + 1)
         self.at = match.end()

@@ -10,20 +10,20 @@ _IDS = re.compile(rf"{_ID.pattern}(?:,{_ID.pattern})*")
 _ONE = re.compile(r"[0-9]+(?:[_+][0-9]+)?")
 
 
-def is_one(text: str) -> bool:
+def is_single_job(text: str) -> bool:
     """Whether it is the id of one job, task or component: neither several tasks nor a step."""
     return _ONE.fullmatch(text) is not None
 
 
-def ids_of(word: str) -> tuple[str, ...]:
+def parse_job_ids(word: str) -> tuple[str, ...]:
     """The ids that a word of a command line stands for, written as Slurm does: `12`, `12,13_1`, `12_[4-9]`.
 
     None of them where the word is no id, such as a job's name.
     """
-    return tuple(job_id for each in _ID.findall(word) for job_id in tasks_of(each)) if _IDS.fullmatch(word) else ()
+    return tuple(job_id for each in _ID.findall(word) for job_id in expand_tasks(each)) if _IDS.fullmatch(word) else ()
 
 
-def tasks_of(job_id: str) -> list[str]:
+def expand_tasks(job_id: str) -> list[str]:
     """`12_[4-6%2]` is 12_4, 12_5, 12_6; a list that Slurm has cut short (`...`) stays one id."""
     from hpc_kit.errors import HpcKitError
     from hpc_kit.slurm.option_values import parse_array
@@ -43,13 +43,13 @@ def base_id(job_id: str) -> str:
     return match["base"] if match else job_id
 
 
-def element(job_id: str) -> str:
+def array_index(job_id: str) -> str:
     """Which of an array it is: 3 of `12_3`, [4-9] of `12_[4-9]`; nothing of what is no part of an array."""
     match = JOB_ID.fullmatch(job_id)
     return (match["task"] or "") if match else ""
 
 
-def order(job_id: str) -> tuple[int, int]:
+def sort_key(job_id: str) -> tuple[int, int]:
     """What ids are sorted by: the job's number, then that of the task or component; 0 for what has none."""
     base, _, part = job_id.replace("+", "_").partition("_")
     return int(base) if base.isdigit() else 0, int(part) if part.isdigit() else 0

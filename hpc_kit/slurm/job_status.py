@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import units
-from hpc_kit.slurm.job_ids import JOB_ID, base_id, tasks_of
-from hpc_kit.slurm.states import State, parse_state
+from hpc_kit.slurm.job_ids import JOB_ID, base_id, expand_tasks
+from hpc_kit.slurm.states import JobState, parse_state
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -57,7 +57,7 @@ class JobStatus(NamedTuple):
 
     job_id: str
     name: str
-    state: State
+    state: JobState
     raw_state: str
     reason: str | None
     exit_code: int | None
@@ -79,21 +79,21 @@ class JobStatus(NamedTuple):
     """Of a job in everybody's queue; 0: it is held."""
 
 
-def combined(own: Sequence[JobStatus]) -> JobStatus:
+def merge_statuses(own: Sequence[JobStatus]) -> JobStatus:
     """The state of a job of several parts as a whole: that of the part that is least far, or failed first."""
     by_state = {status.state: status for status in reversed(own)}
     going = [state for state in by_state if not state.finished]
     failed = [state for state in by_state if state.failed]
-    order = [State.RUNNING, *going, *failed, *by_state]
+    order = [JobState.RUNNING, *going, *failed, *by_state]
     return next(by_state[state] for state in order if state in by_state)
 
 
-def whole(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | None:
+def status_of_job(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | None:
     """The state of one job among many; of an array or a heterogeneous job that of its elements or components."""
     if job_id in told:
         return told[job_id]
     own = [status for key, status in told.items() if base_id(key) == job_id]
-    return combined(own) if own else None
+    return merge_statuses(own) if own else None
 
 
 def parse_squeue(text: str) -> list[JobStatus]:
@@ -145,9 +145,9 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
     """The status of a row; of each task where the row stands for several that wait."""
     state = parse_state(row["state"])
     # squeue has no field for the exit status, but a job that completed has no other than 0.
-    exit_code, colon, signal = row.get("exit", "0:0" if state is State.COMPLETED else "").partition(":")
+    exit_code, colon, signal = row.get("exit", "0:0" if state is JobState.COMPLETED else "").partition(":")
     ended = state.finished and colon
-    first, *others = tasks_of(row["job_id"].strip())
+    first, *others = expand_tasks(row["job_id"].strip())
     priority = row.get("priority", "")
     status = JobStatus(
         job_id=first,
@@ -158,9 +158,9 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
         exit_code=_number(exit_code) if ended else None,
         signal=_number(signal) if ended else None,
         nodelist="" if row["nodelist"] in _NOTHING else row["nodelist"],
-        submit=_instant(row["submit"]),
-        start=_instant(row["start"]),
-        end=_instant(row["end"]),
+        submit=_datetime(row["submit"]),
+        start=_datetime(row["start"]),
+        end=_datetime(row["end"]),
         time_limit=_seconds(row["time_limit"]),
         elapsed=_seconds(row["elapsed"]),
         user=row["user"],
@@ -193,7 +193,7 @@ def _field(text: str, key: str) -> str:
 
 
 @cache
-def _instant(text: str) -> dt.datetime | None:
+def _datetime(text: str) -> dt.datetime | None:
     import datetime as dt
 
     try:
@@ -251,7 +251,7 @@ def scontrol_job_argv(job_id: str | None = None) -> list[str]:
     return ["scontrol", "show", "job", *([job_id] if job_id else [])]
 
 
-def remedy_of(words: str) -> str:
+def suggest_remedy(words: str) -> str:
     """What to do where Slurm does not answer.
 
     Args:

@@ -62,7 +62,7 @@ class SignalSpec(NamedTuple):
     reservation: bool
 
 
-class DependsOn(NamedTuple):
+class DependencyJob(NamedTuple):
     """A job to wait for: its id, an index (or `*`) of its array, and minutes to wait after it began."""
 
     job_id: int
@@ -74,7 +74,7 @@ class Condition(NamedTuple):
     """What must have become of which jobs: `afterok` and its jobs, or `singleton` and none."""
 
     kind: str
-    jobs: tuple[DependsOn, ...] = ()
+    jobs: tuple[DependencyJob, ...] = ()
 
 
 class Dependency(NamedTuple):
@@ -247,7 +247,7 @@ def _condition(part: str, text: str) -> Condition:
     # A bare job id is the oldest form and means afterany.
     words = [part.strip()] if kind.isdigit() else jobs.split(":")
     matches = [re.fullmatch(_JOB, word) for word in words]
-    found = tuple(DependsOn(int(m[1]), m[2], int(m[3] or 0)) for m in matches if m and int(m[1]))
+    found = tuple(DependencyJob(int(m[1]), m[2], int(m[3] or 0)) for m in matches if m and int(m[1]))
     if len(found) != len(matches) or not (kind in DEPENDENCIES or kind.isdigit()):
         remedy = f"write TYPE:JOBID with a type of {', '.join(DEPENDENCIES)}; or singleton"
         raise DirectiveError(f"not a dependency: {part!r}", found=repr(text), remedy=remedy)
@@ -312,7 +312,7 @@ _PATTERNS = {
 }
 
 
-_MOST = {"nice": 2147483645, "priority": 4294967293}
+_LARGEST = {"nice": 2147483645, "priority": 4294967293}
 """The largest numbers of some kinds."""
 
 
@@ -329,23 +329,25 @@ def check_value(option: Option, value: str | None) -> None:
     if not value and option.value is ValueUse.OPTIONAL:
         return
     try:
-        _CHECKS.get(option.kind, _check_words)(option, value or "")
+        _CHECKS.get(option.kind, _check_pattern)(option, value or "")
     except HpcKitError as error:
         if isinstance(error, DirectiveError) and error.what.startswith("--"):
             raise
         raise _refusal(option, value or "", error.what, error.remedy) from error
 
 
-def slurm_words(option: Option, value: str | None) -> str:
+def sbatch_error_line(option: Option, value: str | None) -> str:
     """How Slurm itself refuses a value: the line behind `sbatch: error: `."""
     if option.kind in {"number", "count"}:
         return f'Invalid numeric value "{value or ""}" for --{option.name}.'
     if option.kind == "nodes":
         return f'"{value or ""}" is not a valid node count'
-    if option.kind in _MOST and re.fullmatch(r"[+-]?[0-9]+", value or ""):
+    if option.kind in _LARGEST and re.fullmatch(r"[+-]?[0-9]+", value or ""):
         if option.kind == "nice":
-            return f"Invalid --nice value, out of range (+/- {_MOST['nice']})"
-        return "Priority must be >= 0" if str(value).startswith("-") else f"Priority must be < {_MOST['priority'] + 1}"
+            return f"Invalid --nice value, out of range (+/- {_LARGEST['nice']})"
+        return (
+            "Priority must be >= 0" if str(value).startswith("-") else f"Priority must be < {_LARGEST['priority'] + 1}"
+        )
     return f"Invalid --{option.name} specification"
 
 
@@ -353,7 +355,7 @@ def _refusal(option: Option, value: str, what: str, remedy: str | None) -> Direc
     return DirectiveError(f"--{option.name}: {what}", found=f"--{option.name}={value}", remedy=remedy)
 
 
-def _check_words(option: Option, value: str) -> None:
+def _check_pattern(option: Option, value: str) -> None:
     """Kinds that a pattern or a few words describe."""
     if option.kind in {"choice", "choices"}:
         allowed = CHOICES[option.name]
@@ -364,8 +366,8 @@ def _check_words(option: Option, value: str) -> None:
     pattern, example = _PATTERNS[option.kind]
     if not re.fullmatch(pattern, value):
         raise _refusal(option, value, "not a value that Slurm takes", f"write {example}")
-    if option.kind in _MOST and value.upper() != "TOP" and abs(int(value)) > _MOST[option.kind]:
-        raise _refusal(option, value, "a number that is too large", f"write {_MOST[option.kind]} at most")
+    if option.kind in _LARGEST and value.upper() != "TOP" and abs(int(value)) > _LARGEST[option.kind]:
+        raise _refusal(option, value, "a number that is too large", f"write {_LARGEST[option.kind]} at most")
     if option.kind == "switches" and "@" in value:
         units.parse_time(value.partition("@")[2])
 
@@ -378,10 +380,10 @@ def _check_hosts(_: Option, value: str) -> None:
         nodelist.expand(value)
 
 
-def _check_instant(_: Option, value: str) -> None:
-    from hpc_kit.slurm.datetimes import parse_instant
+def _check_datetime(_: Option, value: str) -> None:
+    from hpc_kit.slurm.datetimes import parse_datetime
 
-    parse_instant(value)
+    parse_datetime(value)
 
 
 def _plain(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
@@ -398,7 +400,7 @@ _CHECKS: dict[str, Callable[[Option, str], None]] = {
     "distribution": _plain(parse_distribution),
     "gpus": _plain(parse_gpus),
     "hostlist": _check_hosts,
-    "instant": _check_instant,
+    "instant": _check_datetime,
     "mail-type": _plain(parse_mail_types),
     "memory": _plain(units.parse_memory),
     "nodes": _plain(parse_nodes),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import QUERY_SECONDS
-from hpc_kit.slurm.command_environment import plain_environ
+from hpc_kit.slurm.command_environment import query_environment
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.job_status import (
     JobStatus,
@@ -16,12 +16,12 @@ from hpc_kit.slurm.job_status import (
     parse_scontrol_job,
     parse_squeue,
     queue_argv,
-    remedy_of,
     sacct_argv,
     scontrol_job_argv,
     squeue_argv,
+    suggest_remedy,
 )
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ MAX_NAMED = 10_000
 """So many ids, with their commas, stay below the kernel's limit for one argument."""
 
 
-def query(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, JobStatus]:
+def query_jobs(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, JobStatus]:
     """The state of jobs by id, an array's tasks each under its own; a job that nobody knows is left out.
 
     One squeue for all; for a single job whose exit status squeue does not tell, one scontrol; one sacct for all that
@@ -45,13 +45,13 @@ def query(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None 
     wanted = list(dict.fromkeys(ids))
     if not wanted:
         return {}
-    plain = plain_environ(os.environ if environ is None else environ)
-    found = _wanted(_ask_squeue(runner, wanted, plain), wanted)
-    _complete(runner, found, wanted, plain)
+    plain = query_environment(os.environ if environ is None else environ)
+    found = _select(_ask_squeue(runner, wanted, plain), wanted)
+    _fill_gaps(runner, found, wanted, plain)
     return found
 
 
-class Survey(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """Everybody's queue, and what is known of some jobs, by id."""
 
     queue: list[JobStatus]
@@ -60,9 +60,9 @@ class Survey(NamedTuple):
     """Why there is no queue; what the accounting tells is there all the same."""
 
 
-def survey(
+def query_queue(
     runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None, *, ended: bool = True
-) -> Survey:
+) -> QueueSnapshot:
     """Everybody's queue, and the state of some jobs as `query` has it; one squeue for both.
 
     Args:
@@ -72,19 +72,19 @@ def survey(
         ended: Ask the accounting, too, for tasks of an array that squeue has forgotten.
     """
     wanted = list(dict.fromkeys(ids))
-    plain = plain_environ(os.environ if environ is None else environ)
+    plain = query_environment(os.environ if environ is None else environ)
     queue, unreachable = list[JobStatus](), None
     try:
-        queue = parse_queue(_told(runner(queue_argv(), timeout=QUERY_SECONDS, environ=plain)))
+        queue = parse_queue(_require_output(runner(queue_argv(), timeout=QUERY_SECONDS, environ=plain)))
     except SlurmUnavailable as error:
         unreachable = error
-    found = _wanted(queue, wanted)
+    found = _select(queue, wanted)
     if wanted:
-        _complete(runner, found, wanted, plain, ended=ended)
-    return Survey(queue, found, unreachable)
+        _fill_gaps(runner, found, wanted, plain, ended=ended)
+    return QueueSnapshot(queue, found, unreachable)
 
 
-def _complete(
+def _fill_gaps(
     runner: Runner,
     found: dict[str, JobStatus],
     wanted: Sequence[str],
@@ -94,43 +94,43 @@ def _complete(
 ) -> None:
     """Add what squeue does not tell."""
     missing = _incomplete(found, wanted)
-    single = _bases(missing)[0] if len(_bases(missing)) == 1 else None
+    single = _base_ids(missing)[0] if len(_base_ids(missing)) == 1 else None
     shown = False
     if single is not None and missing == [single] and single in found:
         # The controller still has it, and is quicker and fresher than the accounting.
         shown = True
-        _merge(found, _wanted(parse_scontrol_job(_answer(runner, scontrol_job_argv(single), environ)), missing))
+        _merge(found, _select(parse_scontrol_job(_output_of(runner, scontrol_job_argv(single), environ)), missing))
         missing = _incomplete(found, wanted)
     # squeue forgets an array's tasks one by one, minutes after their end.
     arrays = sorted({base_id(job_id) for job_id in found if "_" in job_id} & set(wanted)) if ended else []
     if missing := [*missing, *arrays]:
-        for bases in _portions(_bases(missing)):
+        for bases in _chunks(_base_ids(missing)):
             argv = sacct_argv(bases, clusters=environ.get("SLURM_CLUSTERS"))
-            statuses = parse_sacct(_answer(runner, argv, environ))
-            _merge(found, _wanted(statuses, missing))
+            statuses = parse_sacct(_output_of(runner, argv, environ))
+            _merge(found, _select(statuses, missing))
     if not shown and (missing := _incomplete(found, wanted)):
-        bases = _bases(missing)
+        bases = _base_ids(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
-        _merge(found, _wanted(parse_scontrol_job(_answer(runner, argv, environ)), missing))
-    if revoked := [job_id for job_id, each in found.items() if each.state is State.REVOKED]:
-        found.update(_elsewhere(runner, revoked, environ))
+        _merge(found, _select(parse_scontrol_job(_output_of(runner, argv, environ)), missing))
+    if revoked := [job_id for job_id, each in found.items() if each.state is JobState.REVOKED]:
+        found.update(_ask_federation(runner, revoked, environ))
 
 
-def _elsewhere(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> dict[str, JobStatus]:
+def _ask_federation(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> dict[str, JobStatus]:
     """Jobs that another cluster of the federation has taken, as that one has them.
 
     Who stands in the queue of the federation as revoked still runs, on a cluster that does not answer just now.
     """
     queue, booked = (
-        parse(_answer(runner, [argv[0], "--federation", *argv[1:]], environ))
+        parse(_output_of(runner, [argv[0], "--federation", *argv[1:]], environ))
         for parse, argv in ((parse_squeue, squeue_argv(ids)), (parse_sacct, sacct_argv(ids)))
     )
-    going = {job_id: each._replace(state=State.UNKNOWN) for job_id, each in _wanted(queue, ids).items()}
-    there = _wanted([each for each in (*booked, *queue) if each.state is not State.REVOKED], ids)
+    going = {job_id: each._replace(state=JobState.UNKNOWN) for job_id, each in _select(queue, ids).items()}
+    there = _select([each for each in (*booked, *queue) if each.state is not JobState.REVOKED], ids)
     return {**going, **there}
 
 
-def _portions(ids: list[str]) -> Iterator[list[str]]:
+def _chunks(ids: list[str]) -> Iterator[list[str]]:
     """No more ids at once than fit into one word of a command line."""
     yield from (ids[start : start + MAX_NAMED] for start in range(0, len(ids), MAX_NAMED))
 
@@ -143,10 +143,10 @@ def _ask_squeue(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) 
         answer = runner(squeue_argv(None), timeout=QUERY_SECONDS, environ=environ)
     elif unknown:
         return []
-    return parse_squeue(_told(answer))
+    return parse_squeue(_require_output(answer))
 
 
-def _told(answer: Completed) -> str:
+def _require_output(answer: Completed) -> str:
     """What squeue says of the queue.
 
     Raises:
@@ -156,12 +156,12 @@ def _told(answer: Completed) -> str:
         raise SlurmUnavailable(
             "squeue does not tell the state of the jobs",
             found=answer.stderr.strip() or f"exit status {answer.returncode}",
-            remedy=remedy_of(answer.stderr),
+            remedy=suggest_remedy(answer.stderr),
         )
     return answer.stdout
 
 
-def _answer(runner: Runner, argv: Sequence[str], environ: Mapping[str, str]) -> str:
+def _output_of(runner: Runner, argv: Sequence[str], environ: Mapping[str, str]) -> str:
     """What a command prints; nothing where it is missing or fails, as sacct does without accounting."""
     try:
         answer = runner(argv, timeout=QUERY_SECONDS, environ=environ)
@@ -170,11 +170,11 @@ def _answer(runner: Runner, argv: Sequence[str], environ: Mapping[str, str]) -> 
     return answer.stdout if answer.returncode == 0 else ""
 
 
-def _bases(ids: Iterable[str]) -> list[str]:
+def _base_ids(ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(base_id(job_id) for job_id in ids))
 
 
-def _wanted(statuses: Iterable[JobStatus], ids: Sequence[str]) -> dict[str, JobStatus]:
+def _select(statuses: Iterable[JobStatus], ids: Sequence[str]) -> dict[str, JobStatus]:
     """Those that were asked for, by id or by the array or heterogeneous job that they belong to."""
     asked = set(ids)
     found = {}

@@ -6,7 +6,7 @@ import datetime as dt
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.states import State, explain_reason, explain_state
+from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 from hpc_kit.slurm.units import UNLIMITED
 
 if TYPE_CHECKING:
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from hpc_kit.slurm.job_status import JobStatus
 
-IN_LINE = frozenset({"Priority", "Resources", "None", ""})
+QUEUE_REASONS = frozenset({"Priority", "Resources", "None", ""})
 """Reasons of a job that waits for nothing but its turn."""
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-class Queue:
+class PendingQueue:
     """Everybody's queue, for what goes before a job.
 
     Args:
@@ -35,20 +35,20 @@ class Queue:
         self._others = False
         for each in statuses:
             self._others = self._others or each.user != user
-            if each.state is State.PENDING and reason_name(each) in IN_LINE:
+            if each.state is JobState.PENDING and reason_name(each) in QUEUE_REASONS:
                 for partition in each.partition.split(","):
-                    self._places.setdefault(partition, []).append(_place(each))
+                    self._places.setdefault(partition, []).append(_queue_key(each))
         for places in self._places.values():
             places.sort()
 
-    def ahead(self, status: JobStatus) -> int | None:
+    def count_jobs_ahead(self, status: JobStatus) -> int | None:
         """Jobs in line that have a higher priority, in the partition where they are fewest; None: not told."""
         if status.priority is None:
             return None
         lines = [self._places.get(partition, []) for partition in status.partition.split(",")]
-        return min(bisect_left(places, _place(status)) for places in lines)
+        return min(bisect_left(places, _queue_key(status)) for places in lines)
 
-    def expectation(self, status: JobStatus, now: dt.datetime) -> str:
+    def describe_start(self, status: JobStatus, now: dt.datetime) -> str:
         """Of a waiting job: `14 jobs ahead, starts about 14:20`; empty where nothing can be told.
 
         Args:
@@ -57,14 +57,14 @@ class Queue:
         """
         parts = []
         reason = reason_name(status)
-        if reason in IN_LINE and (count := self.ahead(status)):
+        if reason in QUEUE_REASONS and (count := self.count_jobs_ahead(status)):
             parts.append(f"{count} {'' if self._others else 'of your own '}job{'s'[: count != 1]} ahead")
         if status.start is not None and status.start > now:
-            parts.append(f"starts {'at' if reason == 'BeginTime' else 'about'} {clock(status.start, now)}")
+            parts.append(f"starts {'at' if reason == 'BeginTime' else 'about'} {format_start(status.start, now)}")
         return ", ".join(parts)
 
 
-def _place(status: JobStatus) -> tuple[int, int]:
+def _queue_key(status: JobStatus) -> tuple[int, int]:
     """Where a job stands in line: by priority, and of equals the older one first."""
     return -(status.priority or 0), int(status.raw_id) if status.raw_id.isdigit() else 0
 
@@ -74,7 +74,7 @@ def reason_name(status: JobStatus) -> str:
     return (status.reason or "").strip("()").partition(",")[0]
 
 
-def sentence_of(status: JobStatus, queue: Queue, now: dt.datetime) -> tuple[str, str | None]:
+def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> tuple[str, str | None]:
     """A plain sentence on a job that is not over, and what to do where something can be done.
 
     Args:
@@ -82,14 +82,14 @@ def sentence_of(status: JobStatus, queue: Queue, now: dt.datetime) -> tuple[str,
         queue: What is before it.
         now: The time here, without a zone.
     """
-    if status.state is State.RUNNING:
-        return running(status), None
-    if status.state is State.UNKNOWN:
+    if status.state is JobState.RUNNING:
+        return describe_remaining_time(status), None
+    if status.state is JobState.UNKNOWN:
         return f"Slurm says {status.raw_state}, a state that this version of hpc_kit does not know.", None
-    if status.state is not State.PENDING:
+    if status.state is not JobState.PENDING:
         return explain_state(status.state), None
-    expected = queue.expectation(status, now)
-    if reason_name(status) in IN_LINE and expected:
+    expected = queue.describe_start(status, now)
+    if reason_name(status) in QUEUE_REASONS and expected:
         return expected, None
     meaning = explain_reason(status.reason or "None", status.job_id)
     return (f"{meaning.sentence} {expected[0].upper()}{expected[1:]}." if expected else meaning.sentence), (
@@ -97,20 +97,22 @@ def sentence_of(status: JobStatus, queue: Queue, now: dt.datetime) -> tuple[str,
     )
 
 
-def running(status: JobStatus) -> str:
+def describe_remaining_time(status: JobStatus) -> str:
     """How long a job may go on: by Slurm's own clock, so that no other clock need be right."""
     where = f" on {status.nodelist}" if status.nodelist else ""
     if status.elapsed is None:
         return f"It is running{where}."
     if status.time_limit is None or status.time_limit == UNLIMITED:
-        return f"{duration(status.elapsed)} so far, no limit{where}"
+        return f"{format_duration(status.elapsed)} so far, no limit{where}"
     left = status.time_limit - status.elapsed
     if left < 0:
-        return f"{duration(status.elapsed)} so far, over its limit of {duration(status.time_limit)}{where}"
-    return f"{duration(left)} left of {duration(status.time_limit)}{where}"
+        return (
+            f"{format_duration(status.elapsed)} so far, over its limit of {format_duration(status.time_limit)}{where}"
+        )
+    return f"{format_duration(left)} left of {format_duration(status.time_limit)}{where}"
 
 
-def duration(seconds: int) -> str:
+def format_duration(seconds: int) -> str:
     """`2 d 3 h`, `3 h 10 min`, `9 min`, `45 s`: the two largest units, minutes from ten minutes on."""
     if seconds < 600:
         minutes, rest = divmod(max(0, seconds), 60)
@@ -120,7 +122,7 @@ def duration(seconds: int) -> str:
     return " ".join(named[:2])
 
 
-def clock(moment: dt.datetime, now: dt.datetime) -> str:
+def format_start(moment: dt.datetime, now: dt.datetime) -> str:
     """A moment to come, as people say it: `14:20`, `tomorrow 14:20`, `Tue 14:20`, `24 Dec 14:20`."""
     days = (moment.date() - now.date()).days
     time = f"{moment:%H:%M}"

@@ -1,7 +1,7 @@
-"""What changes with Slurm's version, for templates, checks and messages.
+"""Releases of Slurm: facts that depend on them, and the release that is installed here.
 
-`option_table` marks the options that came later; here is what else a script must know. Each fact was read in
-Slurm's release notes and man pages, or seen on the release.
+`option_table` marks options that newer releases added. This module contains the other differences. Each fact comes from
+Slurm's release notes and man pages, or was seen on the release.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.client import Runner
 
 
-class Version(NamedTuple):
-    """A release, `22.05.8`; a patch that is not told counts as 0."""
+class SlurmVersion(NamedTuple):
+    """A release, `22.05.8`; a missing patch number counts as 0."""
 
     year: int
     month: int
@@ -34,24 +34,24 @@ class Version(NamedTuple):
         return f"{self.year}.{self.month:02}" + (f".{self.patch}" if self.patch else "")
 
 
-class Fact(NamedTuple):
-    """Something that holds for the releases from `first` up to, but without, `until`; None: on that side for all."""
+class ReleaseFact(NamedTuple):
+    """A fact that is true from release `first` on and before release `until`. None removes that limit."""
 
-    first: Version | None
-    until: Version | None
+    first: SlurmVersion | None
+    until: SlurmVersion | None
     what: str
-    so: str
-    """What is done about it."""
+    consequence: str
+    """How the toolkit deals with the fact."""
 
-    def holds(self, version: Version | None) -> bool | None:
-        """Whether it holds for a release; None where the release is not known and it holds for some only."""
+    def holds(self, version: SlurmVersion | None) -> bool | None:
+        """Return whether the fact is true for a release; None if that depends on an unknown release."""
         if version is None:
             return True if self.first is None and self.until is None else None
         return (self.first is None or version >= self.first) and (self.until is None or version < self.until)
 
     @property
-    def span(self) -> str:
-        """The releases in words: `22.05 to 23.02`, `23.02.0 to 23.02.4`, `before 23.02`, `from 21.08 on`."""
+    def releases(self) -> str:
+        """The releases as text: `22.05 to 23.02`, `23.02.0 to 23.02.4`, `before 23.02`, `from 21.08 on`."""
         if self.until is None:
             return "every release" if self.first is None else f"from {self.first} on"
         if self.first is None:
@@ -61,54 +61,58 @@ class Fact(NamedTuple):
         return f"{first} to {_before(self.until)}"
 
 
-RELEASES = (
-    Version(20, 2), Version(20, 11), Version(21, 8), Version(22, 5), Version(23, 2), Version(23, 11), Version(24, 5),
-    Version(24, 11), Version(25, 5), Version(25, 11), Version(26, 5),
+RELEASES = tuple(
+    SlurmVersion(year, month)
+    for year, month in (
+        (20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11), (26, 5),
+    )
 )  # fmt: skip
 """The releases, oldest first."""
 
-CPUS_NOT_HANDED_ON = Fact(
-    Version(22, 5), Version(23, 11),
-    "srun does not take the job's --cpus-per-task along; only SRUN_CPUS_PER_TASK counts",
-    "every srun says --cpus-per-task, and nothing reads either variable",
+CPUS_NOT_HANDED_ON = ReleaseFact(
+    SlurmVersion(22, 5), SlurmVersion(23, 11),
+    "srun does not inherit the job's --cpus-per-task; only SRUN_CPUS_PER_TASK counts",
+    "every srun has --cpus-per-task, and nothing reads either variable",
 )  # fmt: skip
-MIG_SHARED = Fact(
-    None, Version(23, 11, 4),
+MIG_SHARED = ReleaseFact(
+    None, SlurmVersion(23, 11, 4),
     "with --gpus-per-task all tasks of a node get the same MIG device",
-    "check warns; --gpus-per-node serves",
+    "check warns and suggests --gpus-per-node",
 )  # fmt: skip
-LOGLESS_JOBS_VANISH = Fact(
-    None, Version(23, 2),
-    "a job whose log folder is missing ends without a word in any file",
-    "submit and render make the folders; check names them",
+LOGLESS_JOBS_VANISH = ReleaseFact(
+    None, SlurmVersion(23, 2),
+    "a job whose log folder is missing ends without any message",
+    "submit and render create the folders; check reports missing ones",
 )  # fmt: skip
-REQUEUE_EXPEDITE = Fact(Version(25, 11), None, "--requeue=expedite exists", "it may be asked for from there on")
+REQUEUE_EXPEDITE = ReleaseFact(
+    SlurmVersion(25, 11), None, "--requeue=expedite exists", "it is allowed from this release on"
+)
 
-NEWER_VALUES: dict[tuple[str, str], Fact] = {("requeue", "expedite"): REQUEUE_EXPEDITE}
-"""Values of old options that came later."""
+NEWER_VALUES: dict[tuple[str, str], ReleaseFact] = {("requeue", "expedite"): REQUEUE_EXPEDITE}
+"""Values that newer releases added to old options."""
 
 
-def parse_version(text: str) -> Version:
+def parse_version(text: str) -> SlurmVersion:
     """Read `22.05.8`, `slurm-wlm 22.05.8`, `23.11.4-1`, `24.05`.
 
     Raises:
-        UnitError: There is no version in it.
+        UnitError: The text contains no release number.
     """
     match = re.search(r"(?<![\d.])(\d\d)\.(\d\d)(?:\.(\d+))?(?![\d.]*\d)", text)
     if match is None:
         raise UnitError(
             "not a version of Slurm", found=repr(text), remedy="write it as `sinfo --version` prints it: 22.05.8"
         )
-    return Version(int(match[1]), int(match[2]), int(match[3] or 0))
+    return SlurmVersion(int(match[1]), int(match[2]), int(match[3] or 0))
 
 
-def missing_in(version: Version, option: str, since: str | None, value: str) -> str | None:
-    """Since when there is an option, or this value of it, where a release does not have it; else None.
+def first_release_with(version: SlurmVersion, option: str, since: str | None, value: str) -> str | None:
+    """Return the release that added an option or this value of it, if `version` is older; else None.
 
     Args:
         version: The release.
         option: The option's long name.
-        since: The release that brought it, as `option_table` has it.
+        since: The release that added the option, from `option_table`.
         value: Its value.
     """
     if since is not None and version < parse_version(since):
@@ -117,8 +121,8 @@ def missing_in(version: Version, option: str, since: str | None, value: str) -> 
     return str(newer.first) if newer is not None and not newer.holds(version) else None
 
 
-def _before(version: Version) -> str:
-    """The last release before one."""
+def _before(version: SlurmVersion) -> str:
+    """Return the last release before this one."""
     if version.patch:
         return str(version._replace(patch=version.patch - 1))
     return str(RELEASES[RELEASES.index(version) - 1])
@@ -127,10 +131,10 @@ def _before(version: Version) -> str:
 CACHE = "slurm-version.json"
 
 
-def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> Version | None:
-    """The release of the Slurm on PATH; None where there is none, or it does not tell.
+def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> SlurmVersion | None:
+    """Return the release of the Slurm on PATH; None if there is none, or sinfo gives no answer.
 
-    The answer is kept by the path, time and size of `sinfo`: an upgrade is seen, and nothing is asked twice.
+    The user's cache keeps the answer with path, time and size of `sinfo`, so that an upgrade asks again.
     """
     program = shutil.which("sinfo", path=environ.get("PATH", os.defpath))
     if program is None:
@@ -146,7 +150,7 @@ def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> 
         asked = _ask(environ, runner)
         if asked is None:
             return None
-        # One Slurm is here at a time, or a few by module.
+        # A machine has one Slurm, or a few that modules select.
         known = {**dict(list(known.items())[-9:]), key: asked}
         _write(cache, known)
     return parse_version(known[key])
@@ -163,7 +167,7 @@ def _ask(environ: Mapping[str, str], runner: Runner | None) -> str | None:
 
 
 def _cache(environ: Mapping[str, str]) -> Path | None:
-    """The file; None for a user without a home."""
+    """Return the path of the cache; None for a user without a home folder."""
     named = environ.get("XDG_CACHE_HOME")
     home = environ.get("HOME")
     if not named and not home:
@@ -182,7 +186,7 @@ def _read(cache: Path | None) -> dict[str, str]:
 
 
 def _write(cache: Path | None, known: Mapping[str, str]) -> None:
-    """Whole, and readable by its owner alone; a cache that cannot be written only costs the question."""
+    """Write the cache atomically with mode 0600. A failure is harmless: the next command asks sinfo again."""
     if cache is None:
         return
     draft = cache.with_name(f".{cache.name}.{os.getpid()}")

@@ -208,7 +208,7 @@ def check_release(resources: Resources, cluster: Cluster, where: Where) -> None:
         ) from error
     for name, value in resources.given().items():
         option = SBATCH[name.replace("_", "-")]
-        if since := versions.missing_in(version, option.name, option.since, str(value)):
+        if since := versions.first_release_with(version, option.name, option.since, str(value)):
             shown = f"--{option.name}" if option.since else f"--{option.name}={value}"
             raise SpecError(
                 f"{shown} is not in Slurm {version}",

@@ -19,8 +19,8 @@ from hpc_kit.runs.follow import LOST_LOOKS
 from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
 from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.slurm.job_ids import base_id
-from hpc_kit.slurm.job_status import combined, scancel_argv
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.job_status import merge_statuses, scancel_argv
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from hpc_kit.runs.access import Access
@@ -176,7 +176,7 @@ class JobWatcher(SlurmInfoWatcher):
         arrays: dict[str, list[JobStatus]] = {}
         for job_id, status in told.items():
             arrays.setdefault(base_id(job_id), []).append(status)
-        self.statuses |= {**{base: combined(own) for base, own in arrays.items()}, **told}
+        self.statuses |= {**{base: merge_statuses(own) for base, own in arrays.items()}, **told}
         for job_id in wanted:
             known = self.statuses.get(job_id)
             self._misses[job_id] = 0 if known else self._misses.get(job_id, 0) + 1
@@ -187,7 +187,7 @@ class JobWatcher(SlurmInfoWatcher):
         """Slurm's state; UNKNOWN where it does not know the job."""
         self.get_info(job_id, mode)
         status = self.statuses.get(job_id)
-        return str(status.state if status else State.UNKNOWN)
+        return str(status.state if status else JobState.UNKNOWN)
 
     def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
         """The few fields that submitit has of a job."""
@@ -200,7 +200,7 @@ class JobWatcher(SlurmInfoWatcher):
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
         """Whether it is over, or forgotten by Slurm."""
         state = self.get_state(job_id, mode=mode)
-        return State(state).finished or self._misses.get(job_id, 0) >= LOST_LOOKS
+        return JobState(state).finished or self._misses.get(job_id, 0) >= LOST_LOOKS
 
 
 _WATCHERS: dict[tuple[str | None, ...], JobWatcher] = {}
@@ -375,6 +375,6 @@ class FunctionJob(SlurmHandle[R_co]):
 
         text = str(answer[1]).rstrip()
         earlier = end.failure or RankFailure(rank, None, None, None, "", "", None)
-        state = end.state if end.state.failed else State.FAILED
+        state = end.state if end.state.failed else JobState.FAILED
         failure = earlier._replace(rank=rank, headline=exception_line(text), text=text)
         return end._replace(state=state, exit_status=end.exit_status or 1, failure=failure)

@@ -11,7 +11,7 @@ from hpc_kit.run_files import SCRIPT
 from hpc_kit.slurm import cluster_identity
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.job_status import sacct_clusters
-from hpc_kit.slurm.states import State, parse_state
+from hpc_kit.slurm.states import JobState, parse_state
 from hpc_kit.submission.staging import STAGING, commit_found_job, discard_unanswered, is_unanswered
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class FoundJob(NamedTuple):
     """A job that Slurm has made of a script."""
 
     job_id: str
-    state: State
+    state: JobState
     cluster: str | None
     """Which it is of, where several are asked."""
 

@@ -17,7 +17,7 @@ from hpc_kit.runs.access import access_of
 from hpc_kit.script.quoting import pasted
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.client import Completed
-from hpc_kit.slurm.command_environment import clean_environ, without_overrides
+from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -233,12 +233,12 @@ def refusal_error(resolved: Resolved, access: Access, answer: Completed) -> Answ
         access: The Slurm that was asked.
         answer: What sbatch did.
     """
-    from hpc_kit.slurm.job_status import remedy_of
+    from hpc_kit.slurm.job_status import suggest_remedy
 
     words = sbatch_message(answer)
     if _UNREACHABLE.search(words):
         what = "Slurm does not answer, and the job was not submitted"
-        return SlurmUnavailable(what, found=words, remedy=remedy_of(words))
+        return SlurmUnavailable(what, found=words, remedy=suggest_remedy(words))
     return SubmitRefused(f"sbatch refused {resolved.job.name}", found=words, remedy=_remedy(words, resolved, access))
 
 
@@ -381,7 +381,7 @@ def estimate_start(
     text = render_resolved(resolved, standalone=standalone, root=root)
     access = access_of(resolved.cluster, environ)
     access.require(resolved.cluster.name)
-    environ, _ = without_overrides(clean_environ(access.environ), text)
+    environ, _ = drop_overriding_variables(submit_environment(access.environ), text)
     # The time is read as Slurm prints it where nobody wishes for another form.
     access = access._replace(environ={name: each for name, each in environ.items() if name != "SLURM_TIME_FORMAT"})
     with tempfile.NamedTemporaryFile("w", prefix="hpc_kit.", suffix=".sbatch", encoding="utf-8") as script:

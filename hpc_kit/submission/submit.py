@@ -15,7 +15,7 @@ from hpc_kit.runs import cluster_match
 from hpc_kit.runs.access import Access, access_of, version_of
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders, working_folder
 from hpc_kit.script.render import render_resolved, resolved_of
-from hpc_kit.slurm.command_environment import clean_environ, without_overrides
+from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 from hpc_kit.spec.layout_checks import machine_too_small
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
@@ -197,7 +197,7 @@ def _prepare(
     access = access_of(resolved.cluster, environ)
     access.require(resolved.cluster.name)
     check_syntax(text)
-    environ, notes = without_overrides(clean_environ(access.environ), text)
+    environ, notes = drop_overriding_variables(submit_environment(access.environ), text)
     recipient = cluster_match.recipient(resolved.job.resources.clusters, environ, access)
     # The folders of functions are named by the job's id; and the same script is not the same call.
     of_functions = pickles is not None

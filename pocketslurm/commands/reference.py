@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.command_environment import INPUT_VARIABLES
+from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
 from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN
 from hpc_kit.slurm.option_table import Option, ValueUse
 from pocketslurm.commands import (
@@ -121,7 +121,7 @@ def text() -> str:
         "## sbatch\n",
         _options(SBATCH_SUPPORT, SBATCH),
         "Variables that set options. They override directives, and the command line overrides them:\n",
-        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in INPUT_VARIABLES.items())),
+        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in SBATCH_VARIABLES.items())),
         "Variables of the batch script. The example is a job of two nodes in an array, requeued once:\n",
         _table(("variable", "for example"), _variables()),
         "## srun\n",

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError
-from hpc_kit.slurm.datetimes import fault, parse_instant
+from hpc_kit.slurm.datetimes import error_position, parse_datetime
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import Problem, Refused
 from pocketslurm.job_states import parse_states
@@ -63,9 +63,9 @@ def _instant(text: str | None, otherwise: float) -> float:
     if not text:
         return otherwise
     try:
-        return parse_instant(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
+        return parse_datetime(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
     except HpcKitError:
-        raise Problem(f"Invalid time specification (pos={fault(text)}): {text}") from None
+        raise Problem(f"Invalid time specification (pos={error_position(text)}): {text}") from None
 
 
 def _midnight() -> float:

@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.command_environment import INPUT_VARIABLES
-from hpc_kit.slurm.datetimes import fault
+from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
+from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
-from hpc_kit.slurm.option_values import check_value, slurm_words
+from hpc_kit.slurm.option_values import check_value, sbatch_error_line
 from pocketslurm.commands.sbatch_script import script_of
 from pocketslurm.components import in_force_each, parted
 from pocketslurm.errors import BAD_OPTION, Refused, Usage
@@ -125,7 +125,7 @@ def _check(options: ParsedOptions, *, strict: bool) -> None:
 
 def _bad_value(each: ParsedOption) -> Refused:
     value = each.value or ""
-    words = slurm_words(each.option, value)
+    words = sbatch_error_line(each.option, value)
     if each.option.kind in {"number", "count"}:
         return Refused(f"error: {words}")
     low, dash, high = value.partition("-")
@@ -134,7 +134,7 @@ def _bad_value(each: ParsedOption) -> Refused:
     if each.option.kind == "gpus":
         return Refused(INVALID)
     if each.option.kind == "instant" and value:
-        sys.stderr.write(f"Invalid time specification (pos={fault(value)}): {value}\n")
+        sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
     return Refused(f"error: {words}", status=BAD_OPTION)
 
 
@@ -156,7 +156,7 @@ def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions
 def _variables(environ: Mapping[str, str], *, strict: bool) -> ParsedOptions:
     """SBATCH_* as options; one that is only a flag counts whatever its value is."""
     given = []
-    for variable, name in INPUT_VARIABLES.items():
+    for variable, name in SBATCH_VARIABLES.items():
         if variable in environ:
             option = SBATCH[name]
             given.append(ParsedOption(option, None if option.value is ValueUse.NONE else environ[variable], 0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import option_values, units
-from hpc_kit.slurm.datetimes import fault, parse_instant
+from hpc_kit.slurm.datetimes import error_position, parse_datetime
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm.commands.scontrol_change import FINISHED, find, own_record
 from pocketslurm.commands.scontrol_nodes import update_nodes
@@ -80,7 +80,7 @@ def _update_jobs(state: State, name: str, given: dict[str, str], typed: dict[str
 def _complaint(field: str, value: str) -> str:
     """What scontrol says of a value that it cannot read."""
     if field in {"starttime", "eligibletime", "deadline"}:
-        return f"Invalid time specification (pos={fault(value)}): {value}\nNo changes specified"
+        return f"Invalid time specification (pos={error_position(value)}): {value}\nNo changes specified"
     known = {
         "timelimit": "scontrol: error: Invalid TimeLimit value",
         "priority": f"scontrol: error: Invalid Priority value: {value}",
@@ -123,12 +123,12 @@ def _nodes(value: str) -> tuple[str, ...]:
 
 def _deadline(_: State, job: Job, value: str) -> dict[str, object]:
     _pending(job)
-    return {"deadline": parse_instant(value).timestamp()}
+    return {"deadline": parse_datetime(value).timestamp()}
 
 
 def _end(_: State, job: Job, value: str) -> dict[str, object]:
     """Of a running job: its limit is moved."""
-    seconds = int(parse_instant(value).timestamp() - job.start_time)
+    seconds = int(parse_datetime(value).timestamp() - job.start_time)
     return {"time_limit": max(60, seconds // 60 * 60)} if job.start_time else {}
 
 
@@ -161,7 +161,7 @@ def _node_count(_: State, job: Job, value: str) -> dict[str, object]:
 
 def _begin(_: State, job: Job, value: str) -> dict[str, object]:
     _pending(job)
-    return {"begin_time": parse_instant(value).timestamp()}
+    return {"begin_time": parse_datetime(value).timestamp()}
 
 
 def _dependency(_: State, job: Job, value: str) -> dict[str, object]:

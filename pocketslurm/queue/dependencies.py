@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm.option_values import Condition, DependsOn, parse_dependency
+from hpc_kit.slurm.option_values import Condition, DependencyJob, parse_dependency
 from pocketslurm.queue.arrays import indices_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def unknown_task(state: State, text: str) -> bool:
     return False
 
 
-def _text(condition: Condition, wanted: DependsOn) -> str:
+def _text(condition: Condition, wanted: DependencyJob) -> str:
     task = f"_{wanted.task}" if wanted.task else ""
     minutes = f"+{wanted.minutes}" if wanted.minutes else ""
     return f"{condition.kind}:{wanted.job_id}{task}{minutes}"
@@ -79,7 +79,7 @@ def _singleton(state: State, job: Job) -> Verdict:
     return Verdict.OPEN if any(other.leader != job.leader for other in apart) else Verdict.MET
 
 
-def _judge(state: State, job: Job, condition: Condition, wanted: DependsOn, now: float) -> tuple[Verdict, float]:
+def _judge(state: State, job: Job, condition: Condition, wanted: DependencyJob, now: float) -> tuple[Verdict, float]:
     if condition.kind == "aftercorr" and wanted.task is None and job.array_job_id is not None:
         # The waiting tasks together are as ready as their readiest one.
         own = [job.array_task_id] if job.array_task_id is not None else indices_of(job.array_waiting)
@@ -104,7 +104,7 @@ def ready_tasks(state: State, job: Job) -> set[int] | None:
     return ready
 
 
-def _jobs(state: State, wanted: DependsOn) -> Sequence[Job]:
+def _jobs(state: State, wanted: DependencyJob) -> Sequence[Job]:
     """The records of a job, or of an array or some of it; none for a job that nobody knows."""
     array = state.jobs("array_job_id = ?", (wanted.job_id,))
     if not array:

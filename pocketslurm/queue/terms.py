@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import option_values, units
-from hpc_kit.slurm.datetimes import parse_instant
+from hpc_kit.slurm.datetimes import parse_datetime
 from pocketslurm.errors import Refused
 from pocketslurm.queue.state import now
 
@@ -80,7 +80,7 @@ def _dependency(options: Mapping[str, str]) -> str:
 
 
 def _instant(options: Mapping[str, str], name: str) -> float:
-    return parse_instant(options[name]).timestamp() if options.get(name) else 0.0
+    return parse_datetime(options[name]).timestamp() if options.get(name) else 0.0
 
 
 def _requeue(options: Mapping[str, str], *, default: bool) -> bool:

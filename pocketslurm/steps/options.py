@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.getopt import SRUN, ParsedOptions, parse_options
 from hpc_kit.slurm.option_table import Option, ValueUse
-from hpc_kit.slurm.option_values import check_value, slurm_words
+from hpc_kit.slurm.option_values import check_value, sbatch_error_line
 from pocketslurm.errors import BAD_OPTION, Refused, Usage
 from pocketslurm.option_support import Support, plugin_hint
 from pocketslurm.srun_option_support import ALLOCATION, INPUT, SRUN_SUPPORT
@@ -128,7 +128,7 @@ def _words(option: Option, value: str) -> str:
     low, dash, high = value.partition("-")
     if option.name == "nodes" and dash and low.isdecimal() and high.isdecimal():
         return f"Maximum node count {high} is less than minimum node count {low}"
-    return slurm_words(option, value)
+    return sbatch_error_line(option, value)
 
 
 def _refuse(values: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.slurm.command_environment import INPUT_VARIABLES
+from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
 from hpc_kit.slurm.getopt import SBATCH
 from pocketslurm.option_support import SBATCH_SUPPORT, Support
 from pocketslurm.settings import Partition
@@ -236,7 +236,7 @@ def test_an_environment_may_come_from_a_file(slurm: Slurm) -> None:
 
 def test_every_option_of_sbatch_has_its_row() -> None:
     assert set(SBATCH) == set(SBATCH_SUPPORT)
-    assert set(INPUT_VARIABLES.values()) <= set(SBATCH_SUPPORT)
+    assert set(SBATCH_VARIABLES.values()) <= set(SBATCH_SUPPORT)
     assert all(row.note for row in SBATCH_SUPPORT.values() if row.support is not Support.DONE)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hpc_kit.runs.first_failure import find_failure, signal_name
 from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.slurm.job_status import JobStatus
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 import subprocess
 import sys
 from hypothesis import given
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Run:
     return open_run(folder)
 
 
-def status(state: State, exit_code: int | None = None, signal: int | None = None) -> JobStatus:
+def status(state: JobState, exit_code: int | None = None, signal: int | None = None) -> JobStatus:
     start = dt.datetime(2026, 1, 1, 12, 0, 0)  # noqa: DTZ001 - as Slurm prints it, local
     end = start + dt.timedelta(minutes=10)
     return JobStatus(
@@ -46,7 +46,7 @@ def status(state: State, exit_code: int | None = None, signal: int | None = None
     )
 
 
-FAILED = status(State.FAILED, 1, 0)
+FAILED = status(JobState.FAILED, 1, 0)
 
 
 def fill(run: Run, *, mark: str = "", batch: str = "", **ranks: str) -> None:
@@ -98,7 +98,7 @@ def test_a_program_that_is_no_python_gives_its_last_lines(run: Run) -> None:
 def test_a_killed_rank_tells_the_signal_and_what_slurm_says(run: Run) -> None:
     oom = "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes may have been killed."
     fill(run, batch=f"{oom}\nsrun: error: n2: task 3: Out Of Memory\n", r3="step 1\nstep 2\n")
-    failure = find_failure(run, status(State.OUT_OF_MEMORY, 0, 9))
+    failure = find_failure(run, status(JobState.OUT_OF_MEMORY, 0, 9))
     assert failure is not None
     assert (failure.rank, failure.host, failure.signal) == (3, "n2", "SIGKILL")
     assert failure.headline == "killed by SIGKILL, out of memory"
@@ -120,26 +120,26 @@ def test_an_exception_got_over_long_ago_did_not_kill_a_killed_rank(run: Run) -> 
     assert "ValueError" not in failure.text
 
 
-@pytest.mark.parametrize("state", [State.BOOT_FAIL, State.LAUNCH_FAILED, State.RECONFIG_FAIL, State.REVOKED])
-def test_of_a_job_that_slurm_itself_ended_before_it_began_nothing_is_blamed(run: Run, state: State) -> None:
+@pytest.mark.parametrize("state", [JobState.BOOT_FAIL, JobState.LAUNCH_FAILED, JobState.RECONFIG_FAIL, JobState.REVOKED])
+def test_of_a_job_that_slurm_itself_ended_before_it_began_nothing_is_blamed(run: Run, state: JobState) -> None:
     assert find_failure(run, status(state, 0, 0)) is None
 
 
-@pytest.mark.parametrize("state", [State.CANCELLED, State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL])
-def test_a_rank_that_slurm_itself_killed_did_not_fail(run: Run, state: State) -> None:
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.NODE_FAIL])
+def test_a_rank_that_slurm_itself_killed_did_not_fail(run: Run, state: JobState) -> None:
     fill(run, mark="3 n2 143 100.0", batch="srun: error: n2: task 3: Terminated\n", r3="step 1\n")
     assert find_failure(run, status(state, 0, 15)) is None
 
 
 def test_a_rank_that_failed_before_somebody_cancelled_the_job_is_named(run: Run) -> None:
     fill(run, mark="3 n2 1 100.0", r3=TRACEBACK)
-    failure = find_failure(run, status(State.CANCELLED, 0, 15))
+    failure = find_failure(run, status(JobState.CANCELLED, 0, 15))
     assert failure is not None
     assert failure.headline == "ValueError: bad"
 
 
 def test_what_a_rank_raises_while_the_time_limit_ends_it_is_no_failure(run: Run) -> None:
-    ended = status(State.TIMEOUT, 0, 15)
+    ended = status(JobState.TIMEOUT, 0, 15)
     assert ended.end is not None
     fill(run, mark=f"3 n2 1 {ended.end.timestamp() - 5}", r3=TRACEBACK)
     assert find_failure(run, ended) is None
@@ -148,7 +148,7 @@ def test_what_a_rank_raises_while_the_time_limit_ends_it_is_no_failure(run: Run)
 
 
 def test_the_nodes_clock_may_be_minutes_from_slurms(run: Run) -> None:
-    ended = status(State.TIMEOUT, 0, 15)
+    ended = status(JobState.TIMEOUT, 0, 15)
     assert ended.end is not None
     there = ended.end - dt.timedelta(minutes=7)
     said = f"slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT {there:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"
@@ -160,7 +160,7 @@ def test_the_nodes_clock_may_be_minutes_from_slurms(run: Run) -> None:
 
 def test_a_script_that_fails_before_srun_gives_the_end_of_its_log(run: Run) -> None:
     fill(run, batch="/var/spool/script: line 12: module: command not found\n")
-    failure = find_failure(run, status(State.FAILED, 127, 0))
+    failure = find_failure(run, status(JobState.FAILED, 127, 0))
     told = "/var/spool/script: line 12: module: command not found"
     assert failure == (None, "n1", 127, None, told, told, run.batch_log)
 
@@ -174,14 +174,14 @@ def test_a_step_that_could_not_be_made_is_sruns_to_tell(run: Run) -> None:
 
 
 def test_a_log_that_was_never_written_is_named(run: Run) -> None:
-    failure = find_failure(run, status(State.FAILED, 0, 53))
+    failure = find_failure(run, status(JobState.FAILED, 0, 53))
     assert failure is not None
     assert failure.headline == f"its log was never written: {run.batch_log}"
 
 
 def test_a_job_that_went_well_has_no_failure(run: Run) -> None:
     fill(run, batch="", r0="done\n")
-    assert find_failure(run, status(State.COMPLETED, 0, 0)) is None
+    assert find_failure(run, status(JobState.COMPLETED, 0, 0)) is None
     assert find_failure(run, None) is None
 
 

@@ -15,7 +15,7 @@ from hpc_kit.runs.access import Access
 from hpc_kit.runs.follow import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
 from hpc_kit.slurm.client import Completed
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm
 
@@ -257,4 +257,4 @@ def test_a_slow_squeue_holds_up_no_line(run: Run, access: Access, slurm: FakeSlu
     found = follow([run], access._replace(runner=slow))
     assert next(found) == RankLine("12", 0, "step 1")
     seen.set()
-    assert next(event for event in found if isinstance(event, StateChanged)).new is State.RUNNING
+    assert next(event for event in found if isinstance(event, StateChanged)).new is JobState.RUNNING

@@ -20,7 +20,7 @@ from hpc_kit.runs.cluster_match import client_for, may_belong_to, cluster_option
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobLine, JobSelection, list_jobs, statuses
 from hpc_kit.slurm.client import Completed
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.user import user_name
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm, row_of
@@ -239,12 +239,12 @@ def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Pa
     for fields in ({"user": "ada"}, {"submit": early}):
         slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True, **fields))
         (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
-        assert line.state is State.UNKNOWN
+        assert line.state is JobState.UNKNOWN
         assert (known := record.read_record(run.folder)) is not None
         assert known.end is None
     slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True))
     (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
-    assert line.state is State.FAILED
+    assert line.state is JobState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_of_many_ended_elements_the_record_is_written_once(
     monkeypatch.setattr(record, "write_whole", noting)
     access = Access({}, embedded=False, runner=Counting(squeue=rows, sacct=""))
     for _ in range(2):
-        assert {line.state for line in statuses([array], project / "runs", access)} == {State.COMPLETED}
+        assert {line.state for line in statuses([array], project / "runs", access)} == {JobState.COMPLETED}
     assert written == [project / "runs/job" / array / "record.json"]
 
 

@@ -11,7 +11,7 @@ from hpc_kit.check.batch_script import read_script
 from hpc_kit.check.explain import explain, topics
 from hpc_kit.check.rules import RULES, Finding, Subject, check
 from hpc_kit.errors import SpecError
-from hpc_kit.slurm.versions import Version, parse_version
+from hpc_kit.slurm.versions import SlurmVersion, parse_version
 from tests import golden
 
 HEAD = "#!/bin/bash\n"
@@ -22,7 +22,7 @@ ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
 
 def findings(text: str, *, folders: set[str] | None = None) -> list[Finding]:
     is_folder = None if folders is None else folders.__contains__
-    return check(Subject(read_script(text, "test.sbatch"), is_folder, Version(22, 5, 8)))
+    return check(Subject(read_script(text, "test.sbatch"), is_folder, SlurmVersion(22, 5, 8)))
 
 
 def found(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:

@@ -13,10 +13,10 @@ import pytest
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import job_status as commands
 from hpc_kit.slurm.client import Completed, run
-from hpc_kit.slurm.command_environment import clean_environ
+from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.slurm.job_status import sacct_argv, scancel_argv, scontrol_job_argv, squeue_argv
-from hpc_kit.slurm.queries import query
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.queries import query_jobs
+from hpc_kit.slurm.states import JobState
 
 RECORDED = Path(__file__).parent / "recorded"
 NO_ACCOUNTING = "Slurm accounting storage is disabled\n"
@@ -83,26 +83,26 @@ def test_argv() -> None:
 
 def test_no_ids_ask_nobody() -> None:
     slurm = Slurm()
-    assert query(slurm, []) == {}
+    assert query_jobs(slurm, []) == {}
     assert slurm.asked == []
 
 
 def test_what_squeue_tells_in_full_needs_no_other_command() -> None:
     slurm = Slurm(squeue=recorded("squeue"))
-    found = query(slurm, ["273", "277", "281"])
+    found = query_jobs(slurm, ["273", "277", "281"])
     assert {job_id: each.state for job_id, each in found.items()} == {
-        "273": State.COMPLETED,
-        "277": State.RUNNING,
-        "281": State.PENDING,
+        "273": JobState.COMPLETED,
+        "277": JobState.RUNNING,
+        "281": JobState.PENDING,
     }
     assert slurm.asked == [squeue_argv(["273", "277", "281"])]
 
 
 def test_one_sacct_tells_the_exit_status_and_what_squeue_has_forgotten() -> None:
     slurm = Slurm(squeue=recorded("squeue", "275", "281"), sacct=recorded("sacct"))
-    found = query(slurm, ["275", "276", "281"])
+    found = query_jobs(slurm, ["275", "276", "281"])
     assert (found["275"].exit_code, found["275"].reason) == (3, "NonZeroExitCode")
-    assert (found["276"].state, found["276"].signal) == (State.FAILED, 9)
+    assert (found["276"].state, found["276"].signal) == (JobState.FAILED, 9)
     assert found["281"].reason == "JobHeldUser"
     assert slurm.commands == ["squeue", "sacct"]
     assert slurm.asked[1] == sacct_argv(["276", "275"])
@@ -112,14 +112,14 @@ def test_one_sacct_tells_the_exit_status_and_what_squeue_has_forgotten() -> None
 def test_without_accounting_the_controller_is_asked(sacct: str | tuple[int, str] | None) -> None:
     answers = {} if sacct is None else {"sacct": sacct}
     slurm = Slurm(squeue=recorded("squeue", "275"), scontrol=recorded("scontrol", "275"), **answers)
-    found = query(slurm, ["275"])
-    assert (found["275"].state, found["275"].exit_code) == (State.FAILED, 3)
+    found = query_jobs(slurm, ["275"])
+    assert (found["275"].state, found["275"].exit_code) == (JobState.FAILED, 3)
     assert slurm.asked[-1] == scontrol_job_argv("275")
 
 
 def test_two_jobs_without_accounting_are_one_question_to_the_controller() -> None:
     slurm = Slurm(squeue=recorded("squeue", "275", "276"), sacct=(1, NO_ACCOUNTING), scontrol=recorded("scontrol"))
-    found = query(slurm, ["275", "276"])
+    found = query_jobs(slurm, ["275", "276"])
     assert [(each.exit_code, each.signal) for each in found.values()] == [(3, 0), (0, 9)]
     assert slurm.commands == ["squeue", "sacct", "scontrol"]
     assert slurm.asked[-1] == scontrol_job_argv()
@@ -128,34 +128,34 @@ def test_two_jobs_without_accounting_are_one_question_to_the_controller() -> Non
 def test_an_accounting_that_lags_behind_does_not_bring_a_job_back_to_life() -> None:
     late = recorded("sacct", "275").replace("FAILED|3:0", "RUNNING|0:0")
     slurm = Slurm(squeue=recorded("squeue", "275"), sacct=late, scontrol=(1, NO_JOB))
-    found = query(slurm, ["275"])
-    assert (found["275"].state, found["275"].exit_code) == (State.FAILED, None)
+    found = query_jobs(slurm, ["275"])
+    assert (found["275"].state, found["275"].exit_code) == (JobState.FAILED, None)
 
 
 @pytest.mark.parametrize(
     ("queue", "booked", "state"),
     [
-        ("", "REVOKED", State.REVOKED),
-        ("REVOKED", "REVOKED", State.UNKNOWN),
-        ("RUNNING", "REVOKED", State.RUNNING),
-        ("", "COMPLETED", State.COMPLETED),
-        ("COMPLETED", "RUNNING", State.COMPLETED),
+        ("", "REVOKED", JobState.REVOKED),
+        ("REVOKED", "REVOKED", JobState.UNKNOWN),
+        ("RUNNING", "REVOKED", JobState.RUNNING),
+        ("", "COMPLETED", JobState.COMPLETED),
+        ("COMPLETED", "RUNNING", JobState.COMPLETED),
     ],
 )
 def test_a_job_that_another_cluster_of_the_federation_has_taken_goes_on_there(
-    queue: str, booked: str, state: State
+    queue: str, booked: str, state: JobState
 ) -> None:
     row = recorded("sacct", "273")
     revoked, there = row.replace("COMPLETED", "REVOKED"), row.replace("COMPLETED", booked)
     told = squeue_row("273", queue) if queue else ""
     slurm = Slurm(squeue="", sacct=revoked, squeue_federation=told, sacct_federation=revoked + there)
-    assert query(slurm, ["273"])["273"].state is state
+    assert query_jobs(slurm, ["273"])["273"].state is state
     assert ["--federation" in argv for argv in slurm.asked].count(True) == 2
 
 
 def test_a_job_that_nobody_knows_is_left_out() -> None:
     slurm = Slurm(squeue=(1, NO_JOB), sacct="", scontrol=(1, NO_JOB))
-    assert query(slurm, ["424242"]) == {}
+    assert query_jobs(slurm, ["424242"]) == {}
     assert slurm.commands == ["squeue", "sacct", "scontrol"]
 
 
@@ -168,37 +168,37 @@ def test_one_unknown_id_does_not_spoil_the_answer_for_the_others() -> None:
             return answer._replace(returncode=1, stdout="", stderr=NO_JOB) if "--jobs=273,9" in argv else answer
 
     slurm = OldSlurm(squeue=recorded("squeue"), sacct="", scontrol=(1, NO_JOB))
-    assert list(query(slurm, ["273", "9"])) == ["273"]
+    assert list(query_jobs(slurm, ["273", "9"])) == ["273"]
     assert slurm.asked[1] == squeue_argv(None)
 
 
 def test_an_array_is_told_by_tasks_those_that_squeue_has_forgotten_too() -> None:
     slurm = Slurm(squeue=recorded("squeue", "278_4", "278_6", "278_9"), sacct=recorded("sacct", "278"))
-    found = query(slurm, ["278"])
+    found = query_jobs(slurm, ["278"])
     assert sorted(found) == ["278_0", "278_2", "278_4", "278_6", "278_9"]
     assert slurm.commands == ["squeue", "sacct"]
 
 
 def test_an_accounting_that_lags_behind_takes_no_tasks_exit_status_away() -> None:
     done = recorded("squeue", "278_0").replace("RUNNING", "COMPLETED")
-    found = query(Slurm(squeue=done, sacct=recorded("sacct", "278_0")), ["278"])
-    assert (found["278_0"].state, found["278_0"].exit_code) == (State.COMPLETED, 0)
+    found = query_jobs(Slurm(squeue=done, sacct=recorded("sacct", "278_0")), ["278"])
+    assert (found["278_0"].state, found["278_0"].exit_code) == (JobState.COMPLETED, 0)
 
 
 def test_a_task_may_be_asked_for_by_its_own_job_id() -> None:
     slurm = Slurm(squeue=recorded("squeue", "278_0"))
-    assert {job_id: each.job_id for job_id, each in query(slurm, ["279"]).items()} == {"279": "278_0"}
+    assert {job_id: each.job_id for job_id, each in query_jobs(slurm, ["279"]).items()} == {"279": "278_0"}
 
 
 def test_components_come_with_their_heterogeneous_job() -> None:
-    assert sorted(query(Slurm(squeue=recorded("squeue")), ["284"])) == ["284+0", "284+1"]
+    assert sorted(query_jobs(Slurm(squeue=recorded("squeue")), ["284"])) == ["284+0", "284+1"]
 
 
 def test_a_thousand_jobs_are_three_commands_at_most() -> None:
     ids = [str(number) for number in range(1000, 2000)]
     rows = "".join(squeue_row(job_id, "RUNNING" if int(job_id) < 1500 else "FAILED") for job_id in ids)
     slurm = Slurm(squeue=rows, sacct=(1, NO_ACCOUNTING), scontrol="")
-    assert len(query(slurm, ids)) == 1000
+    assert len(query_jobs(slurm, ids)) == 1000
     assert slurm.commands == ["squeue", "sacct", "scontrol"]
     assert "--me" in slurm.asked[0]
 
@@ -206,10 +206,10 @@ def test_a_thousand_jobs_are_three_commands_at_most() -> None:
 def test_a_controller_that_does_not_answer_is_an_error() -> None:
     slurm = Slurm(squeue=(1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"))
     with pytest.raises(SlurmUnavailable, match="squeue does not tell") as caught:
-        query(slurm, ["7"])
+        query_jobs(slurm, ["7"])
     assert "Unable to contact slurm controller" in str(caught.value.found)
     with pytest.raises(SlurmUnavailable, match="squeue does not tell") as caught:
-        query(Slurm(squeue=(3, "")), ["7"])
+        query_jobs(Slurm(squeue=(3, "")), ["7"])
     assert caught.value.found == "exit status 3"
 
 
@@ -217,13 +217,13 @@ def test_variables_that_reshape_the_answer_are_kept_from_the_commands() -> None:
     slurm = Slurm(squeue=recorded("squeue"))
     kept = {"SLURM_CONF": "c", "A": "b", "SQUEUE_FEDERATION": "1", "SACCT_FEDERATION": "1"}
     environ = {"SQUEUE_USERS": "bob", "SACCT_FORMAT": "x", "SLURM_TIME_FORMAT": "relative", "SCANCEL_STATE": "R"}
-    query(slurm, ["273"], environ | kept)
+    query_jobs(slurm, ["273"], environ | kept)
     assert slurm.environs == [kept | {"SLURM_BITSTR_LEN": "0"}]
 
 
 def test_the_accounting_is_asked_of_the_cluster_that_squeue_asks() -> None:
     slurm = Slurm(squeue="", sacct="")
-    query(slurm, ["7"], {"SLURM_CLUSTERS": "beta"})
+    query_jobs(slurm, ["7"], {"SLURM_CLUSTERS": "beta"})
     assert slurm.asked[:2] == [squeue_argv(["7"]), sacct_argv(["7"], clusters="beta")]
     assert slurm.asked[1][3] == "--clusters=beta"
 
@@ -253,22 +253,22 @@ INSIDE = {
 def test_a_job_that_submits_a_job_passes_on_nothing_of_its_own() -> None:
     kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "beta", "SBATCH_CLUSTERS": "beta"}
     kept |= {"PATH": "/bin", "OMP_NUM_THREADS": "4", "RANKING": "no rank"}
-    assert clean_environ(INSIDE) == kept
+    assert submit_environment(INSIDE) == kept
     old_name = {"SLURM_JOBID": "7"} | {name: value for name, value in INSIDE.items() if name != "SLURM_JOB_ID"}
-    assert clean_environ(old_name) == kept
+    assert submit_environment(old_name) == kept
 
 
 def test_a_job_of_ours_passes_on_nothing_that_its_script_has_set() -> None:
     own = {"HPC_KIT_BACKEND": "mpi", "HPC_KIT_LAYOUT": "tp=2", "RAY_ADDRESS": "n1:6379", "RAY_AUTH_MODE": "token"}
     users = {"HPC_KIT_CLUSTER": "site", "HPC_KIT_REPORT": "1", "PATH": "/bin"}
-    assert clean_environ({"SLURM_JOB_ID": "7", "HPC_KIT_RUN": "/runs/job/7"} | own | users) == users
+    assert submit_environment({"SLURM_JOB_ID": "7", "HPC_KIT_RUN": "/runs/job/7"} | own | users) == users
     # In a shell of salloc they are the user's own.
-    assert clean_environ({"SLURM_JOB_ID": "7"} | own | users) == own | users
+    assert submit_environment({"SLURM_JOB_ID": "7"} | own | users) == own | users
 
 
 def test_outside_a_job_the_users_own_defaults_stay() -> None:
     outside = {name: value for name, value in INSIDE.items() if name != "SLURM_JOB_ID"}
-    assert clean_environ(outside) == outside
+    assert submit_environment(outside) == outside
 
 
 def program(folder: Path, name: str, text: str = "exit 0") -> Path:

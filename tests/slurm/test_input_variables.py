@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.slurm.command_environment import INPUT_VARIABLES, without_overrides
+from hpc_kit.slurm.command_environment import SBATCH_VARIABLES, drop_overriding_variables
 from hpc_kit.slurm.getopt import SBATCH
 from tests.slurm.oracle import sbatch_defined_options
 
@@ -12,7 +12,7 @@ SCRIPT = "#!/bin/bash\n#SBATCH --time=10 --mem-per-cpu=2G\n#SBATCH --requeue\ntr
 
 
 def left(script: str = SCRIPT, **environ: str) -> set[str]:
-    kept, notes = without_overrides(environ, script)
+    kept, notes = drop_overriding_variables(environ, script)
     assert len(notes) == len(environ) - len(kept)
     return set(environ) - set(kept)
 
@@ -95,7 +95,7 @@ def test_a_script_that_sbatch_will_not_take_says_nothing() -> None:
 
 
 def test_each_variable_is_of_an_option() -> None:
-    assert set(INPUT_VARIABLES.values()) <= set(SBATCH)
+    assert set(SBATCH_VARIABLES.values()) <= set(SBATCH)
 
 
 @pytest.mark.oracle("sbatch")
@@ -104,7 +104,7 @@ def test_sbatch_itself_takes_gpus_and_cpus_in_two_words_at_once() -> None:
     options = sbatch_defined_options(GPUS, variables=variables)
     assert (options["gres"], options["gpus-per-node"]) == ("gres:gpu:1", "4")
     assert (options["cpus-per-gpu"], options["cpus-per-task"]) == ("4", "8")
-    kept, _ = without_overrides(variables, GPUS)
+    kept, _ = drop_overriding_variables(variables, GPUS)
     assert kept == {}
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.errors import UnitError
-from hpc_kit.slurm.datetimes import fault, parse_instant
+from hpc_kit.slurm.datetimes import error_position, parse_datetime
 
 from .oracle import sbatch_defined_options
 
@@ -50,7 +50,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize(("text", "moment"), SAMPLES.items())
 def test_reads(text: str, moment: str) -> None:
-    assert parse_instant(text, NOW) == dt.datetime.fromisoformat(moment)
+    assert parse_datetime(text, NOW) == dt.datetime.fromisoformat(moment)
 
 
 @pytest.mark.oracle("sbatch")
@@ -59,7 +59,7 @@ def test_reads_as_sbatch_does(text: str) -> None:
     before = dt.datetime.now(dt.UTC).replace(tzinfo=None, microsecond=0)
     seen = sbatch_defined_options("#!/bin/bash\n", [f"--begin={text}"])["begin"]
     after = dt.datetime.now(dt.UTC).replace(tzinfo=None)
-    assert parse_instant(text, before) <= dt.datetime.fromisoformat(seen) <= parse_instant(text, after)
+    assert parse_datetime(text, before) <= dt.datetime.fromisoformat(seen) <= parse_datetime(text, after)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_reads_as_sbatch_does(text: str) -> None:
 )
 def test_what_is_no_point_in_time_is_refused(text: str) -> None:
     with pytest.raises(UnitError, match="not a point in time that Slurm reads") as caught:
-        parse_instant(text, NOW)
+        parse_datetime(text, NOW)
     assert caught.value.found == repr(text)
     assert "16:00" in str(caught.value.remedy)
 
@@ -87,17 +87,17 @@ def test_what_is_no_point_in_time_is_refused(text: str) -> None:
 )  # fmt: skip
 def test_the_place_of_a_fault_is_counted_as_slurm_counts_it(text: str, position: int) -> None:
     """Seen on Slurm 22.05."""
-    assert fault(text) == position
+    assert error_position(text) == position
 
 
 @given(st.text("now+-:/.0123456789 TamPp", max_size=18))
 def test_any_text_is_a_moment_or_an_error(text: str) -> None:
     try:
-        moment = parse_instant(text, NOW)
+        moment = parse_datetime(text, NOW)
     except UnitError:
         return
     assert moment.tzinfo is None
 
 
 def test_the_clock_is_the_machines_own_where_none_is_given() -> None:
-    assert abs(parse_instant("now") - dt.datetime.now()) < dt.timedelta(seconds=5)  # noqa: DTZ005 - local, as Slurm
+    assert abs(parse_datetime("now") - dt.datetime.now()) < dt.timedelta(seconds=5)  # noqa: DTZ005 - local, as Slurm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.slurm.job_ids import base_id, element, ids_of, is_one, order
+from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, parse_job_ids, sort_key
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from hpc_kit.slurm.job_ids import base_id, element, ids_of, is_one, order
     ],
 )
 def test_an_id_and_its_parts(job_id: str, base: str, index: str, one: bool, number: tuple[int, int]) -> None:
-    assert (base_id(job_id), element(job_id), is_one(job_id), order(job_id)) == (base, index, one, number)
+    assert (base_id(job_id), array_index(job_id), is_single_job(job_id), sort_key(job_id)) == (base, index, one, number)
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_an_id_and_its_parts(job_id: str, base: str, index: str, one: bool, numb
     ],
 )
 def test_ids_are_written_as_slurm_does(word: str, ids: tuple[str, ...]) -> None:
-    assert ids_of(word) == ids
+    assert parse_job_ids(word) == ids

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from hpc_kit.slurm.job_status import JobStatus, parse_queue
-from hpc_kit.slurm.start_forecast import Queue, clock, duration, sentence_of
+from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, format_duration, format_start
 
 NOW = dt.datetime.fromisoformat("2026-11-20T13:00")  # a Friday
 
@@ -22,7 +22,7 @@ def row(job_id: str, reason: str = "Priority", priority: int = 100, **fields: st
 
 
 def told(status: JobStatus, *others: JobStatus, user: str = "ada") -> str:
-    return sentence_of(status, Queue([status, *others], user), NOW)[0]
+    return describe_wait(status, PendingQueue([status, *others], user), NOW)[0]
 
 
 def test_the_jobs_ahead_are_those_in_line_with_a_higher_priority() -> None:
@@ -51,7 +51,7 @@ def test_where_only_the_own_jobs_are_seen_that_is_said() -> None:
 
 
 def test_a_job_that_waits_for_something_else_says_for_what() -> None:
-    held = sentence_of(row("7", reason="JobHeldUser", priority=0), Queue([], "ada"), NOW)
+    held = describe_wait(row("7", reason="JobHeldUser", priority=0), PendingQueue([], "ada"), NOW)
     assert held == ("It is held by its user.", "Release it: scontrol release 7")
     begin = row("7", reason="BeginTime", start="2026-11-21T08:00:00")
     assert told(begin) == "Its earliest start time has not come. Starts at tomorrow 08:00."
@@ -81,7 +81,7 @@ def test_a_running_job_says_what_is_left(elapsed: str, limit: str, expected: str
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (599, "9 min 59 s"), (600, "10 min"), (3600, "1 h"), (90061, "1 d 1 h")],
 )
 def test_durations(seconds: int, expected: str) -> None:
-    assert duration(seconds) == expected
+    assert format_duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_durations(seconds: int, expected: str) -> None:
     ],
 )
 def test_moments(moment: str, expected: str) -> None:
-    assert clock(dt.datetime.fromisoformat(moment), NOW) == expected
+    assert format_start(dt.datetime.fromisoformat(moment), NOW) == expected

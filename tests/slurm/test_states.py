@@ -7,62 +7,62 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.slurm.pending_reasons import REASONS, lasts, waits_for_my_jobs
-from hpc_kit.slurm.states import Reason, State, explain_reason, explain_state, parse_state
+from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state, parse_state
 
 
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("RUNNING", State.RUNNING),
-        ("running", State.RUNNING),
-        ("CANCELLED by 2345", State.CANCELLED),
-        ("CANCELLED+", State.CANCELLED),
-        ("OUT_OF_ME+", State.OUT_OF_MEMORY),
-        ("CG", State.COMPLETING),
-        ("PD", State.PENDING),
-        ("OOM", State.OUT_OF_MEMORY),
-        ("RESV_DEL_HOLD", State.RESV_DEL_HOLD),
-        ("SPECIAL_EXIT", State.SPECIAL_EXIT),
-        ("RE+", State.UNKNOWN),
-        ("+", State.UNKNOWN),
-        ("", State.UNKNOWN),
-        ("HIBERNATING", State.UNKNOWN),
-        ("UNKNOWN", State.UNKNOWN),
+        ("RUNNING", JobState.RUNNING),
+        ("running", JobState.RUNNING),
+        ("CANCELLED by 2345", JobState.CANCELLED),
+        ("CANCELLED+", JobState.CANCELLED),
+        ("OUT_OF_ME+", JobState.OUT_OF_MEMORY),
+        ("CG", JobState.COMPLETING),
+        ("PD", JobState.PENDING),
+        ("OOM", JobState.OUT_OF_MEMORY),
+        ("RESV_DEL_HOLD", JobState.RESV_DEL_HOLD),
+        ("SPECIAL_EXIT", JobState.SPECIAL_EXIT),
+        ("RE+", JobState.UNKNOWN),
+        ("+", JobState.UNKNOWN),
+        ("", JobState.UNKNOWN),
+        ("HIBERNATING", JobState.UNKNOWN),
+        ("UNKNOWN", JobState.UNKNOWN),
     ],
 )
-def test_reads_a_state(text: str, state: State) -> None:
+def test_reads_a_state(text: str, state: JobState) -> None:
     assert parse_state(text) is state
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_has_a_sentence_and_reads_back(state: State) -> None:
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_has_a_sentence_and_reads_back(state: JobState) -> None:
     assert parse_state(state) is state
     assert explain_state(state).endswith(".")
 
 
 def test_which_states_are_an_end_and_which_a_bad_one() -> None:
-    finished = {state for state in State if state.finished}
+    finished = {state for state in JobState if state.finished}
     assert finished == {
-        State.BOOT_FAIL,
-        State.CANCELLED,
-        State.COMPLETED,
-        State.DEADLINE,
-        State.FAILED,
-        State.LAUNCH_FAILED,
-        State.NODE_FAIL,
-        State.OUT_OF_MEMORY,
-        State.PREEMPTED,
-        State.RECONFIG_FAIL,
-        State.REVOKED,
-        State.TIMEOUT,
+        JobState.BOOT_FAIL,
+        JobState.CANCELLED,
+        JobState.COMPLETED,
+        JobState.DEADLINE,
+        JobState.FAILED,
+        JobState.LAUNCH_FAILED,
+        JobState.NODE_FAIL,
+        JobState.OUT_OF_MEMORY,
+        JobState.PREEMPTED,
+        JobState.RECONFIG_FAIL,
+        JobState.REVOKED,
+        JobState.TIMEOUT,
     }
-    assert {state for state in State if state.failed} == finished - {State.COMPLETED}
+    assert {state for state in JobState if state.failed} == finished - {JobState.COMPLETED}
 
 
 def test_the_states_of_the_manual_are_all_known() -> None:
     codes = {"BF", "CA", "CD", "CF", "CG", "DL", "F", "NF", "OOM", "PD", "PR", "R", "RD", "RF", "RH", "RQ", "RS"}
     codes |= {"RV", "SI", "SE", "SO", "ST", "S", "TO"}
-    assert len({parse_state(code) for code in codes} - {State.UNKNOWN}) == len(codes)
+    assert len({parse_state(code) for code in codes} - {JobState.UNKNOWN}) == len(codes)
 
 
 @pytest.mark.parametrize("name", REASONS)

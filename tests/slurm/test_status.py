@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.job_status import JobStatus, parse_sacct, parse_scontrol_job, parse_squeue
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.units import UNLIMITED
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -50,7 +50,7 @@ def test_a_failed_job_as_each_command_tells_it() -> None:
     by_scontrol = JobStatus(
         job_id="275",
         name="fails",
-        state=State.FAILED,
+        state=JobState.FAILED,
         raw_state="FAILED",
         reason="NonZeroExitCode",
         exit_code=3,
@@ -71,7 +71,7 @@ def test_a_failed_job_as_each_command_tells_it() -> None:
 
 
 def test_a_job_that_was_killed_by_a_signal() -> None:
-    assert (SACCT["276"].state, SACCT["276"].exit_code, SACCT["276"].signal) == (State.FAILED, 0, 9)
+    assert (SACCT["276"].state, SACCT["276"].exit_code, SACCT["276"].signal) == (JobState.FAILED, 0, 9)
     assert (SCONTROL["276"].exit_code, SCONTROL["276"].signal) == (0, 9)
     assert SQUEUE["276"].reason == "JobLaunchFailure"
 
@@ -82,8 +82,8 @@ def test_a_completed_job_has_exit_code_0_from_squeue_too() -> None:
 
 def test_bars_and_line_breaks_in_a_name_do_no_harm() -> None:
     for found in (SQUEUE, SACCT, SCONTROL):
-        assert (found["274"].name, found["274"].state) == ("ok | job", State.COMPLETED)
-        assert (found["277"].name, found["277"].state) == ("two\nlines", State.RUNNING)
+        assert (found["274"].name, found["274"].state) == ("ok | job", JobState.COMPLETED)
+        assert (found["277"].name, found["277"].state) == ("two\nlines", JobState.RUNNING)
         assert found["277"].user == "root"
 
 
@@ -104,7 +104,7 @@ def test_a_waiting_job_has_a_reason_and_no_nodes() -> None:
 
 def test_waiting_tasks_of_an_array_are_told_one_by_one() -> None:
     for found in (SQUEUE, SACCT, SCONTROL):
-        waiting = [each for each in JOBS if found[each].state is State.PENDING and base_id(each) == "278"]
+        waiting = [each for each in JOBS if found[each].state is JobState.PENDING and base_id(each) == "278"]
         assert sorted(waiting) == ["278_4", "278_6", "278_9"]
         assert {found[each].reason for each in waiting} == {"JobArrayTaskLimit"}
     assert (SQUEUE["278_0"].raw_id, SACCT["278_0"].raw_id, SCONTROL["278_0"].raw_id) == ("279", "279", "279")
@@ -119,7 +119,7 @@ def test_components_of_a_heterogeneous_job() -> None:
 
 
 def test_a_cancelled_job_keeps_who_did_it() -> None:
-    assert (SACCT["286"].state, SACCT["286"].raw_state) == (State.CANCELLED, "CANCELLED by 0")
+    assert (SACCT["286"].state, SACCT["286"].raw_state) == (JobState.CANCELLED, "CANCELLED by 0")
     assert (SCONTROL["286"].exit_code, SCONTROL["286"].signal) == (0, 15)
     assert (SACCT["287"].start, SACCT["287"].nodelist, SACCT["287"].time_limit) == (None, "", UNLIMITED)
 
@@ -135,7 +135,7 @@ def test_steps_stand_beside_their_jobs_where_they_were_asked_for() -> None:
         *("278_2.batch", "283.batch", "284+0.batch", "286.batch"),
     }
     assert (STEPS["275.0"].name, STEPS["275.0"].exit_code, STEPS["275.0"].user) == ("bash", 3, "")
-    assert (STEPS["286.batch"].state, STEPS["286.batch"].signal) == (State.CANCELLED, 15)
+    assert (STEPS["286.batch"].state, STEPS["286.batch"].signal) == (JobState.CANCELLED, 15)
     assert STEPS["278_0.batch"].raw_id == "279"
 
 
@@ -148,7 +148,7 @@ def test_scontrol_on_one_line_reads_the_same() -> None:
 
 def test_a_state_that_slurm_invents_is_kept_as_it_was() -> None:
     row = recorded("squeue").splitlines()[0].replace("CANCELLED", "HIBERNATING")
-    assert [(each.state, each.raw_state) for each in parse_squeue(row)] == [(State.UNKNOWN, "HIBERNATING")]
+    assert [(each.state, each.raw_state) for each in parse_squeue(row)] == [(JobState.UNKNOWN, "HIBERNATING")]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_indices_that_slurm_cut_short_stay_one_row() -> None:
 def test_a_row_that_was_cut_short_tells_what_it_still_can() -> None:
     line = next(line for line in recorded("sacct").splitlines() if "|COMPLETED|" in line and "|0:0|" in line)
     (status,) = parse_sacct(line.replace("|0:0|", "|x:|"))
-    assert (status.state, status.exit_code, status.signal) == (State.COMPLETED, None, None)
+    assert (status.state, status.exit_code, status.signal) == (JobState.COMPLETED, None, None)
 
 
 @pytest.mark.parametrize(

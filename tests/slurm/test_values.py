@@ -13,7 +13,7 @@ from hpc_kit.slurm.option_values import (
     ArraySpec,
     Condition,
     Dependency,
-    DependsOn,
+    DependencyJob,
     Distribution,
     NodeCount,
     SignalSpec,
@@ -26,7 +26,7 @@ from hpc_kit.slurm.option_values import (
     parse_nodes,
     parse_open_mode,
     parse_signal,
-    slurm_words,
+    sbatch_error_line,
 )
 
 from .oracle import Refused, sbatch_defined_options
@@ -147,7 +147,7 @@ def test_sbatch_refuses(name: str, value: str) -> None:
 def test_a_refusal_in_slurms_own_words(name: str, value: str) -> None:
     with pytest.raises(Refused) as caught:
         sbatch_defined_options(SCRIPT, [f"--{name}={value}"])
-    assert f"sbatch: error: {slurm_words(SBATCH[name], value)}" in str(caught.value)
+    assert f"sbatch: error: {sbatch_error_line(SBATCH[name], value)}" in str(caught.value)
 
 
 def test_a_flag_takes_no_value_and_an_optional_one_may_be_left_out() -> None:
@@ -237,16 +237,18 @@ def test_signals(text: str, spec: SignalSpec) -> None:
     ("text", "dependency"),
     [
         ("singleton", Dependency((Condition("singleton"),))),
-        ("afterok:12:13", Dependency((Condition("afterok", (DependsOn(12), DependsOn(13))),))),
-        ("AfterAny:1_3", Dependency((Condition("afterany", (DependsOn(1, "3"),)),))),
-        ("aftercorr:1_*", Dependency((Condition("aftercorr", (DependsOn(1, "*"),)),))),
-        ("after:1+5", Dependency((Condition("after", (DependsOn(1, None, 5),)),))),
-        ("7", Dependency((Condition("afterany", (DependsOn(7),)),))),
+        ("afterok:12:13", Dependency((Condition("afterok", (DependencyJob(12), DependencyJob(13))),))),
+        ("AfterAny:1_3", Dependency((Condition("afterany", (DependencyJob(1, "3"),)),))),
+        ("aftercorr:1_*", Dependency((Condition("aftercorr", (DependencyJob(1, "*"),)),))),
+        ("after:1+5", Dependency((Condition("after", (DependencyJob(1, None, 5),)),))),
+        ("7", Dependency((Condition("afterany", (DependencyJob(7),)),))),
         (
             "afterok:1?afternotok:2",
-            Dependency((Condition("afterok", (DependsOn(1),)), Condition("afternotok", (DependsOn(2),))), any_of=True),
+            Dependency(
+                (Condition("afterok", (DependencyJob(1),)), Condition("afternotok", (DependencyJob(2),))), any_of=True
+            ),
         ),
-        ("afterok:1,singleton", Dependency((Condition("afterok", (DependsOn(1),)), Condition("singleton")))),
+        ("afterok:1,singleton", Dependency((Condition("afterok", (DependencyJob(1),)), Condition("singleton")))),
     ],
 )
 def test_dependencies(text: str, dependency: Dependency) -> None:

@@ -9,21 +9,21 @@ import pytest
 
 from hpc_kit.errors import UnitError
 from hpc_kit.slurm import versions
-from hpc_kit.slurm.versions import Fact, Version, detect_version, missing_in, parse_version
+from hpc_kit.slurm.versions import ReleaseFact, SlurmVersion, detect_version, first_release_with, parse_version
 
 
 @pytest.mark.parametrize(
     ("text", "version"),
     [
-        ("22.05.8", Version(22, 5, 8)),
-        ("slurm 23.11.10\n", Version(23, 11, 10)),
-        ("slurm-wlm 22.05.8", Version(22, 5, 8)),
-        ("23.11.4-1.el9", Version(23, 11, 4)),
-        ("24.05", Version(24, 5)),
-        ("25.11.0rc1", Version(25, 11)),
+        ("22.05.8", SlurmVersion(22, 5, 8)),
+        ("slurm 23.11.10\n", SlurmVersion(23, 11, 10)),
+        ("slurm-wlm 22.05.8", SlurmVersion(22, 5, 8)),
+        ("23.11.4-1.el9", SlurmVersion(23, 11, 4)),
+        ("24.05", SlurmVersion(24, 5)),
+        ("25.11.0rc1", SlurmVersion(25, 11)),
     ],
 )
-def test_versions_are_read_as_slurm_prints_them(text: str, version: Version) -> None:
+def test_versions_are_read_as_slurm_prints_them(text: str, version: SlurmVersion) -> None:
     assert parse_version(text) == version
     assert parse_version(str(version)) == version
 
@@ -41,28 +41,28 @@ def test_what_is_no_version_is_refused(text: str) -> None:
         (versions.LOGLESS_JOBS_VANISH, "before 23.02", "20.02 20.11 21.08 22.05"),
         (versions.MIG_SHARED, "before 23.11.4", "20.02 20.11 21.08 22.05 23.02 23.11"),
         (versions.REQUEUE_EXPEDITE, "from 25.11 on", "25.11 26.05"),
-        (Fact(Version(23, 2), Version(23, 2, 5), "", ""), "23.02.0 to 23.02.4", "23.02"),
-        (Fact(None, None, "", ""), "every release", " ".join(map(str, versions.RELEASES))),
+        (ReleaseFact(SlurmVersion(23, 2), SlurmVersion(23, 2, 5), "", ""), "23.02.0 to 23.02.4", "23.02"),
+        (ReleaseFact(None, None, "", ""), "every release", " ".join(map(str, versions.RELEASES))),
     ],
 )
-def test_facts_hold_for_their_releases_and_no_others(fact: Fact, span: str, releases: str) -> None:
-    assert fact.span == span
+def test_facts_hold_for_their_releases_and_no_others(fact: ReleaseFact, span: str, releases: str) -> None:
+    assert fact.releases == span
     assert [str(release) for release in versions.RELEASES if fact.holds(release)] == releases.split()
 
 
 def test_a_fact_of_some_releases_is_open_where_the_release_is_not_known() -> None:
-    assert not versions.MIG_SHARED.holds(Version(23, 11, 4))
+    assert not versions.MIG_SHARED.holds(SlurmVersion(23, 11, 4))
     assert versions.MIG_SHARED.holds(None) is None
-    assert Fact(None, None, "", "").holds(None) is True
+    assert ReleaseFact(None, None, "", "").holds(None) is True
 
 
 def test_what_a_release_lacks() -> None:
-    old, new = Version(22, 5, 8), Version(26, 5)
-    assert missing_in(old, "tres-per-task", "23.11", "gpu:1") == "23.11"
-    assert missing_in(old, "requeue", None, "expedite") == "25.11"
-    assert missing_in(old, "requeue", None, "") is None
-    assert missing_in(new, "requeue", None, "expedite") is None
-    assert missing_in(new, "tres-per-task", "23.11", "gpu:1") is None
+    old, new = SlurmVersion(22, 5, 8), SlurmVersion(26, 5)
+    assert first_release_with(old, "tres-per-task", "23.11", "gpu:1") == "23.11"
+    assert first_release_with(old, "requeue", None, "expedite") == "25.11"
+    assert first_release_with(old, "requeue", None, "") is None
+    assert first_release_with(new, "requeue", None, "expedite") is None
+    assert first_release_with(new, "tres-per-task", "23.11", "gpu:1") is None
 
 
 def sinfo(folder: Path, text: str) -> dict[str, str]:
@@ -75,15 +75,15 @@ def sinfo(folder: Path, text: str) -> dict[str, str]:
 
 def test_the_version_is_asked_for_once(tmp_path: Path) -> None:
     environ = sinfo(tmp_path / "a", 'echo "slurm-wlm 22.05.8"')
-    assert [detect_version(environ) for _ in range(3)] == [Version(22, 5, 8)] * 3
+    assert [detect_version(environ) for _ in range(3)] == [SlurmVersion(22, 5, 8)] * 3
     assert (tmp_path / "a/asked").read_text() == "asked\n"
     cache = tmp_path / "a/cache/hpc_kit/slurm-version.json"
     assert cache.stat().st_mode & 0o777 == 0o600
     sinfo(tmp_path / "a", 'echo "slurm 24.05.1"')
     os.utime(tmp_path / "a/sinfo", ns=(1, 1))
-    assert detect_version(environ) == Version(24, 5, 1)
+    assert detect_version(environ) == SlurmVersion(24, 5, 1)
     cache.write_text('{"broken')
-    assert detect_version(environ) == Version(24, 5, 1)
+    assert detect_version(environ) == SlurmVersion(24, 5, 1)
 
 
 @pytest.mark.parametrize("text", ["exit 1", "echo nothing", "echo 22.05.8; exit 1"])
@@ -95,4 +95,4 @@ def test_a_slurm_that_does_not_tell_has_no_version(tmp_path: Path, text: str) ->
 def test_a_cache_that_cannot_be_written_only_costs_the_question(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environ = sinfo(tmp_path / "a", "echo slurm 22.05.8") | {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    assert [detect_version(environ) for _ in range(2)] == [Version(22, 5, 8)] * 2
+    assert [detect_version(environ) for _ in range(2)] == [SlurmVersion(22, 5, 8)] * 2

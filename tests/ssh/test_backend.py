@@ -16,7 +16,7 @@ from hpc_kit.runs.access import Access
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
 from hpc_kit.runs.status import JobSelection, list_jobs
-from hpc_kit.slurm.states import State
+from hpc_kit.slurm.states import JobState
 
 ID = "20261123070121"
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def told(folder: Path) -> tuple[State, str]:
+def told(folder: Path) -> tuple[JobState, str]:
     """What `status` says."""
     (line,) = list_jobs(JobSelection.from_words([ID]), RunIndex(folder.parents[1]), NOWHERE, cluster="local").lines
     return line.state, line.sentence
@@ -56,19 +56,19 @@ def test_a_launch_runs_for_as_long_as_its_launcher(folder: Path) -> None:
     process = subprocess.Popen(["sleep", "600"])
     run = launcher(folder, process.pid)
     state, sentence = told(folder)
-    assert (state, "so far, no limit on a,b" in sentence) == (State.RUNNING, True)
+    assert (state, "so far, no limit on a,b" in sentence) == (JobState.RUNNING, True)
     launched.stop(run)
     assert process.wait() == -15
-    assert told(folder) == (State.FAILED, "Its launcher is gone, and has left no word of its end.")
+    assert told(folder) == (JobState.FAILED, "Its launcher is gone, and has left no word of its end.")
 
 
 def test_a_launch_of_another_machine_is_known_by_its_lock(folder: Path) -> None:
     run = launcher(folder, 1, "login7")
-    assert told(folder) == (State.UNKNOWN, "It was launched on login7: whether it still runs is seen there.")
+    assert told(folder) == (JobState.UNKNOWN, "It was launched on login7: whether it still runs is seen there.")
     (folder / launched.LAUNCHER).unlink()
     launched.hold(folder)
     launcher(folder, 1, "login7")
-    assert told(folder)[0] is State.RUNNING
+    assert told(folder)[0] is JobState.RUNNING
     with pytest.raises(LaunchError, match="is not ended from here") as refused:
         launched.stop(run)
     assert refused.value.remedy == "Ctrl-C where it was typed; or there: kill -TERM 1"

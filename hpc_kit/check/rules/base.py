@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from hpc_kit.check.batch_script import Script
-from hpc_kit.slurm.versions import Version
+from hpc_kit.slurm.versions import SlurmVersion
 
 Severity = Literal["error", "warning"]
 
@@ -43,7 +43,7 @@ class Subject(NamedTuple):
 
     script: Script
     is_folder: Callable[[str], bool] | None = None
-    version: Version | None = None
+    version: SlurmVersion | None = None
 
 
 class Fault(NamedTuple):

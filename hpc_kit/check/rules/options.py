@@ -10,7 +10,7 @@ from hpc_kit.check.batch_script import Script
 from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
 from hpc_kit.slurm.directives import DirectiveOption
 from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
-from hpc_kit.slurm.versions import MIG_SHARED, missing_in
+from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 
 EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
     (frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}), "error"),
@@ -186,7 +186,7 @@ def newer_options(subject: Subject) -> Iterator[Fault]:
     if subject.version is None:
         return
     for each in subject.script.given:
-        since = missing_in(subject.version, each.name, each.parsed.option.since, each.value)
+        since = first_release_with(subject.version, each.name, each.parsed.option.since, each.value)
         if since is not None:
             shown = f"--{each.name}" + ("" if each.parsed.option.since else f"={each.value}")
             what = f"{shown} came with Slurm {since}, and this is {subject.version}"
@@ -204,7 +204,7 @@ def shared_mig_devices(subject: Subject) -> Iterator[Fault]:
     """
     asked = [each for each in subject.script.given if each.name == "gpus-per-task" and _MIG.search(each.value)]
     for each in asked if MIG_SHARED.holds(subject.version) is not False else ():
-        what = f"{MIG_SHARED.span}, all tasks of a node get the same MIG device: {each.value}"
+        what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"
         yield Fault(each.line, each.column, what, "--gpus-per-node, with a node's devices together")
 
 

@@ -38,7 +38,8 @@ def lost_cpus(subject: Subject) -> Iterator[Fault]:
             yield Fault(
                 first.line,
                 first.column,
-                f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.span}: one CPU a task",
+                f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.releases}:"
+                " one CPU a task",
                 f"srun --cpus-per-task={cpus} ...",
                 (asked.line,),
             )
