@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
 from hpc_kit.runtime.launchers.torch_variables import launched_inside
-from hpc_kit.runtime.mpi import backend as registration
+from hpc_kit.runtime.mpi import backend as mpi_backend
 from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def backend_for(asked: str) -> str:
     import torch
     from torch import distributed as dist
 
-    if asked == registration.BACKEND:
-        registration.install()
+    if asked == mpi_backend.BACKEND:
+        mpi_backend.install()
         return asked
     cuda = torch.cuda.is_available()
     if asked == "auto":

@@ -7,13 +7,12 @@ import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import devices, first_failure, session, shutdown
 from hpc_kit.runtime import mesh as layout
 from hpc_kit.runtime import report as reports
-from hpc_kit.runtime.mpi import backend as registration
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -130,13 +129,13 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted:
     _take_threads()
     group = _group(meeting, devices.backend_for(asked), seconds)
     reports.at_start(meeting, group.device, wanted=wanted)
-    # MPI itself says who is who; torch warns of whoever says it again.
-    who: dict[str, Any] = {"store": meeting.part("group"), "rank": group.rank, "world_size": group.world_size}
     dist.init_process_group(
         group.backend,
+        store=meeting.part("group"),
+        rank=group.rank,
+        world_size=group.world_size,
         timeout=None if seconds is None else timedelta(seconds=seconds),
         device_id=group.device if group.backend == "nccl" else None,
-        **({} if group.backend == registration.BACKEND else who),
     )
     try:
         yield group

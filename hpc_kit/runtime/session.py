@@ -47,7 +47,7 @@ def met(
     notice.warn(world)
     world = facts.asked(world, rendezvous.DEFAULT_TIMEOUT if timeout is None else timeout)
     meeting = rendezvous.meet(world, timeout=timeout, program=program)
-    backend.install(current, shown=world.launcher == "mpi")
+    backend.install(current, started_by_mpi=world.launcher == "mpi")
     _current.append(meeting)
     try:
         variables = for_libraries(meeting, os.environ)

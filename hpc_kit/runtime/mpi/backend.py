@@ -1,135 +1,172 @@
-"""`init_process_group("mpi")` on a torch that was built without MPI.
+"""Makes the backend `mpi` work on a torch that was built without MPI, as its wheels are.
 
-torch keeps a place for a process group of MPI's, which its wheels leave empty; this fills it. Nothing of MPI is touched
-before a group is made.
+torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
+own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
+translate "mpi". This is the only place of the package that replaces functions of torch, because programs that know
+nothing of hpc_kit must be able to write `init_process_group("mpi")`. tests/runtime/mpi/test_backend.py fails where a
+release of torch changes them. MPI itself is not touched before a group is created.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-import warnings
-from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
+from hpc_kit.runtime import first_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+    from types import ModuleType
 
-    from torch.distributed import ProcessGroup
-
+    from hpc_kit.runtime.mpi.process_group import MpiGroup
+    from hpc_kit.runtime.mpi.shared_memory import SharedMemory
     from hpc_kit.runtime.rendezvous.meeting import Meeting
 
 BACKEND = "mpi"
+"""The name that programs and job files use."""
+
+REGISTERED = "mpi4py"
+"""The name under which torch knows the backend."""
 
 
-class _Asked:
-    """What torch was asked for while it makes a group: at the place that it keeps for MPI it does not tell the time."""
+class _Session:
+    """The state of this process: the meeting that it is in, and whether MPI has started it."""
 
-    timeout = timedelta(minutes=30)
     meeting: Callable[[], Meeting | None] | None = None
+    started_by_mpi = False
 
 
-def install(meeting: Callable[[], Meeting | None] | None = None, *, shown: bool = False) -> None:
-    """Fill the place, once; a torch that was built with MPI keeps its own.
+def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_mpi: bool = False) -> None:
+    """Register the backend, once. A torch that was built with MPI keeps its own.
 
     Args:
-        meeting: Tells, when a group is made, the meeting that this process is in.
-        shown: Whether `is_mpi_available()` says so. Programs ask it for which backend to take (accelerate does), and
-            mean a world of MPI: only where MPI has started the ranks.
+        meeting: Returns the meeting that this process is in when a group is created.
+        started_by_mpi: Make `torch.distributed.is_mpi_available()` true. Programs ask it to choose a backend
+            (accelerate does) and expect a world of MPI, so it is true only where MPI has started the ranks.
     """
-    from torch.distributed import distributed_c10d as c10d
+    from torch import distributed as dist
 
-    _Asked.meeting = meeting or _Asked.meeting
-    # Names of torch's own, private ones: there is no other place from which init_process_group("mpi") takes its class.
-    if not is_ours():
-        if c10d.is_mpi_available():
-            return
-        c10d.ProcessGroupMPI = Creator  # type: ignore[misc,assignment]
-        c10d._new_process_group_helper = _noting(c10d._new_process_group_helper)  # noqa: SLF001
-        # Who says its rank as well has the same one.
-        warnings.filterwarnings("ignore", "For MPI backend, world_size")
-    c10d._MPI_AVAILABLE = c10d._MPI_AVAILABLE or shown  # noqa: SLF001
-
-
-def is_ours() -> bool:
-    """Whether `mpi` means the group of this package."""
-    from torch.distributed import distributed_c10d as c10d
-
-    return getattr(c10d, "ProcessGroupMPI", None) is Creator
+    _Session.meeting = meeting or _Session.meeting
+    _Session.started_by_mpi = _Session.started_by_mpi or started_by_mpi
+    if is_registered() or dist.is_mpi_available():
+        return
+    dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
+    for name in ("init_process_group", "new_group"):
+        _replace(name, _taking_mpi)
+    _replace("get_backend", _returning_mpi)
+    _replace("is_mpi_available", lambda _: lambda: _Session.started_by_mpi)
 
 
-def _noting(make: Any) -> Any:
-    """The function of torch's own, with what it was asked for written down."""
+def is_registered() -> bool:
+    """Return whether `mpi` means the process group of this package."""
+    from torch import distributed as dist
 
-    @functools.wraps(make)
-    def noting(
-        size: int, rank: int, ranks: list[int], backend: str, store: Any, name: str, *rest: Any, **named: Any
-    ) -> Any:
-        if BACKEND not in str(backend):
-            return make(size, rank, ranks, backend, store, name, *rest, **named)
-        _refuse_beside_another(str(backend))
-        _Asked.timeout = named.get("timeout") or _Asked.timeout
-        with _available():
-            return make(size, rank, ranks, backend, _store(store), name, *rest, **named)
-
-    return noting
+    return REGISTERED in dist.Backend.backend_list
 
 
-def _refuse_beside_another(backend: str) -> None:
-    """Torch lets a group written in Python stand for all devices, and drops the other backends without a word."""
-    if ":" in backend:
-        raise SpecError(
-            "the backend mpi cannot be one of several backends of a group",
-            found=f"backend {backend!r}",
-            remedy='"mpi" alone, which takes tensors on GPUs too, through the host; or a group of its own beside it:\n'
-            'dist.new_group(backend="nccl")',
-        )
+def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a public function of torch where it is defined, for its other functions, and where programs import it."""
+    from torch import distributed as dist
+    from torch.distributed import distributed_c10d
+
+    function = getattr(distributed_c10d, name)
+    wrapped = functools.wraps(function)(wrap(function))
+    setattr(distributed_c10d, name, wrapped)
+    setattr(dist, name, wrapped)
 
 
-@contextmanager
-def _available() -> Iterator[None]:
-    """Torch looks before it makes a group: also where the program was not to be led to this backend."""
-    from torch.distributed import distributed_c10d as c10d
+def _taking_mpi(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with the argument `backend` translated."""
+    signature = inspect.signature(function)
 
-    before = c10d._MPI_AVAILABLE  # noqa: SLF001
-    c10d._MPI_AVAILABLE = True  # noqa: SLF001
-    try:
-        yield
-    finally:
-        c10d._MPI_AVAILABLE = before  # noqa: SLF001
+    def translated(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        backend = str(call.arguments.get("backend") or "").lower()
+        if backend == BACKEND:
+            call.arguments["backend"] = REGISTERED
+        elif BACKEND in backend.replace(",", ":").split(":"):
+            raise SpecError(
+                "the backend mpi cannot be one of several backends of a group",
+                found=f"backend {backend!r}",
+                remedy='use "mpi" alone (it takes tensors on GPUs, too, through the host), or create a second group:\n'
+                'dist.new_group(backend="nccl")',
+            )
+        return function(*call.args, **call.kwargs)
 
-
-def _store(store: Any) -> Any:
-    """The store of the ranks' meeting, where torch has only a placeholder: groups of other backends need one."""
-    from torch.distributed.distributed_c10d import Store
-
-    meeting = _meeting()
-    return meeting.part("group") if type(store) is Store and meeting is not None else store
-
-
-def _meeting() -> Meeting | None:
-    return _Asked.meeting() if _Asked.meeting is not None else None
+    return translated
 
 
-class Creator:
-    """Stands where torch looks for its own class."""
+def _returning_mpi(function: Callable[..., str]) -> Callable[..., str]:
+    """Return `function` with its result translated back."""
 
-    @staticmethod
-    def create(ranks: Sequence[int]) -> ProcessGroup:
-        """The group of these ranks of the world, or of all where none is named.
+    def translated(*args: Any, **kwargs: Any) -> str:
+        backend = function(*args, **kwargs)
+        return BACKEND if backend == REGISTERED else backend
 
-        Raises:
-            HpcKitError: MPI has not started the ranks, mpi4py finds no library of it, or takes one thread at a time.
-        """
-        from hpc_kit.runtime.launchers import resolve
-        from hpc_kit.runtime.mpi import library
+    return translated
 
-        meeting = _meeting()
-        module = library.load(meeting.world if meeting is not None else resolve(os.environ))
-        library.refuse_one_thread(module)
-        from hpc_kit.runtime.mpi import creation
 
-        return creation.group(module, ranks, _Asked.timeout)
+def _create(options: Any, _backend_options: object) -> MpiGroup:
+    """Create a process group for torch.
+
+    Args:
+        options: torch's options of the new group: `global_ranks_in_group` (empty for the default group) and `timeout`.
+        _backend_options: Not used.
+
+    Raises:
+        HpcKitError: MPI has not started the ranks, mpi4py finds no library of it, or the library is not thread-safe.
+        DistBackendError: Not all ranks of the group came in time.
+    """
+    from hpc_kit.runtime.launchers import resolve
+    from hpc_kit.runtime.mpi import library
+
+    meeting = _Session.meeting() if _Session.meeting is not None else None
+    module = library.load(meeting.world if meeting is not None else resolve(os.environ))
+    library.refuse_one_thread(module)
+    return create_group(module, options.global_ranks_in_group, options.timeout)
+
+
+def create_group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -> MpiGroup:
+    """Create the process group of these ranks of the world, or of all ranks if `ranks` is empty.
+
+    Args:
+        module: `mpi4py.MPI`.
+        ranks: The ranks of the group; only these may call it.
+        timeout: The longest wait for the other ranks, and for each collective.
+
+    Raises:
+        DistBackendError: Not all ranks came in time.
+    """
+    from hpc_kit.runtime.mpi.collectives import Collectives
+    from hpc_kit.runtime.mpi.faults import Faults
+    from hpc_kit.runtime.mpi.operations import Line
+    from hpc_kit.runtime.mpi.point_to_point import Messages
+    from hpc_kit.runtime.mpi.process_group import MpiGroup
+    from hpc_kit.runtime.mpi.waiting import in_time
+
+    comm, shared = in_time(lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group")
+    types, faults = _datatypes(module), Faults(module)
+    line = Line(lambda: first_failure.ends_by(module.COMM_WORLD.Abort, at_exit=True))
+    collectives = Collectives(comm, types, module.IN_PLACE, shared)
+    return MpiGroup(collectives, Messages(comm, module, types, line, faults), line, faults, timeout=timeout)
+
+
+@functools.cache
+def _datatypes(module: ModuleType) -> Any:
+    from hpc_kit.runtime.mpi.buffers import Datatypes
+
+    return Datatypes(module)
+
+
+def _communicator(module: ModuleType, ranks: Sequence[int]) -> tuple[Any, SharedMemory | None]:
+    """Create a communicator of these ranks and their shared memory."""
+    from hpc_kit.runtime.mpi.shared_memory import SharedMemory
+
+    world = module.COMM_WORLD
+    comm = world.Create_group(world.group.Incl(ranks or range(world.size)))
+    comm.Set_errhandler(module.ERRORS_RETURN)
+    return comm, SharedMemory.of(comm, module)
