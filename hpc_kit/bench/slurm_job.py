@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hpc_kit.bench.around import Held, all_that_is_held
 from hpc_kit.errors import JobFailed
 from hpc_kit.slurm.command_environment import query_environment, submit_environment
-from hpc_kit.slurm.pending_reasons import explain_reason, lasts, waits_for_my_jobs
+from hpc_kit.slurm.pending_reasons import explain_reason, is_user_limit, needs_intervention
 from hpc_kit.slurm.user import user_name
 
 _PAUSE = 0.05
@@ -169,7 +169,7 @@ class _Queue:
         if held:
             return "hpc-kit bench start, on the login node, where it holds nothing; or fewer --ranks"
         step = explain_reason(self._now.reason, self._job).next_step
-        if waits_for_my_jobs(self._now.reason) and "SLURM_JOB_ID" in self._environ:
+        if is_user_limit(self._now.reason) and "SLURM_JOB_ID" in self._environ:
             return f"the job around this bench counts, too: hpc-kit bench start, on the login node\n{step}"
         return step
 
@@ -178,9 +178,9 @@ class _Queue:
         reason = self._now.reason
         if _TAKEN.search(reason):
             return math.inf
-        if lasts(reason):
+        if needs_intervention(reason):
             return STUCK_FOR_NODES if re.match("ReqNode|.*Down|.*Inactive", reason) else STUCK
-        mine = waits_for_my_jobs(reason) and not self._others_of_mine()
+        mine = is_user_limit(reason) and not self._others_of_mine()
         return STUCK if mine or self._held() else math.inf
 
     def _others_of_mine(self) -> bool:

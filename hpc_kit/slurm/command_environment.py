@@ -1,4 +1,4 @@
-"""What a command takes over from the job that it is called in, and Slurm's commands must not see."""
+"""Environments for Slurm's commands, without variables that would change what they do."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _SCRIPTS_OWN = frozenset({
     "HPC_KIT_RUN", "HPC_KIT_LOGS", "HPC_KIT_LAYOUT", "HPC_KIT_BACKEND", "HPC_KIT_TIMEOUT", "HPC_KIT_LAUNCHER",
     "RAY_ADDRESS", "RAY_NODES", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH",
 })  # fmt: skip
-"""What a script of ours sets for its own ranks."""
+"""Variables that our scripts set for their own ranks."""
 
 _USERS_OWN = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
-"""Which Slurm is meant; of these, Slurm itself sets nothing of a job's: its cluster is SLURM_CLUSTER_NAME."""
+"""Variables by which a user chooses a cluster. Slurm sets none of them in jobs; there it sets SLURM_CLUSTER_NAME."""
 
 
 _SHAPING = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
 _FEDERATIONS = frozenset({"SQUEUE_FEDERATION", "SACCT_FEDERATION"})
-"""These widen the question, as --federation does; they take nothing away."""
+"""These variables add jobs to the output, like --federation. They remove none."""
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without the variables that filter or reshape what Slurm's commands tell and do, and with full lists of tasks."""
+    """Return an environment in which no variable filters or formats the output of Slurm's commands."""
     plain = {name: value for name, value in environ.items() if name in _FEDERATIONS or not name.startswith(_SHAPING)}
     return {**plain, "SLURM_BITSTR_LEN": "0"}
 
 
 def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for submitting from inside a job: without what belongs to that job and its launcher.
+    """Return an environment for sbatch without the variables of the surrounding job and its launcher.
 
-    Outside a job nothing is taken away: SBATCH_ACCOUNT and its like are then the user's own defaults.
+    Outside a job nothing is removed: there SBATCH_ACCOUNT and similar variables are the user's own defaults.
     """
     if not {"SLURM_JOB_ID", "SLURM_JOBID"} & environ.keys():
         return dict(environ)
-    # In a job of ours, its script has set these; in another, or in a shell of salloc, the user has.
+    # Our scripts set these variables. In other jobs, or in a shell of salloc, the user has set them.
     ours = _SCRIPTS_OWN if "HPC_KIT_RUN" in environ else frozenset()
     return {
         name: value
@@ -118,17 +118,17 @@ SBATCH_VARIABLES: dict[str, str] = {
     "SBATCH_WAIT_ALL_NODES": "wait-all-nodes",
     "SBATCH_WCKEY": "wckey",
 }
-"""Variables that stand for options of sbatch: stronger than a directive, weaker than the command line.
+"""Variables that replace options of sbatch. They have priority over directives, but not over the command line.
 
-Source: sbatch(1), INPUT ENVIRONMENT VARIABLES. Those of newer options mean nothing to older releases.
+Source: sbatch(1), INPUT ENVIRONMENT VARIABLES. Older releases ignore the variables of newer options.
 """
 
 _NEVER = {
-    "array": "it would make an array of a job that is none",
-    "error": "nobody would look for the errors there",
-    "wait": "sbatch would not answer before the job is over",
+    "array": "it would turn a plain job into an array",
+    "error": "the error messages would be in an unexpected file",
+    "wait": "sbatch would return only after the end of the job",
 }
-"""Options that a variable must not give, whatever the script says."""
+"""Options that no variable may set, with the reason."""
 
 _INSTEAD = (
     frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
@@ -137,17 +137,17 @@ _INSTEAD = (
     frozenset({"cpus-per-task", "cpus-per-gpu"}),
     *(frozenset({"hint", other}) for other in ("ntasks-per-core", "threads-per-core", "extra-node-info")),
 )
-"""Options of which one puts the others aside, or contradicts them."""
+"""Groups of options that replace or contradict each other."""
 
 _THREADS = frozenset({"hint", "threads-per-core", "ntasks-per-core", "extra-node-info"})
-"""With one of them and DefCpuPerGPU, Slurm 22.05 refuses a job of several GPUs a node, or holds it for good."""
+"""With one of them and DefCpuPerGPU, Slurm 22.05 refuses a job with several GPUs per node, or holds it forever."""
 
 
 def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """An environment in which a script's own options hold: sbatch lets SBATCH_* have the last word over #SBATCH.
+    """Remove variables that contradict a script, since sbatch gives SBATCH_* priority over #SBATCH.
 
     Returns:
-        The environment, and what was left out of it and why, a sentence each.
+        The environment, and a sentence about each removed variable.
     """
     candidates = SBATCH_VARIABLES.keys() & environ.keys()
     if not candidates:
@@ -158,33 +158,31 @@ def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[
         option = SBATCH_VARIABLES[name]
         if why := _why(option, environ[name], stated):
             value = f"={environ[name]}" if environ[name] else ""
-            dropped[name] = f"left out {name}{value} of the environment: {why}"
+            dropped[name] = f"ignoring {name}{value} of the environment: {why}"
     return {name: value for name, value in environ.items() if name not in dropped}, tuple(dropped.values())
 
 
 def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | None:
-    """Why a variable must not give this option; None where it may."""
+    """Return why a variable may not set this option; None if it may."""
     rivals = {option}.union(*(group for group in _INSTEAD if option in group))
     for name in sorted(stated, key=lambda each: (each != option, each)):
         said = stated[name]
         same = (_counts_gpus, _counts_cpus)
         if name in rivals or any(counts(option, value) and counts(name, said) for counts in same):
-            return f"the script says --{name}" + ("" if said is None else f"={said}")
+            return f"the script has --{name}" + ("" if said is None else f"={said}")
     if option in _THREADS and _has_default_cpus(stated):
-        return (
-            "the script leaves its CPUs to the site's default for each GPU, beside which Slurm cannot place the job so"
-        )
+        return "the script uses the site's default of CPUs per GPU, which Slurm cannot combine with it"
     return _NEVER.get(option)
 
 
 def _has_default_cpus(stated: Mapping[str, str | None]) -> bool:
-    """Whether a script asks for GPUs, and for no number of CPUs: then DefCpuPerGPU holds."""
+    """Return whether a script asks for GPUs but for no number of CPUs, so that DefCpuPerGPU applies."""
     said = stated.items()
     return any(_counts_gpus(*each) for each in said) and not any(_counts_cpus(*each) for each in said)
 
 
 def _counts_gpus(option: str, value: str | None) -> bool:
-    """Whether it says how many GPUs a job gets."""
+    """Return whether an option asks for a number of GPUs."""
     return asks_for_gpus({option: value or ""})
 
 
@@ -196,7 +194,7 @@ def _counts_cpus(option: str, value: str | None) -> bool:
 
 
 def _stated(script: str) -> dict[str, str | None]:
-    """The options that a script says, of all its components; none where sbatch will not take it anyway."""
+    """Return the options of all components of a script; none if sbatch refuses the script."""
     from hpc_kit.errors import DirectiveError
 
     try:

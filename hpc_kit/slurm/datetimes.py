@@ -1,4 +1,4 @@
-"""Points in time as `--begin` and `--deadline` take them: `now+1hour`, `16:00`, `2026-12-24T18:00`, `tomorrow`."""
+"""Parses points in time such as `now+1hour`, `16:00` or `2026-12-24T18:00`: values of `--begin` and `--deadline`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 8
 
 
 class _ReadError(ValueError):
-    """Reading stopped at a character."""
+    """The text is wrong at this character."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -29,10 +29,10 @@ class _ReadError(ValueError):
 
 
 def parse_datetime(text: str, now: dt.datetime | None = None) -> dt.datetime:
-    """The local time that Slurm understands; a clock time already past today is tomorrow's.
+    """Return the local time that a text means. A clock time that has passed today means tomorrow.
 
     Raises:
-        UnitError: `text` is none of the forms in sbatch's manual.
+        UnitError: The manual of sbatch does not allow this form.
     """
     now = (now or dt.datetime.now()).replace(microsecond=0)  # noqa: DTZ005 - Slurm means the local clock
     try:
@@ -42,7 +42,7 @@ def parse_datetime(text: str, now: dt.datetime | None = None) -> dt.datetime:
 
 
 def error_position(text: str) -> int:
-    """The index of the character at which Slurm stops to read, as its message counts; 0 where it reads all of it."""
+    """Return the position that Slurm's error message has for a wrong text; 0 for a correct one."""
     try:
         _Reader(text, dt.datetime.now().replace(microsecond=0)).read()  # noqa: DTZ005 - as above
     except _ReadError as stop:
@@ -53,7 +53,7 @@ def error_position(text: str) -> int:
 
 
 class _Reader:
-    """Reads from left to right, as Slurm does: `at` is the character where it stands."""
+    """Reads from left to right, as Slurm does. `at` is the index of the next character."""
 
     def __init__(self, text: str, now: dt.datetime) -> None:
         self.text = text
@@ -64,7 +64,7 @@ class _Reader:
         self.moment: dt.datetime | None = None
 
     def read(self) -> dt.datetime:
-        """A date, a clock time, both in either order, or `now` and an offset."""
+        """Read a date, a clock time, both in any order, or `now` and an offset."""
         while self.at < len(self.text):
             if self.text[self.at] in " \t-T":
                 self.at += 1
@@ -96,7 +96,7 @@ class _Reader:
         return True
 
     def _offset(self) -> None:
-        """What stands behind `now`: nothing, or so many of a unit."""
+        """Read the offset after `now`, if there is one: a sign, a number and a unit."""
         self.moment = self.now
         match = _OFFSET.match(self.text, self.at)
         if match is None:
@@ -121,7 +121,7 @@ class _Reader:
             self.clock = self._read_clock()
         else:
             self.day = self._read_date()
-        if again:  # Slurm takes the later of two; it is a mistake
+        if again:  # Slurm silently uses the second one
             raise _ReadError(start)
 
     def _read_clock(self) -> dt.time:

@@ -194,7 +194,7 @@ def _no_option(what: str, word: str) -> DirectiveError:
 
 
 class SuggestedFix(NamedTuple):
-    """What to do about a refused option; `certain`: every Slurm refuses the option as it is."""
+    """Advice about a refused option. `certain`: no site's plugin can define the option."""
 
     remedy: str
     certain: bool

@@ -94,12 +94,12 @@ class OptionParser:
         self._by_letter = {option.short: option for option in options if option.short}
 
     def parse(self, argv: Sequence[str], *, permute: bool = False) -> tuple[ParsedOptions, list[str]]:
-        """Read a command line, and return its options and the other words.
+        """Read a command line, and return its options and the remaining words.
 
         Args:
             argv: The words after the name of the command.
-            permute: Also read the options behind other words. Without it the first other word ends the options, since
-                it and all that follows, `-n` too, belong to the program that srun starts.
+            permute: Also read options behind words that are no options. Otherwise the first such word ends the
+                options: srun passes it and everything after it, also `-n`, to the program.
 
         Raises:
             GetoptError: An option is unknown or ambiguous, lacks its value, or has one that it does not take.

@@ -1,4 +1,4 @@
-"""Job ids and their parts: of an array's task `12_3`, a component `12+1`, tasks that wait `12_[4-9]`, a step `12.0`."""
+"""Splits job ids: array tasks `12_3`, waiting tasks `12_[4-9]`, components `12+1`, steps `12.0`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _ONE = re.compile(r"[0-9]+(?:[_+][0-9]+)?")
 
 
 def is_single_job(text: str) -> bool:
-    """Whether it is the id of one job, task or component: neither several tasks nor a step."""
+    """Return whether the text is the id of one job, array task or component."""
     return _ONE.fullmatch(text) is not None
 
 
 def parse_job_ids(word: str) -> tuple[str, ...]:
-    """The ids that a word of a command line stands for, written as Slurm does: `12`, `12,13_1`, `12_[4-9]`.
+    """Return the ids in a word of a command line such as `12`, `12,13_1` or `12_[4-9]`.
 
-    None of them where the word is no id, such as a job's name.
+    The result is empty for any other word, such as a job's name.
     """
     return tuple(job_id for each in _ID.findall(word) for job_id in expand_tasks(each)) if _IDS.fullmatch(word) else ()
 
 
 def expand_tasks(job_id: str) -> list[str]:
-    """`12_[4-6%2]` is 12_4, 12_5, 12_6; a list that Slurm has cut short (`...`) stays one id."""
+    """Expand `12_[4-6%2]` to 12_4, 12_5, 12_6. A list that Slurm has shortened with `...` stays one id."""
     from hpc_kit.errors import HpcKitError
     from hpc_kit.slurm.option_values import parse_array
 
@@ -38,18 +38,18 @@ def expand_tasks(job_id: str) -> list[str]:
 
 
 def base_id(job_id: str) -> str:
-    """The id without array index, component or step: 12 of `12_3`, `12+1`, `12_[4-9]` and `12.batch`."""
+    """Return the id without array index, component or step: 12 for `12_3`, `12+1`, `12_[4-9]` and `12.batch`."""
     match = JOB_ID.fullmatch(job_id)
     return match["base"] if match else job_id
 
 
 def array_index(job_id: str) -> str:
-    """Which of an array it is: 3 of `12_3`, [4-9] of `12_[4-9]`; nothing of what is no part of an array."""
+    """Return the part of an array: 3 for `12_3`, [4-9] for `12_[4-9]`, else the empty string."""
     match = JOB_ID.fullmatch(job_id)
     return (match["task"] or "") if match else ""
 
 
 def sort_key(job_id: str) -> tuple[int, int]:
-    """What ids are sorted by: the job's number, then that of the task or component; 0 for what has none."""
+    """Return a key to sort ids: the number of the job, then that of the task or component, or 0."""
     base, _, part = job_id.replace("+", "_").partition("_")
     return int(base) if base.isdigit() else 0, int(part) if part.isdigit() else 0

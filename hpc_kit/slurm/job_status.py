@@ -1,7 +1,7 @@
-"""What Slurm says of jobs: pure parsers of squeue, sacct and scontrol, each for the format that `commands` asks for.
+"""Builds the squeue, sacct and scontrol commands, and parses their output.
 
-The job's name may hold anything, a `|` and line breaks too, so it is the last field; a line that does not begin as a
-row belongs to the name above it.
+The name of a job may contain any character, also `|` and line breaks. So it is the last field, and a line that does not
+begin like a row belongs to the name above it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ SQUEUE_FIELDS = {
     "job_id": "%i", "raw_id": "%A", "state": "%T", "user": "%u", "partition": "%P", "submit": "%V", "start": "%S",
     "end": "%e", "time_limit": "%l", "elapsed": "%M", "nodelist": "%N", "reason": "%r", "name": "%j",
 }  # fmt: skip
-"""Ours and squeue's words for what is asked, in the order of the row."""
+"""Fields of a row in its order: our name and squeue's."""
 
 QUEUE_FIELDS = {
     **{ours: word for ours, word in SQUEUE_FIELDS.items() if ours != "name"},
     "priority": "%Q",
     "name": "%j",
 }
-"""The same of everybody's jobs, with what orders them."""
+"""Fields of the jobs of all users, with the priority that orders them."""
 
 SACCT_FIELDS = {
     "job_id": "JobID", "raw_id": "JobIDRaw", "state": "State", "exit": "ExitCode", "user": "User",
     "partition": "Partition", "submit": "Submit", "start": "Start", "end": "End", "time_limit": "Timelimit",
     "elapsed": "Elapsed", "nodelist": "NodeList", "reason": "Reason", "name": "JobName",
 }  # fmt: skip
-"""Ours and sacct's words."""
+"""Fields of a row in its order: our name and sacct's."""
 
 _SCONTROL_FIELDS = {
     "state": "JobState", "reason": "Reason", "exit": "ExitCode", "partition": "Partition", "submit": "SubmitTime",
@@ -47,13 +47,13 @@ _SCONTROL_FIELDS = {
 
 _RECORD = re.compile(r"JobId=(\S+)(.*?)JobName=(.*?)\s+UserId=([^\s(]+)(.*)", re.DOTALL)
 _CLUSTER = re.compile(r"CLUSTER: \S+\s*")
-"""What squeue prints above the jobs of each cluster that it was told to ask, also without a header."""
+"""Line that squeue prints above the jobs of each cluster in SLURM_CLUSTERS, also with --noheader."""
 
 _NOTHING = frozenset({"", "(null)", "None assigned", "N/A", "None", "Unknown"})
 
 
 class JobStatus(NamedTuple):
-    """One job, array task (`12_3`), component (`12+1`) or step (`12.batch`), as Slurm last saw it."""
+    """Status of one job, array task (`12_3`), component (`12+1`) or step (`12.batch`)."""
 
     job_id: str
     name: str
@@ -74,13 +74,13 @@ class JobStatus(NamedTuple):
     user: str
     partition: str
     raw_id: str
-    """SLURM_JOB_ID: for an array's task or a component another number than stands in `job_id`."""
+    """SLURM_JOB_ID. For an array task or a component it differs from the number in `job_id`."""
     priority: int | None = None
-    """Of a job in everybody's queue; 0: it is held."""
+    """Priority, if the whole queue was requested. 0 means that the job is held."""
 
 
 def merge_statuses(own: Sequence[JobStatus]) -> JobStatus:
-    """The state of a job of several parts as a whole: that of the part that is least far, or failed first."""
+    """Return the status that counts for a whole job: of a part that runs or waits, else of the first that failed."""
     by_state = {status.state: status for status in reversed(own)}
     going = [state for state in by_state if not state.finished]
     failed = [state for state in by_state if state.failed]
@@ -89,7 +89,7 @@ def merge_statuses(own: Sequence[JobStatus]) -> JobStatus:
 
 
 def status_of_job(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | None:
-    """The state of one job among many; of an array or a heterogeneous job that of its elements or components."""
+    """Return the status of one job among many, merged from array tasks or components if necessary."""
     if job_id in told:
         return told[job_id]
     own = [status for key, status in told.items() if base_id(key) == job_id]
@@ -97,22 +97,22 @@ def status_of_job(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | Non
 
 
 def parse_squeue(text: str) -> list[JobStatus]:
-    """Rows of squeue in the format of `commands.squeue_argv`."""
+    """Parse the output of `commands.squeue_argv`."""
     return [status for row in _rows(text, SQUEUE_FIELDS) for status in _statuses(row)]
 
 
 def parse_queue(text: str) -> list[JobStatus]:
-    """Rows of squeue in the format of `commands.queue_argv`."""
+    """Parse the output of `commands.queue_argv`."""
     return [status for row in _rows(text, QUEUE_FIELDS) for status in _statuses(row)]
 
 
 def parse_sacct(text: str) -> list[JobStatus]:
-    """Rows of sacct in the format of `commands.sacct_argv`: jobs, and their steps where they were asked for."""
+    """Parse the output of `commands.sacct_argv`: jobs, and their steps where they were asked for."""
     return [status for row in _rows(text, SACCT_FIELDS) for status in _statuses(row)]
 
 
 def parse_scontrol_job(text: str) -> list[JobStatus]:
-    """The jobs of `scontrol show job`, on one line each or on many."""
+    """Parse the output of `scontrol show job`, also with --oneliner."""
     found: list[JobStatus] = []
     for record in re.split(r"^(?=JobId=[0-9])", text, flags=re.MULTILINE):
         match = _RECORD.match(record)
@@ -129,7 +129,7 @@ def _rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
     lines: list[str] = []
     for line in text.removesuffix("\n").split("\n"):
         if _CLUSTER.fullmatch(line):
-            # Above each but the first stands an empty line.
+            # An empty line precedes each cluster but the first.
             lines[-1:] = [each.removesuffix("\n") for each in lines[-1:]]
             continue
         head, bar, _ = line.partition("|")
@@ -142,9 +142,9 @@ def _rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
-    """The status of a row; of each task where the row stands for several that wait."""
+    """Yield the status of a row, or of each task if the row contains several waiting tasks."""
     state = parse_state(row["state"])
-    # squeue has no field for the exit status, but a job that completed has no other than 0.
+    # squeue has no field for the exit status. That of a completed job is 0.
     exit_code, colon, signal = row.get("exit", "0:0" if state is JobState.COMPLETED else "").partition(":")
     ended = state.finished and colon
     first, *others = expand_tasks(row["job_id"].strip())
@@ -169,13 +169,13 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
         priority=_number(priority),
     )
     yield status
-    # Of ten thousand waiting tasks, all but the number is read once.
+    # There may be ten thousand waiting tasks, so the other fields are parsed once.
     for job_id in others:
         yield status._replace(job_id=job_id)
 
 
 def _number(text: str) -> int | None:
-    """A row that was cut short in the accounting tells what it still can."""
+    """Return a number; None for a field that the accounting has cut."""
     return int(text) if text.isdecimal() else None
 
 
@@ -215,55 +215,55 @@ QUEUE_FORMAT = "|".join(QUEUE_FIELDS.values())
 SACCT_FORMAT = ",".join(SACCT_FIELDS.values())
 
 MAX_IDS = 200
-"""More ids than this are not named on the command line: all jobs of this user are asked for, and sorted out here."""
+"""With more ids, squeue is asked for all jobs of this user."""
 
 
 def squeue_argv(ids: Sequence[str] | None = None) -> list[str]:
-    """Ask squeue for these jobs, or for all of this user; finished ones too, which it knows for some minutes."""
+    """Return the squeue command for these jobs or for all of this user. It also shows jobs that have just ended."""
     which = f"--jobs={','.join(ids)}" if ids is not None and len(ids) <= MAX_IDS else "--me"
     return ["squeue", "--noheader", "--array", "--states=all", which, f"--format={SQUEUE_FORMAT}"]
 
 
 def queue_argv() -> list[str]:
-    """Ask squeue for everybody's jobs: who goes before whom is seen only so. An array's waiting tasks are one line."""
+    """Return the squeue command for the jobs of all users. The waiting tasks of an array are one line."""
     return ["squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}"]
 
 
 def sacct_argv(ids: Sequence[str], *, steps: bool = False, clusters: str | None = None) -> list[str]:
-    """Ask the accounting for these jobs, whenever they ran; with `steps` for their batch shells and steps as well.
+    """Return the sacct command for these jobs.
 
     Args:
-        ids: The jobs.
-        steps: Batch shells and steps, too.
-        clusters: What SLURM_CLUSTERS says: of Slurm's commands, sacct alone does not read it.
+        ids: Ids of the jobs.
+        steps: Include batch shells and steps.
+        clusters: The value of SLURM_CLUSTERS, which sacct does not read, unlike the other commands.
     """
     scope = [*sacct_clusters(clusters), *([] if steps else ["--allocations"])]
     return ["sacct", "--noheader", "--parsable2", *scope, f"--jobs={','.join(ids)}", f"--format={SACCT_FORMAT}"]
 
 
 def sacct_clusters(clusters: str | None) -> list[str]:
-    """The option with which sacct is asked of the clusters that the other commands ask."""
+    """Return sacct's option for the clusters of SLURM_CLUSTERS."""
     return [f"--clusters={clusters}"] if clusters else []
 
 
 def scontrol_job_argv(job_id: str | None = None) -> list[str]:
-    """Ask the controller for one job, or for all that it remembers."""
+    """Return the scontrol command for one job, or for all jobs that the controller remembers."""
     return ["scontrol", "show", "job", *([job_id] if job_id else [])]
 
 
 def suggest_remedy(words: str) -> str:
-    """What to do where Slurm does not answer.
+    """Suggest what to do if a command of Slurm fails.
 
     Args:
-        words: What its command said.
+        words: The error message of the command.
     """
     if re.search("configuration source", words, re.IGNORECASE):
         return "run this on a login node of the cluster, or add --cluster local for the embedded Slurm"
     if re.search("munge|authentication", words, re.IGNORECASE):
-        return "tell the administrators: munge, which vouches for users, does not run on this host"
-    return "try again in a while; `scontrol ping` tells whether the controller is up"
+        return "tell the administrators that munge, which authenticates users, does not run on this host"
+    return "try again later; `scontrol ping` shows whether the controller is up"
 
 
 def scancel_argv(ids: Sequence[str], signal: str | None = None) -> list[str]:
-    """Cancel jobs, or send a signal to their steps."""
+    """Return the scancel command that cancels jobs, or sends a signal to their steps."""
     return ["scancel", *([f"--signal={signal}"] if signal else []), *ids]

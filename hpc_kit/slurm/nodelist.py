@@ -1,4 +1,4 @@
-"""Node lists (`n[1-3,7]`) and tasks per node (`2(x3),1`): read and written as Slurm does.
+"""Expands and folds node lists (`n[1-3,7]`) and tasks per node (`2(x3),1`) as Slurm does.
 
 Order and repeats are kept: `expand(fold(hosts)) == hosts` for any list of host names.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MAX_HOSTS = 10_000_000
-"""More names than this are a slip of the pen, and would fill the memory."""
+"""A longer list is a mistake, and would fill the memory."""
 
 _MAX_DIGITS = 18
 _NAME = r"[^\s\x00-\x1f\x7f,\[\]]*"
@@ -90,7 +90,7 @@ def fold(hosts: Iterable[str]) -> str:
 
 
 def expand_tasks_per_node(text: str) -> list[int]:
-    """The task count of each node, from SLURM_TASKS_PER_NODE: `2(x3),1` is 2, 2, 2, 1.
+    """Return the task count of each node, from SLURM_TASKS_PER_NODE: `2(x3),1` is 2, 2, 2, 1.
 
     Raises:
         HostlistError: The text is malformed; `position` points at the character.
@@ -117,13 +117,13 @@ def expand_tasks_per_node(text: str) -> list[int]:
 
 
 def fold_tasks_per_node(counts: Sequence[int]) -> str:
-    """Task counts as Slurm writes them: 2, 2, 2, 1 is `2(x3),1`."""
+    """Write task counts as Slurm does: 2, 2, 2, 1 is `2(x3),1`."""
     runs = [(count, len(list(group))) for count, group in groupby(counts)]
     return ",".join(f"{count}(x{length})" if length > 1 else str(count) for count, length in runs)
 
 
 def _items(text: str) -> Iterator[tuple[int, str]]:
-    """Position and text of each item between commas, those inside brackets left alone."""
+    """Yield position and text of each item between commas that are not in brackets."""
     position = len(text) - len(text.lstrip())
     end = len(text.rstrip())
     while position < end:
@@ -132,17 +132,17 @@ def _items(text: str) -> Iterator[tuple[int, str]]:
         if stop < end and text[stop] in "[]":
             _fail_bracket(text, stop)
         if stop == position:
-            what = "an empty item" if text[stop] == "," else "a character that no name holds"
-            _fail(what, text, position, "take it away")
+            what = "an empty item" if text[stop] == "," else "a character that is not allowed in names"
+            _fail(what, text, position, "remove it")
         yield position, text[position:stop]
         separator = _SEPARATOR.match(text, stop, end)
         position = separator.end() if separator else stop
         if separator and position == end:
-            _fail("an empty item at the end", text, stop, "take away the comma too many")
+            _fail("an empty item at the end", text, stop, "remove the last comma")
 
 
 def _fail_bracket(text: str, position: int) -> NoReturn:
-    # Slurm 22.05 takes `n[1-3` for a host called `n]`; nobody means that.
+    # Slurm 22.05 reads `n[1-3` as a host `n]`, which cannot be intended.
     if text[position] == "]":
         _fail("a closing bracket without an opening one", text, position, _EXAMPLE)
     inner = text.find("[", position + 1)
@@ -153,17 +153,17 @@ def _fail_bracket(text: str, position: int) -> NoReturn:
 
 
 def _ranges(text: str, position: int, body: str) -> list[_Range | str]:
-    """The numbers and ranges inside one pair of brackets, `position` being that of their first character."""
+    """Return the numbers and ranges in a pair of brackets. `position` is that of their first character."""
     ranges: list[_Range | str] = []
     for part in body.split(","):
-        # A plain number stays as it is written: a shuffled list of 100 000 hosts is made of them.
+        # A plain number stays text: a shuffled list of 100 000 hosts consists of them.
         if part.isdecimal() and part.isascii() and len(part) <= _MAX_DIGITS:
             ranges.append(part)
             position += len(part) + 1
             continue
         match = _RANGE.fullmatch(part)
         if not match:
-            what = "not a number or a range of numbers" if part else "no number where one must stand"
+            what = "not a number or a range of numbers" if part else "a missing number"
             _fail(what, text, position + _good_length(part, _RANGE), _EXAMPLE)
         first, last = match[1], match[2] or match[1]
         if max(len(first), len(last)) > _MAX_DIGITS:
@@ -176,7 +176,7 @@ def _ranges(text: str, position: int, body: str) -> list[_Range | str]:
 
 
 def _combine(literals: list[str], columns: list[list[_Range | str]]) -> list[str]:
-    """All names of one item, the last bracket running fastest."""
+    """Return all names of one item. The last bracket changes fastest."""
     names = [literals[0]]
     for ranges, literal in zip(columns, literals[1:], strict=True):
         numbers = chain.from_iterable((each,) if isinstance(each, str) else each.names() for each in ranges)
@@ -186,7 +186,7 @@ def _combine(literals: list[str], columns: list[list[_Range | str]]) -> list[str
 
 
 def _split(host: str) -> tuple[str, str]:
-    """A name's beginning and the number at its end; numbers too long to count with stay in the name."""
+    """Split a name from the number at its end. A number that is too long stays in the name."""
     bad = _NOT_IN_NAMES.search(host)
     if bad or not host:
         _fail("not a host name", host, bad.start() if bad else 0, "give one name an item, without commas or brackets")
@@ -196,12 +196,12 @@ def _split(host: str) -> tuple[str, str]:
 
 
 def _merge(numbers: Iterable[str]) -> Iterator[str]:
-    """Numbers and ranges as they stand inside brackets: neighbours that count up by one become a range."""
+    """Yield the items inside brackets: numbers that increase by one become a range."""
     first = last = ""
     high = -1
     for digits in numbers:
         number = int(digits)
-        # A zero in front tells the width: 9 is not followed by 010, nor 09 by 010.
+        # Leading zeros set the width: neither 9 nor 09 is followed by 010.
         if last and number == high + 1 and f"{number:0{len(first)}d}" == digits:
             last, high = digits, number
             continue

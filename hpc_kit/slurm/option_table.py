@@ -1,6 +1,6 @@
 """The options of sbatch, srun and salloc: those of Slurm 22.05 in the order of its man pages, and newer ones marked.
 
-A row a line; `since` is the first release that takes the option where 22.05 does not.
+`since` is the first release that accepts an option unknown to 22.05.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ValueUse(Enum):
-    """Whether an option takes a value; an optional one must be written with `=`, or glued to its short letter."""
+    """Use of a value. An optional value needs `=`, or follows the short letter without a space."""
 
     NONE = 0
     REQUIRED = 1
@@ -18,7 +18,7 @@ class ValueUse(Enum):
 
 
 class Option(NamedTuple):
-    """One option: its long name without dashes, its letter, whether and what kind of value, and who takes it."""
+    """One option: long name without dashes, letter, use and kind of its value, and the commands that accept it."""
 
     name: str
     short: str | None

@@ -1,4 +1,4 @@
-"""What stands behind the options that have a grammar of their own: node counts, arrays, signals, dependencies, ..."""
+"""Parses and checks the values of options: node counts, arrays, signals, dependencies and others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SPREADS = ("block", "cyclic", "fcyclic")
 
 
 class NodeCount(NamedTuple):
-    """How many nodes: from `minimum` to `maximum`, or one of `sizes` where a list was given (Slurm 23.11)."""
+    """A number of nodes from `minimum` to `maximum`, or one of `sizes` if the value is a list (Slurm 23.11)."""
 
     minimum: int
     maximum: int
@@ -47,14 +47,14 @@ class NodeCount(NamedTuple):
 
 
 class ArraySpec(NamedTuple):
-    """The indices of a job array, ascending, and how many of its tasks may run at once."""
+    """The indices of a job array, ascending, and how many of its tasks may run at the same time."""
 
     indices: tuple[int, ...]
     at_once: int | None
 
 
 class SignalSpec(NamedTuple):
-    """A signal before the time limit: its number, how many seconds before, and whether for the batch shell alone."""
+    """A signal before the time limit: its number, the seconds before the limit, and `B:` for the batch shell only."""
 
     number: int
     seconds: int
@@ -71,7 +71,7 @@ class DependencyJob(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What must have become of which jobs: `afterok` and its jobs, or `singleton` and none."""
+    """One condition of a dependency: its kind such as `afterok` and its jobs. `singleton` has no jobs."""
 
     kind: str
     jobs: tuple[DependencyJob, ...] = ()
@@ -85,7 +85,7 @@ class Dependency(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """How tasks go to nodes, sockets and cores: `block`, `cyclic`, `fcyclic`, `plane`, `arbitrary`; None: default."""
+    """Distribution of tasks over nodes, sockets, cores: `block`, `cyclic`, `fcyclic`, `plane`, `arbitrary`, or None."""
 
     nodes: str | None
     sockets: str | None = None
@@ -95,7 +95,7 @@ class Distribution(NamedTuple):
 
 
 def parse_nodes(text: str) -> NodeCount:
-    """Read `--nodes`: `4`, `2-4`, `2K`; the newer lists `1,5,9-13:2` too."""
+    """Parse `--nodes`: `4`, `2-4`, `2K`, and the newer lists such as `1,5,9-13:2`."""
     if "," in text or ":" in text:
         sizes = _parse_sizes(text)
         return NodeCount(sizes[0], sizes[-1], sizes)
@@ -108,7 +108,7 @@ def parse_nodes(text: str) -> NodeCount:
 
 
 def parse_array(text: str, max_array_size: int = MAX_ARRAY_INDEX + 1) -> ArraySpec:
-    """Read `--array`: `0-9:2%4,12`; the highest index must lie below MaxArraySize, as Slurm has it."""
+    """Parse `--array`: `0-9:2%4,12`. Slurm requires that the highest index is below MaxArraySize."""
     body, at_once = text.removeprefix("[").removesuffix("]"), 0
     indices: set[int] = set()
     for item in body.split(","):
@@ -118,18 +118,18 @@ def parse_array(text: str, max_array_size: int = MAX_ARRAY_INDEX + 1) -> ArraySp
             raise UnitError("not an array of indices", found=repr(text), remedy="write 0-9, 1,3,5 or 0-15:4%2")
         if last >= max_array_size:
             raise UnitError(
-                f"an array index above what this Slurm takes: {last}",
+                f"an array index above the limit of this Slurm: {last}",
                 found=f"{text!r}; MaxArraySize is {max_array_size}",
                 remedy=f"keep every index at {max_array_size - 1} or below",
             )
         indices.update(range(first, last + 1, step))
-        # Slurm looks at the first limit only, behind whichever item it stands; 0 is none.
+        # Only the first % limit counts, behind any item. 0 means no limit.
         at_once = at_once or int(match[4] or 0)
     return ArraySpec(tuple(sorted(indices)), at_once or None)
 
 
 def fold_indices(indices: Iterable[int]) -> str:
-    """Indices as Slurm writes them: a step is told only of many.
+    """Return indices as Slurm writes them. A step such as `:2` is only used for more than five indices.
 
     >>> fold_indices([0, 1, 2, 7]), fold_indices([1, 3, 5]), fold_indices(range(0, 12, 2))
     ('0-2,7', '1,3,5', '0-10:2')
@@ -149,7 +149,7 @@ def fold_indices(indices: Iterable[int]) -> str:
 
 
 def parse_signal(text: str) -> SignalSpec:
-    """Read `--signal`: `USR1@90`, `B:TERM@120`, `10`; 60 seconds where none are said."""
+    """Parse `--signal`: `USR1@90`, `B:TERM@120`, `10`. The default is 60 seconds."""
     match = re.fullmatch(_SIGNAL, text, re.IGNORECASE)
     name = match[2].upper() if match else ""
     number = int(name) if name.isdigit() else SIGNALS.get(name, 0)
@@ -162,14 +162,14 @@ def parse_signal(text: str) -> SignalSpec:
 
 
 def parse_dependency(text: str) -> Dependency:
-    """Read `--dependency`: `afterok:12:13,afterany:14`, `afterok:12?afterok:13`, `after:12+5`, `singleton`."""
+    """Parse `--dependency`: `afterok:12:13,afterany:14`, `afterok:12?afterok:13`, `after:12+5`, `singleton`."""
     separator = "?" if "?" in text else ","
     conditions = tuple(_condition(part, text) for part in text.split(separator))
     return Dependency(conditions, separator == "?")
 
 
 def parse_distribution(text: str) -> Distribution:
-    """Read `--distribution`: `block:cyclic`, `plane=4`, `arbitrary`, with `,Pack` or `,NoPack` behind it."""
+    """Parse `--distribution`: `block:cyclic`, `plane=4`, `arbitrary`, also with `,Pack` or `,NoPack`."""
     layout, _, packing = text.lower().partition(",")
     first, *others = layout.split(":")
     pack = {"pack": True, "nopack": False}.get(packing)
@@ -188,7 +188,7 @@ def parse_distribution(text: str) -> Distribution:
 
 
 def parse_mail_types(text: str) -> tuple[str, ...]:
-    """Read `--mail-type`: names such as END, FAIL, in upper case."""
+    """Parse `--mail-type`: names such as END, FAIL, in upper case."""
     names = tuple(name.strip().upper() for name in text.split(",") if name)
     unknown = [name for name in names if name not in MAIL_TYPES]
     if unknown or not names:
@@ -198,7 +198,7 @@ def parse_mail_types(text: str) -> tuple[str, ...]:
 
 
 def parse_open_mode(text: str) -> str:
-    """Read `--open-mode`: `append` or `truncate`, of which Slurm looks at the first letter only."""
+    """Parse `--open-mode`: `append` or `truncate`. Slurm only reads the first letter."""
     mode = {"a": "append", "t": "truncate"}.get(text[:1].lower())
     if mode is None:
         raise DirectiveError("not an open mode", found=repr(text), remedy="write append or truncate")
@@ -210,7 +210,7 @@ _GPUS = r"(?:([A-Za-z_][\w.-]*|[0-9]+[A-Za-z][\w.+-]*):)?([0-9]{1,9})|([A-Za-z_]
 
 
 def parse_gpus(text: str) -> tuple[tuple[str | None, int], ...]:
-    """Read `--gpus` and its like: (type or None, count) each; `a100:2`, `4`, `volta:3,kepler:5`."""
+    """Parse `--gpus` and similar options: (type or None, count) each; `a100:2`, `4`, `volta:3,kepler:5`."""
     parts = [re.fullmatch(_GPUS, part) for part in text.split(",")]
     found = tuple((part[1] or part[3], int(part[2] or 1)) for part in parts if part)
     if len(found) != len(parts):
@@ -231,7 +231,7 @@ _GRES = r"(?:gres[:/])?([A-Za-z_][\w-]*)(?::([A-Za-z_][\w.-]*|[\w.-]+(?=:)))?(?:
 
 
 def parse_gres(text: str) -> tuple[GresItem, ...]:
-    """Read `--gres`: `gpu:4`, `gpu:a100:2,nvme:1`; without a number an item asks for one."""
+    """Parse `--gres`: `gpu:4`, `gpu:a100:2,nvme:1`; without a number an item asks for one."""
     matches = [re.fullmatch(_GRES, item) for item in text.split(",")]
     found = tuple(GresItem(m[1], m[2], int(m[3] or 1) * _UNITS[(m[4] or "").lower()]) for m in matches if m)
     if len(found) != len(matches):
@@ -244,7 +244,7 @@ def _condition(part: str, text: str) -> Condition:
     kind = kind.lower()
     if kind == "singleton" and not colon:
         return Condition(kind)
-    # A bare job id is the oldest form and means afterany.
+    # A job id alone is the oldest form and means afterany.
     words = [part.strip()] if kind.isdigit() else jobs.split(":")
     matches = [re.fullmatch(_JOB, word) for word in words]
     found = tuple(DependencyJob(int(m[1]), m[2], int(m[3] or 0)) for m in matches if m and int(m[1]))
@@ -288,7 +288,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "wait-all-nodes": ("0", "1"),
     "x11": ("all", "batch", "first", "last"),
 }
-"""Options whose value is one of a few words."""
+"""Options with a fixed set of values."""
 
 _PATTERNS = {
     "number": (r"[0-9]{1,10}", "a whole number, not below 0"),
@@ -313,18 +313,18 @@ _PATTERNS = {
 
 
 _LARGEST = {"nice": 2147483645, "priority": 4294967293}
-"""The largest numbers of some kinds."""
+"""Largest numbers of some kinds of values."""
 
 
 def check_value(option: Option, value: str | None) -> None:
-    """Raise where Slurm, or plain sense, would refuse this value for this option.
+    """Check the value of an option.
 
     Raises:
-        DirectiveError: It names the option, the value and what to write.
+        DirectiveError: Slurm refuses the value, or the value makes no sense.
     """
     if option.value is ValueUse.NONE:
         if value:
-            raise _refusal(option, value, "an option that takes no value", f"write --{option.name} alone")
+            raise _refusal(option, value, "an option without value", f"write --{option.name} alone")
         return
     if not value and option.value is ValueUse.OPTIONAL:
         return
@@ -337,7 +337,7 @@ def check_value(option: Option, value: str | None) -> None:
 
 
 def sbatch_error_line(option: Option, value: str | None) -> str:
-    """How Slurm itself refuses a value: the line behind `sbatch: error: `."""
+    """Return the message of Slurm for a wrong value, without `sbatch: error: `."""
     if option.kind in {"number", "count"}:
         return f'Invalid numeric value "{value or ""}" for --{option.name}.'
     if option.kind == "nodes":
@@ -356,16 +356,16 @@ def _refusal(option: Option, value: str, what: str, remedy: str | None) -> Direc
 
 
 def _check_pattern(option: Option, value: str) -> None:
-    """Kinds that a pattern or a few words describe."""
+    """Check the kinds that are defined by a pattern or a list of words."""
     if option.kind in {"choice", "choices"}:
         allowed = CHOICES[option.name]
         words = value.split(",") if option.kind == "choices" else [value]
         if any(word.lower() not in allowed for word in words):
-            raise _refusal(option, value, "not a word that it knows", f"write one of {', '.join(allowed)}")
+            raise _refusal(option, value, "not one of its values", f"write one of {', '.join(allowed)}")
         return
     pattern, example = _PATTERNS[option.kind]
     if not re.fullmatch(pattern, value):
-        raise _refusal(option, value, "not a value that Slurm takes", f"write {example}")
+        raise _refusal(option, value, "not a value that Slurm accepts", f"write {example}")
     if option.kind in _LARGEST and value.upper() != "TOP" and abs(int(value)) > _LARGEST[option.kind]:
         raise _refusal(option, value, "a number that is too large", f"write {_LARGEST[option.kind]} at most")
     if option.kind == "switches" and "@" in value:
@@ -373,7 +373,7 @@ def _check_pattern(option: Option, value: str) -> None:
 
 
 def _check_hosts(_: Option, value: str) -> None:
-    # With a slash in it, it is the name of a file that holds the list.
+    # A value with a slash names a file that contains the list.
     if "/" not in value:
         from hpc_kit.slurm import nodelist
 
@@ -388,7 +388,7 @@ def _check_datetime(_: Option, value: str) -> None:
 
 def _plain(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
     def check(_: Option, value: str) -> None:
-        """Parsing is the check."""
+        """Check a value by parsing it."""
         parse(value)
 
     return check

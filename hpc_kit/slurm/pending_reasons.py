@@ -1,6 +1,6 @@
-"""Why a job waits: Slurm's reasons, each with a plain sentence and a next step.
+"""Explains why a job waits: a sentence and a next step for each reason of Slurm.
 
-A reason that is not in the table is explained by its family (`QOSMax...`, `AssocGrp...`), or repeated as it is.
+The beginning of an unknown reason (`QOSMax...`, `AssocGrp...`) explains its family. Other reasons are only repeated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Reason(NamedTuple):
-    """A plain sentence, and what to do: a command to paste where there is one."""
+    """A sentence that explains a reason, and what to do, with a command to copy if there is one."""
 
     sentence: str
     next_step: str
@@ -80,7 +80,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "QOSNotAllowed": ("Its QOS may not be used in this partition or by this account.", _QOS),
     "QOSResourceLimit": ("Its QOS uses as much as it may.", _QOS),
     "QOSTimeLimit": ("Its QOS has used all the time that it has.", _QOS),
-    "QOSUsageThreshold": ("Its QOS asks for more fair-share usage left than there is.", _QOS),
+    "QOSUsageThreshold": ("Its fair-share usage is above the threshold of its QOS.", _QOS),
     "ReqNodeNotAvail": ("A node that it needs is down, drained or reserved.", "sinfo --list-reasons"),
     "Reservation": ("It waits for its reservation to begin.", "scontrol show reservation"),
     "ReservationDeleted": ("The reservation that it asked for was deleted.", _UNRESERVE),
@@ -90,11 +90,11 @@ REASONS: dict[str, tuple[str, str]] = {
     "SystemFailure": ("Slurm, a file system or the network failed.", _ADMIN),
     "TimeLimit": ("It reached its time limit.", "Ask for more with --time"),
 }  # fmt: skip
-"""By name: a sentence and a next step, in which `{id}` is the job's."""
+"""Sentence and next step by the name of the reason. `{id}` is replaced by the id of the job."""
 
 _FAMILIES = (
     ("AssocGrp", "All jobs of its account together have reached a limit ({limit}).", _LIMITS),
-    ("AssocMax", "It asks for more than its account may use at once ({limit}).", _LIMITS),
+    ("AssocMax", "It asks for more than its account allows ({limit}).", _LIMITS),
     ("Assoc", "A limit of its account keeps it back ({limit}).", _LIMITS),
     ("QOSGrp", "All jobs of its QOS together have reached a limit ({limit}).", _QOS),
     ("QOSMax", "It asks for more, or your jobs use more, than its QOS allows ({limit}).", _QOS),
@@ -109,7 +109,7 @@ _FAMILIES = (
     ("Node", "A node that it needs is not ready ({limit}).", _NODES),
 )
 
-# Sentences that Slurm writes in place of a reason.
+# Sentences that Slurm prints in place of a reason.
 _PHRASES = (
     ("launch failed requeued held", "JobLaunchFailure"),
     ("job requeued in held state", "JobHeldUser"),
@@ -118,37 +118,37 @@ _PHRASES = (
     ("never satisfied", "DependencyNeverSatisfied"),
 )
 
-_LASTING = frozenset({
+_NEEDS_INTERVENTION = frozenset({
     "AccountNotAllowed", "BadConstraints", "DeadLine", "DependencyNeverSatisfied", "FrontEndDown", "InvalidAccount",
     "InvalidQOS", "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "JobLaunchFailure", "MaxMemPerLimit",
     "MaxRequeue", "NodeDown", "PartitionConfig", "PartitionDown", "PartitionInactive", "PartitionNodeLimit",
     "PartitionTimeLimit", "QOSNotAllowed", "QOSTimeLimit", "ReqNodeNotAvail", "ReservationDeleted",
     "ReservationInvalid",
 })  # fmt: skip
-_OF_ONE_JOB = re.compile(
+_JOB_LIMIT = re.compile(
     r"(?:Assoc|QOS)(?:M(?:ax|in)\w*(?:PerJob|PerNode|WallDuration|Minutes)|Min|GrpWall|Grp\w+(?<!Run)Minutes)"
 )
-"""Limits that no other job's end makes room under: of each job, and of the minutes that are used up."""
-_OF_MY_JOBS = re.compile(r"(?:Assoc|QOS)Max|QOSJobLimit|Max\w+PerUser|AccountingPolicy")
+"""Limits that stay reached when other jobs end: limits of a single job, and limits of used minutes."""
+_USER_LIMIT = re.compile(r"(?:Assoc|QOS)Max|QOSJobLimit|Max\w+PerUser|AccountingPolicy")
 
 
-def lasts(reason: str) -> bool:
-    """Whether a job waits until a person changes something: no other job's end lets it start."""
+def needs_intervention(reason: str) -> bool:
+    """Return whether a job waits until a person changes something."""
     name = _name(reason)
-    return name in _LASTING or _OF_ONE_JOB.match(name) is not None
+    return name in _NEEDS_INTERVENTION or _JOB_LIMIT.match(name) is not None
 
 
-def waits_for_my_jobs(reason: str) -> bool:
-    """Whether a job waits for a limit on what its user runs at once."""
-    return not lasts(reason) and _OF_MY_JOBS.match(_name(reason)) is not None
+def is_user_limit(reason: str) -> bool:
+    """Return whether a job waits because of a limit on the running jobs of its user."""
+    return not needs_intervention(reason) and _USER_LIMIT.match(_name(reason)) is not None
 
 
 def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
-    """What a reason of squeue or scontrol means, and what to do.
+    """Explain a reason of squeue or scontrol, and what to do.
 
     Args:
-        reason: As Slurm prints it, with its brackets and whatever stands behind a comma.
-        job_id: For the command to paste.
+        reason: The reason as Slurm prints it, also with brackets and with details after a comma.
+        job_id: Id of the job, for the command to copy.
     """
     bare = _bare(reason)
     name, _, details = bare.partition(",")
@@ -156,7 +156,9 @@ def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
     phrase = _phrase(bare)
     found = _lookup(_name(bare), bare)
     if found is None:
-        return Reason(f"Slurm says: {bare}." if bare else "Slurm gives no reason.", _SHOW.replace("{id}", job_id))
+        return Reason(
+            f"Slurm gives the reason {bare}." if bare else "Slurm gives no reason.", _SHOW.replace("{id}", job_id)
+        )
     sentence, step = found
     extra = details.strip() or inside.rstrip(") ")
     if extra and not phrase and not extra.endswith(":") and bare not in sentence:
@@ -174,7 +176,7 @@ def _phrase(bare: str) -> str | None:
 
 
 def _name(reason: str) -> str:
-    """A reason's own name, also of what Slurm says in a sentence."""
+    """Return the name of a reason, also if Slurm prints a sentence in its place."""
     bare = _bare(reason)
     return _phrase(bare) or bare.partition(",")[0].partition("(")[0].strip()
 

@@ -1,4 +1,4 @@
-"""The state of any number of jobs, by one squeue and one sacct."""
+"""Queries the status of any number of jobs with one squeue and one sacct."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.client import Completed, Runner
 
 MAX_NAMED = 10_000
-"""So many ids, with their commas, stay below the kernel's limit for one argument."""
+"""As many ids, with their commas, stay below the kernel's limit for one argument."""
 
 
 def query_jobs(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, JobStatus]:
-    """The state of jobs by id, an array's tasks each under its own; a job that nobody knows is left out.
+    """Return the status of jobs by id, with an entry for each array task. Unknown jobs are missing in the result.
 
-    One squeue for all; for a single job whose exit status squeue does not tell, one scontrol; one sacct for all that
-    is not known yet; where the accounting is off or behind, one scontrol. At most three commands, whatever the number
-    of ids.
+    The function runs at most three commands for any number of ids. squeue comes first. scontrol adds the exit status of
+    a single job, sacct all that is still unknown, and scontrol again what the accounting does not have.
 
     Raises:
-        SlurmUnavailable: squeue itself cannot be asked.
+        SlurmUnavailable: squeue does not answer.
     """
     wanted = list(dict.fromkeys(ids))
     if not wanted:
@@ -52,24 +51,24 @@ def query_jobs(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | 
 
 
 class QueueSnapshot(NamedTuple):
-    """Everybody's queue, and what is known of some jobs, by id."""
+    """The queue of all users, and the status of some jobs by id."""
 
     queue: list[JobStatus]
     found: dict[str, JobStatus]
     unreachable: SlurmUnavailable | None
-    """Why there is no queue; what the accounting tells is there all the same."""
+    """Reason why `queue` is empty. `found` then comes from the accounting."""
 
 
 def query_queue(
     runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None, *, ended: bool = True
 ) -> QueueSnapshot:
-    """Everybody's queue, and the state of some jobs as `query` has it; one squeue for both.
+    """Return the queue of all users and the status of some jobs with one squeue, else like `query_jobs`.
 
     Args:
-        runner: What runs the commands.
-        ids: The jobs.
+        runner: Runs the commands.
+        ids: Ids of the jobs.
         environ: The environment of the commands (default: this process's).
-        ended: Ask the accounting, too, for tasks of an array that squeue has forgotten.
+        ended: Also ask the accounting for array tasks that squeue has forgotten.
     """
     wanted = list(dict.fromkeys(ids))
     plain = query_environment(os.environ if environ is None else environ)
@@ -92,12 +91,12 @@ def _fill_gaps(
     *,
     ended: bool = True,
 ) -> None:
-    """Add what squeue does not tell."""
+    """Add the status of jobs, and exit codes, that squeue does not show."""
     missing = _incomplete(found, wanted)
     single = _base_ids(missing)[0] if len(_base_ids(missing)) == 1 else None
     shown = False
     if single is not None and missing == [single] and single in found:
-        # The controller still has it, and is quicker and fresher than the accounting.
+        # The controller still has the job, and answers faster than the accounting, with newer data.
         shown = True
         _merge(found, _select(parse_scontrol_job(_output_of(runner, scontrol_job_argv(single), environ)), missing))
         missing = _incomplete(found, wanted)
@@ -117,9 +116,9 @@ def _fill_gaps(
 
 
 def _ask_federation(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> dict[str, JobStatus]:
-    """Jobs that another cluster of the federation has taken, as that one has them.
+    """Return the status of revoked jobs, which run on another cluster of the federation.
 
-    Who stands in the queue of the federation as revoked still runs, on a cluster that does not answer just now.
+    A job that the queue of the federation shows as revoked only runs on a cluster that does not answer now.
     """
     queue, booked = (
         parse(_output_of(runner, [argv[0], "--federation", *argv[1:]], environ))
@@ -131,7 +130,7 @@ def _ask_federation(runner: Runner, ids: Sequence[str], environ: Mapping[str, st
 
 
 def _chunks(ids: list[str]) -> Iterator[list[str]]:
-    """No more ids at once than fit into one word of a command line."""
+    """Yield the ids in portions that fit into one argument of a command."""
     yield from (ids[start : start + MAX_NAMED] for start in range(0, len(ids), MAX_NAMED))
 
 
@@ -139,7 +138,7 @@ def _ask_squeue(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) 
     answer = runner(squeue_argv(ids), timeout=QUERY_SECONDS, environ=environ)
     unknown = answer.returncode and "Invalid job id" in answer.stderr
     if unknown and len(ids) > 1:
-        # One id that Slurm has forgotten may spoil the answer for all.
+        # With one unknown id, squeue refuses the whole query.
         answer = runner(squeue_argv(None), timeout=QUERY_SECONDS, environ=environ)
     elif unknown:
         return []
@@ -147,14 +146,14 @@ def _ask_squeue(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) 
 
 
 def _require_output(answer: Completed) -> str:
-    """What squeue says of the queue.
+    """Return the output of squeue.
 
     Raises:
-        SlurmUnavailable: It says nothing.
+        SlurmUnavailable: squeue has failed.
     """
     if answer.returncode:
         raise SlurmUnavailable(
-            "squeue does not tell the state of the jobs",
+            "squeue does not show the state of the jobs",
             found=answer.stderr.strip() or f"exit status {answer.returncode}",
             remedy=suggest_remedy(answer.stderr),
         )
@@ -162,7 +161,7 @@ def _require_output(answer: Completed) -> str:
 
 
 def _output_of(runner: Runner, argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What a command prints; nothing where it is missing or fails, as sacct does without accounting."""
+    """Return the output of a command; nothing if it is missing or fails, as sacct does without accounting."""
     try:
         answer = runner(argv, timeout=QUERY_SECONDS, environ=environ)
     except SlurmUnavailable:
@@ -175,7 +174,7 @@ def _base_ids(ids: Iterable[str]) -> list[str]:
 
 
 def _select(statuses: Iterable[JobStatus], ids: Sequence[str]) -> dict[str, JobStatus]:
-    """Those that were asked for, by id or by the array or heterogeneous job that they belong to."""
+    """Return the requested jobs, and the tasks and components of requested jobs."""
     asked = set(ids)
     found = {}
     for each in statuses:
@@ -187,14 +186,14 @@ def _select(statuses: Iterable[JobStatus], ids: Sequence[str]) -> dict[str, JobS
 
 
 def _incomplete(found: Mapping[str, JobStatus], wanted: Sequence[str]) -> list[str]:
-    """Ids that nobody knows yet, and jobs that ended with an exit status not yet told."""
+    """Return the ids that are still unknown, and failed jobs without exit code."""
     known = set(found) | {base_id(job_id) for job_id in found}
     open_ends = [job_id for job_id, each in found.items() if each.state.failed and each.exit_code is None]
     return [*(job_id for job_id in wanted if job_id not in known), *open_ends]
 
 
 def _merge(found: dict[str, JobStatus], known: Mapping[str, JobStatus]) -> None:
-    """Add what was unknown; of a job that squeue knows take the exit status alone, its state being the fresher."""
+    """Add unknown jobs. For a job that squeue shows, only add the exit code, since its state there is newer."""
     for job_id, status in known.items():
         earlier = found.get(job_id)
         if earlier is None:

@@ -1,4 +1,4 @@
-"""What a job may expect, in plain words: the jobs before it, when it starts, the time it has left."""
+"""Describes when a waiting job will start, and how much time a running job has left."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.job_status import JobStatus
 
 QUEUE_REASONS = frozenset({"Priority", "Resources", "None", ""})
-"""Reasons of a job that waits for nothing but its turn."""
+"""Reasons of a job that only waits for jobs of higher priority or for free nodes."""
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class PendingQueue:
-    """Everybody's queue, for what goes before a job.
+    """The waiting jobs of all users.
 
     Args:
-        statuses: As the controller tells of all users' jobs.
-        user: Whose question it is. A site may show each user nothing but their own jobs (PrivateData).
+        statuses: The jobs of all users.
+        user: This user. With PrivateData a site shows a user only their own jobs.
     """
 
     def __init__(self, statuses: Iterable[JobStatus], user: str) -> None:
@@ -42,18 +42,18 @@ class PendingQueue:
             places.sort()
 
     def count_jobs_ahead(self, status: JobStatus) -> int | None:
-        """Jobs in line that have a higher priority, in the partition where they are fewest; None: not told."""
+        """Return the number of waiting jobs with higher priority, in the partition with the fewest; None: unknown."""
         if status.priority is None:
             return None
         lines = [self._places.get(partition, []) for partition in status.partition.split(",")]
         return min(bisect_left(places, _queue_key(status)) for places in lines)
 
     def describe_start(self, status: JobStatus, now: dt.datetime) -> str:
-        """Of a waiting job: `14 jobs ahead, starts about 14:20`; empty where nothing can be told.
+        """Return a text such as `14 jobs ahead, starts about 14:20`; empty if nothing is known.
 
         Args:
             status: The job.
-            now: The time here, without a zone, as Slurm gives times.
+            now: The local time without a zone, as Slurm prints times.
         """
         parts = []
         reason = reason_name(status)
@@ -65,27 +65,27 @@ class PendingQueue:
 
 
 def _queue_key(status: JobStatus) -> tuple[int, int]:
-    """Where a job stands in line: by priority, and of equals the older one first."""
+    """Return a key that sorts waiting jobs: by priority, then by age."""
     return -(status.priority or 0), int(status.raw_id) if status.raw_id.isdigit() else 0
 
 
 def reason_name(status: JobStatus) -> str:
-    """The reason's own name, without what Slurm adds to it."""
+    """Return the name of the reason without brackets and details."""
     return (status.reason or "").strip("()").partition(",")[0]
 
 
 def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> tuple[str, str | None]:
-    """A plain sentence on a job that is not over, and what to do where something can be done.
+    """Return a sentence about a job that has not ended, and a next step if there is one.
 
     Args:
         status: The job.
-        queue: What is before it.
-        now: The time here, without a zone.
+        queue: The waiting jobs.
+        now: The local time without a zone.
     """
     if status.state is JobState.RUNNING:
         return describe_remaining_time(status), None
     if status.state is JobState.UNKNOWN:
-        return f"Slurm says {status.raw_state}, a state that this version of hpc_kit does not know.", None
+        return f"Slurm prints the state {status.raw_state}, which this version of hpc_kit does not know.", None
     if status.state is not JobState.PENDING:
         return explain_state(status.state), None
     expected = queue.describe_start(status, now)
@@ -98,7 +98,7 @@ def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> t
 
 
 def describe_remaining_time(status: JobStatus) -> str:
-    """How long a job may go on: by Slurm's own clock, so that no other clock need be right."""
+    """Describe the remaining time of a running job. Only Slurm's clock counts, since the local one may be wrong."""
     where = f" on {status.nodelist}" if status.nodelist else ""
     if status.elapsed is None:
         return f"It is running{where}."
@@ -113,7 +113,7 @@ def describe_remaining_time(status: JobStatus) -> str:
 
 
 def format_duration(seconds: int) -> str:
-    """`2 d 3 h`, `3 h 10 min`, `9 min`, `45 s`: the two largest units, minutes from ten minutes on."""
+    """Format a duration in its two largest units: `2 d 3 h`, `3 h 10 min`, `9 min 5 s`, `45 s`."""
     if seconds < 600:
         minutes, rest = divmod(max(0, seconds), 60)
         return " ".join([f"{minutes} min"] * bool(minutes) + [f"{rest} s"] * bool(rest or not minutes))
@@ -123,7 +123,7 @@ def format_duration(seconds: int) -> str:
 
 
 def format_start(moment: dt.datetime, now: dt.datetime) -> str:
-    """A moment to come, as people say it: `14:20`, `tomorrow 14:20`, `Tue 14:20`, `24 Dec 14:20`."""
+    """Format a future time: `14:20`, `tomorrow 14:20`, `Tue 14:20`, `24 Dec 14:20`."""
     days = (moment.date() - now.date()).days
     time = f"{moment:%H:%M}"
     if days == 0:

@@ -1,4 +1,4 @@
-"""Job states, in full and by their short codes, each with a plain sentence; why jobs wait is in `reasons`."""
+"""Job states with their short codes and a sentence for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["JobState", "Reason", "explain_reason", "explain_state", "parse_state
 
 
 class JobState(StrEnum):
-    """The states of a job, and the flags that squeue shows in their place; UNKNOWN: a word that Slurm may know."""
+    """The states of a job, and the flags that squeue shows in place of a state. UNKNOWN is any other word."""
 
     BOOT_FAIL = "BOOT_FAIL"
     CANCELLED = "CANCELLED"
@@ -45,12 +45,12 @@ class JobState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Nothing of the job will run any more, unless somebody requeues it."""
+        """The job has ended. Only a requeue could start it again."""
         return self in _FINISHED
 
     @property
     def failed(self) -> bool:
-        """It ended, and not well."""
+        """The job has ended without success."""
         return self in _FINISHED and self is not JobState.COMPLETED
 
 
@@ -105,7 +105,7 @@ _SENTENCES = {
 
 
 def parse_state(text: str) -> JobState:
-    """Read `RUNNING`, `CG`, `CANCELLED by 2345`, `OUT_OF_ME+`; UNKNOWN for any other word."""
+    """Parse `RUNNING`, `CG`, `CANCELLED by 2345`, `OUT_OF_ME+`; return UNKNOWN for any other word."""
     words = text.split()
     word = words[0].upper() if words else ""
     beginning = word.removesuffix("+")
@@ -119,5 +119,5 @@ def parse_state(text: str) -> JobState:
 
 
 def explain_state(state: JobState) -> str:
-    """A plain sentence on what the state means."""
+    """Return a sentence that explains the state."""
     return _SENTENCES[state]

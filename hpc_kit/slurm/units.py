@@ -1,11 +1,11 @@
-"""Durations and memory sizes, as Slurm reads and prints them."""
+"""Parses and formats durations and memory sizes as Slurm does."""
 
 from __future__ import annotations
 
 from hpc_kit.errors import UnitError
 
 UNLIMITED = -1
-"""What `parse_time` gives for a limit that never comes."""
+"""The result of `parse_time` for `UNLIMITED`."""
 
 _UNLIMITED_WORDS = frozenset({"-1", "unlimited", "infinite"})
 _TIME_REMEDY = (
@@ -15,17 +15,17 @@ _TIME_REMEDY = (
 _MEMORY_REMEDY = "write a whole number with K, M, G or T behind it; without a letter it means MiB: 512M, 64G"
 _DAY, _HOUR, _MINUTE = 86400, 3600, 60
 _MIB_PER_UNIT = {"M": 1, "G": 1024, "T": 1024**2}
-# What a 32-bit count of minutes holds: Slurm has no longer limit than this.
+# Slurm counts minutes in 32 bits.
 _MAX_SECONDS = (2**32 - 3) * _MINUTE
 
 
 def parse_time(text: str) -> int:
-    """Seconds of a Slurm duration, or `UNLIMITED`: `90` is minutes, `1:30` minutes and seconds.
+    """Return the seconds of a duration, or `UNLIMITED`: `90` is minutes, `1:30` is minutes and seconds.
 
-    sbatch rounds a time limit up to whole minutes, and takes 0 for no limit; here both stay as they are written.
+    sbatch rounds a time limit up to whole minutes and treats 0 as no limit. This function does neither.
 
     Raises:
-        UnitError: `text` is none of Slurm's six forms.
+        UnitError: `text` has none of the six forms that Slurm accepts.
     """
     if text.lower() in _UNLIMITED_WORDS:
         return UNLIMITED
@@ -34,16 +34,16 @@ def parse_time(text: str) -> int:
     if not all(_is_number(field) for field in fields) or (dash and not _is_number(days)) or len(fields) > 3:
         raise UnitError("not a duration that Slurm reads", found=repr(text), remedy=_TIME_REMEDY)
     numbers = [int(field) for field in fields]
-    # Behind days the first number is hours; without them it is minutes unless three stand there.
+    # After days the first number is hours. Without days it is minutes, unless there are three numbers.
     units = (_HOUR, _MINUTE, 1) if dash or len(fields) == 3 else (_MINUTE, 1)
     seconds = int(days or 0) * _DAY + sum(number * unit for number, unit in zip(numbers, units, strict=False))
     if seconds > _MAX_SECONDS:
-        raise UnitError("a duration longer than Slurm can hold", found=repr(text), remedy="write UNLIMITED")
+        raise UnitError("a duration longer than the longest in Slurm", found=repr(text), remedy="write UNLIMITED")
     return seconds
 
 
 def format_time(seconds: int) -> str:
-    """A duration as Slurm prints it: `00:10:00`, `1-12:30:05`, `UNLIMITED`."""
+    """Return a duration as Slurm prints it: `00:10:00`, `1-12:30:05`, `UNLIMITED`."""
     if seconds == UNLIMITED:
         return "UNLIMITED"
     if seconds < 0:
@@ -55,15 +55,15 @@ def format_time(seconds: int) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """MiB of a Slurm memory size: `4096`, `4G`, `1T`; kibibytes are rounded up, as Slurm does.
+    """Return the MiB of a memory size such as `4096`, `4G` or `1T`. Slurm rounds KiB up, and so does this function.
 
     Raises:
-        UnitError: `text` is no whole number with one of Slurm's letters.
+        UnitError: `text` is not a whole number with one of Slurm's letters.
     """
     size = text.upper()
     number, unit = size, "M"
     if size and not size[-1].isdigit():
-        # Slurm takes 4GB for 4G, but not a lone B.
+        # Slurm accepts 4GB for 4G, but not B alone.
         body = size[:-1] if size[-2:] in {"KB", "MB", "GB", "TB"} else size
         number, unit = body[:-1], body[-1]
     if not _is_number(number) or unit not in {"K", *_MIB_PER_UNIT}:

@@ -340,12 +340,12 @@ def test_clocks_of_login_and_nodes_may_differ_by_minutes(project: Project, skew:
 def test_without_munge_nothing_is_submitted_and_the_error_names_it(munge: Munge) -> None:
     for name, beginning in (
         ("submit", "hpc-kit: Slurm does not answer, and the job was not submitted\n"),
-        ("status", "hpc-kit: squeue does not tell the state of the jobs\n"),
+        ("status", "hpc-kit: squeue does not show the state of the jobs\n"),
     ):
         status, said = ended(munge.asked[name])
         assert (status, beginning in said) == (1, True), said
         assert "Munge encode failed" in said
-        assert "tell the administrators: munge, which vouches for users, does not run on this host" in said
+        assert "tell the administrators that munge, which authenticates users, does not run on this host" in said
         assert "Traceback" not in said
     assert not (munge.project.folder / "runs").exists()
     munge.project.cluster.mend_daemons()

@@ -205,10 +205,10 @@ def test_a_thousand_jobs_are_three_commands_at_most() -> None:
 
 def test_a_controller_that_does_not_answer_is_an_error() -> None:
     slurm = Slurm(squeue=(1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"))
-    with pytest.raises(SlurmUnavailable, match="squeue does not tell") as caught:
+    with pytest.raises(SlurmUnavailable, match="squeue does not show") as caught:
         query_jobs(slurm, ["7"])
     assert "Unable to contact slurm controller" in str(caught.value.found)
-    with pytest.raises(SlurmUnavailable, match="squeue does not tell") as caught:
+    with pytest.raises(SlurmUnavailable, match="squeue does not show") as caught:
         query_jobs(Slurm(squeue=(3, "")), ["7"])
     assert caught.value.found == "exit status 3"
 

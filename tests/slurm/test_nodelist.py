@@ -89,11 +89,11 @@ def test_the_empty_list_has_no_hosts() -> None:
     [
         ("n[1-3", 1, "never closed"),
         ("n1-3]", 4, "without an opening one"),
-        ("n[]", 2, "no number"),
+        ("n[]", 2, "a missing number"),
         ("n[a]", 2, "not a number"),
         ("n[1-x]", 3, "not a number"),
         ("n[1,x]", 4, "not a number"),
-        ("m,n[1,2,]", 8, "no number"),
+        ("m,n[1,2,]", 8, "a missing number"),
         ("n[ 1]", 2, "not a number"),
         ("n[1-]", 3, "not a number"),
         ("n[5-3]", 2, "backwards"),
@@ -110,7 +110,7 @@ def test_the_empty_list_has_no_hosts() -> None:
         ("n[1-10000001]", 0, "more than 10000000 hosts"),
         ("m1,n[1-9999]x[1-9999]", 3, "more than 10000000 hosts"),
         ("n[٣]", 2, "not a number"),
-        ("n1\0,n2", 2, "no name holds"),
+        ("n1\0,n2", 2, "not allowed in names"),
     ],
 )
 def test_a_malformed_list_points_at_the_character(text: str, position: int, what: str) -> None:

@@ -58,7 +58,10 @@ def test_a_job_that_waits_for_something_else_says_for_what() -> None:
 
 
 def test_a_state_of_a_newer_slurm_is_named() -> None:
-    assert told(row("7", state="MELTING")) == "Slurm says MELTING, a state that this version of hpc_kit does not know."
+    assert (
+        told(row("7", state="MELTING"))
+        == "Slurm prints the state MELTING, which this version of hpc_kit does not know."
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.slurm.pending_reasons import REASONS, lasts, waits_for_my_jobs
+from hpc_kit.slurm.pending_reasons import REASONS, is_user_limit, needs_intervention
 from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state, parse_state
 
 
@@ -95,7 +95,7 @@ def test_every_reason_has_a_sentence_and_a_next_step_with_the_id(name: str) -> N
         ("QOSGrpGRES", "have reached a limit (QOSGrpGRES).", "sacctmgr show qos"),
         ("QOSMinGRES", "the least that its QOS wants (QOSMinGRES).", "sacctmgr show qos"),
         ("AssocGrpCPUMinutesLimit", "have reached a limit (AssocGrpCPUMinutesLimit).", "sacctmgr show assoc"),
-        ("AssocMaxNodePerJobLimit", "its account may use at once (AssocMaxNodePerJobLimit).", "sacctmgr show assoc"),
+        ("AssocMaxNodePerJobLimit", "its account allows (AssocMaxNodePerJobLimit).", "sacctmgr show assoc"),
         ("AssocMaxJobsLimit", "As many of your jobs run as your account allows.", "sacctmgr show assoc"),
         ("MaxCpuPerAccount", "its QOS keeps it back (MaxCpuPerAccount).", "sacctmgr show qos"),
         ("RaisedSignal:9(Killed)", "A signal ended it (RaisedSignal:9(Killed)).", "logs"),
@@ -106,7 +106,7 @@ def test_every_reason_has_a_sentence_and_a_next_step_with_the_id(name: str) -> N
             "A node that it needs is down, drained or reserved.",
             "sinfo",
         ),
-        ("QuantumFlux", "Slurm says: QuantumFlux.", "scontrol show job 7"),
+        ("QuantumFlux", "Slurm gives the reason QuantumFlux.", "scontrol show job 7"),
         ("", "Slurm gives no reason.", "scontrol show job 7"),
     ],
 )
@@ -144,8 +144,8 @@ def test_any_reason_is_explained(text: str) -> None:
     ],
 )
 def test_reasons_that_no_other_jobs_end_takes_away(reason: str) -> None:
-    assert lasts(reason)
-    assert not waits_for_my_jobs(reason)
+    assert needs_intervention(reason)
+    assert not is_user_limit(reason)
 
 
 @pytest.mark.parametrize(
@@ -163,5 +163,5 @@ def test_reasons_that_no_other_jobs_end_takes_away(reason: str) -> None:
     ],
 )
 def test_reasons_that_end(reason: str, mine: bool) -> None:
-    assert not lasts(reason)
-    assert waits_for_my_jobs(reason) == mine
+    assert not needs_intervention(reason)
+    assert is_user_limit(reason) == mine

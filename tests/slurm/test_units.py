@@ -42,7 +42,7 @@ def test_what_is_no_duration_is_refused_with_the_forms_that_are(text: str) -> No
 
 
 def test_a_duration_beyond_what_slurm_can_hold_is_refused() -> None:
-    with pytest.raises(UnitError, match="longer than Slurm can hold"):
+    with pytest.raises(UnitError, match="longer than the longest in Slurm"):
         parse_time("99999999999")
 
 

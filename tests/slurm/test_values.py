@@ -154,7 +154,7 @@ def test_a_flag_takes_no_value_and_an_optional_one_may_be_left_out() -> None:
     check_value(SBATCH["hold"], None)
     check_value(SBATCH["exclusive"], None)
     check_value(SRUN["resv-ports"], None)
-    with pytest.raises(DirectiveError, match="takes no value"):
+    with pytest.raises(DirectiveError, match="an option without value"):
         check_value(SBATCH["hold"], "1")
     with pytest.raises(DirectiveError, match="--time: not a duration"):
         check_value(SBATCH["time"], None)
@@ -216,7 +216,7 @@ def test_arrays(text: str, spec: ArraySpec) -> None:
 
 def test_an_index_must_lie_below_max_array_size() -> None:
     assert parse_array("0-1000", 1001).indices[-1] == 1000
-    with pytest.raises(UnitError, match="above what this Slurm takes: 1001") as caught:
+    with pytest.raises(UnitError, match="above the limit of this Slurm: 1001") as caught:
         parse_array("0-3,1001", 1001)
     assert caught.value.remedy == "keep every index at 1000 or below"
 

@@ -127,9 +127,9 @@ def test_what_the_script_says_holds_against_the_users_defaults_for_sbatch(
     done = submission.submit_script(resolved, render_resolved(resolved, root=project), root=project)
     assert {name for name in slurm.sbatch_environ() if name in defaults} == {"SBATCH_QOS"}
     assert done.notes == (
-        "left out SBATCH_OUTPUT=/x of the environment: the script says --output=runs/job/%j.log",
-        "left out SBATCH_PARTITION=debug of the environment: the script says --partition=gpu",
-        "left out SBATCH_WAIT of the environment: sbatch would not answer before the job is over",
+        "ignoring SBATCH_OUTPUT=/x of the environment: the script has --output=runs/job/%j.log",
+        "ignoring SBATCH_PARTITION=debug of the environment: the script has --partition=gpu",
+        "ignoring SBATCH_WAIT of the environment: sbatch would return only after the end of the job",
     )
     assert not defaults.keys() - {"SBATCH_QOS"} & record_of(done.run_folder)["environment"].keys()
 
