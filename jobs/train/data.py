@@ -55,7 +55,7 @@ def read_text(folder: Path | None = None) -> Text:
             content = path.read_bytes()
         except OSError:
             continue  # not readable for this user
-        # By the hash of its name: another file, in another version of Python, moves no file to the other part.
+        # By the hash of its name: another file, in another version of Python, moves no file between the parts.
         part = held_back if zlib.crc32(os.fsencode(name)) % HELD_BACK == 0 else training
         part.extend(content)
         checksum = zlib.crc32(content, checksum)
@@ -78,7 +78,7 @@ def as_tensor(text: bytearray) -> Tensor:
 
 
 def read_text_once_per_node(folder: Path | None, *, local_rank: int, node_rank: int) -> Text:
-    """Returns the text. One rank of each node reads its many files; the other ranks of the node map its memory."""
+    """Returns the text. One rank of each node reads its many files; the rest of the node maps its memory."""
     text = read_text(folder) if local_rank == 0 else None
     with share_in_memory(text) as shared_path:
         paths: list[tuple[int, str] | None] = [None] * dist.get_world_size()

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node=2 jobs/train/first_step.py --plain
 
 A phase ends when the last rank has finished it, so the clocks of the nodes should agree; the last line compares them.
-The start times of the batch script and of srun come from their processes on the node of rank 0.
+Batch script and srun begin when their processes do, on the node of rank 0.
 """
 
 import time
@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,17 +31,15 @@ from torch.nn.parallel import DistributedDataParallel
 from data import choose_windows, count_windows, cut_windows, read_text, take_share
 from model import GPT, Config, initialize, next_byte_loss
 
-PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
-BATCH, SEED = 64, 1
+PHASES, BATCH = ("queue", "srun", "imports", "rendezvous", "model", "data", "step"), 64
 
 
 @contextmanager
 def join_plainly() -> Iterator[SimpleNamespace]:
-    """Join the ranks by torch's own env://."""
     is_cuda = torch.cuda.is_available()
     dist.init_process_group("nccl" if is_cuda else "gloo", init_method="env://")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank % torch.cuda.device_count()) if is_cuda else torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0")) % max(1, torch.cuda.device_count())
+    device = torch.device("cuda", index) if is_cuda else torch.device("cpu")
     yield SimpleNamespace(device=device)
     dist.destroy_process_group()
     time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
@@ -49,12 +48,12 @@ def join_plainly() -> Iterator[SimpleNamespace]:
 def run_first_step(marks: dict[str, float], device: torch.device) -> None:
     rank, ranks, is_cuda = dist.get_rank(), dist.get_world_size(), device.type == "cuda"
     model = GPT(Config()).to(device)
-    initialize(model, SEED)
+    initialize(model, seed=1)
     replica = DistributedDataParallel(model, device_ids=[device.index] if is_cuda else None)
     optimizer = torch.optim.AdamW(replica.parameters())
     marks["model"] = time.time()
     text, sequence = read_text().training, Config().sequence
-    numbers = choose_windows(count_windows(text, sequence), max(BATCH, ranks), seed=SEED, step=0)
+    numbers = choose_windows(count_windows(text, sequence), max(BATCH, ranks), seed=1, step=0)
     batch = cut_windows(text, sequence, take_share(numbers[: len(numbers) // ranks * ranks], rank, ranks)).to(device)
     marks["data"] = time.time()
     next_byte_loss(replica(batch[:, :-1]), batch[:, 1:]).backward()
@@ -70,8 +69,8 @@ def find_earlier_marks(submitted: float | None) -> dict[str, float]:
     if submitted is None and "HPC_KIT_RUN" in os.environ and record.is_file():
         submitted = dt.datetime.fromisoformat(json.loads(record.read_text())["submitted"]).timestamp()
     script = find_script_start()
-    if script is not None and submitted is not None and script < submitted:
-        script = None  # only a step was submitted; its job was there before
+    if script and submitted and script < submitted:
+        script = None  # only a step was submitted, to a job that was running
     marks = {"submit": submitted, "queue": script}
     return {name: mark for name, mark in marks.items() if mark is not None}
 
@@ -99,9 +98,9 @@ def find_process_start(pid: int) -> float | None:
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         up = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
-    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def compute_phases(marks: dict[str, float]) -> dict[str, float]:
@@ -111,7 +110,7 @@ def compute_phases(marks: dict[str, float]) -> dict[str, float]:
 
 
 def compare_clocks() -> float:
-    """Returns the largest difference between the clocks of the ranks, read when each has heard from all."""
+    """Returns the largest difference between the clocks of the ranks, read after a message from all."""
     spreads = []
     for _ in range(5):
         stamps = [0.0] * dist.get_world_size()
@@ -126,9 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--submitted", type=float, help="Unix time of the submission [from the run's record]")
     parser.add_argument("--to", type=Path, help="JSON file for the seconds of each phase, and of the clocks")
     args = parser.parse_args(argv)
-    join: Any = join_plainly
-    if not args.plain:
-        from training import distributed as join
+    join: Any = join_plainly if args.plain else import_module("training").distributed
     marks = {"srun": find_process_start(os.getpid()) or BEGUN, "imports": time.time()}
     with join() as world:
         marks["rendezvous"] = time.time()
@@ -139,10 +136,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if dist.get_rank() == 0:
             latest = {name: max(each[name] for each in ranks) for name in marks}
             phases = compute_phases({**find_earlier_marks(args.submitted), **latest})
-            for name, seconds in {**phases, "in all": sum(phases.values()), "clocks": difference}.items():
-                remark = {"in all": f"to the first step of {len(ranks)} ranks", "clocks": "apart at most"}.get(name, "")
-                print(f"{name:<12}{seconds:8.2f} s   {remark}".rstrip(), flush=True)
-            if args.to is not None:
+            for name, seconds in phases.items():
+                print(f"{name:<12}{seconds:8.2f} s")
+            print(f"{'in all':<12}{sum(phases.values()):8.2f} s   to the first step of {len(ranks)} ranks")
+            print(f"{'clocks':<12}{difference:8.2f} s   apart at most", flush=True)
+            if args.to:
                 draft = args.to.with_name(f"{args.to.name}.part")
                 draft.write_text(json.dumps({**phases, "clocks": difference}))
                 draft.rename(args.to)

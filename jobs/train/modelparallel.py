@@ -5,8 +5,8 @@
 
 Rank 0 sends activations, rank 1 returns gradients. Without --split-size one device idles while the other works: the
 training takes longer than on one device and gains memory only. With it, the batch goes through in splits, and both
-devices work at once except at the first and the last split. Small splits are many small operations, large splits a long
-wait at both ends. pipeline.py does this for any number of ranks, by torch.distributed.pipelining.
+devices work except at the first and the last split. Small splits are many small operations, large splits a long wait
+at both ends. pipeline.py does this for any number of ranks, by torch.distributed.pipelining.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from training import (
 class HalvesOptions(Options):
     pp: int = option(2, among(2), "devices: two, no more")
     dp: int = option(1, among(1), "replicas: one")
-    split_size: int | None = option(None, count, "windows that go through at once; default: the whole batch")
+    split_size: int | None = option(None, count, "windows in a split; default: the whole batch")
 
 
 def run_first_half(model: GPT, options: HalvesOptions, inputs: Tensor, gradient_group: dist.ProcessGroup) -> None:
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> Result | None:
         layers = range(middle) if world.is_main else range(middle, options.layers)
         model = build_model(options, world.device, layers)
         optimizer = adamw(model, options)
-        # A second group for gradients: NCCL sends the messages of one group in turn, behind all activations.
+        # A second group for gradients: in one group, NCCL would send them after all activations.
         gradient_group = new_group_of_all(options, world)
 
         def run_half(inputs: Tensor, targets: Tensor) -> Tensor | None:

@@ -98,9 +98,7 @@ class Options:
     checkpoint: Path | None = option(None, Path, "folder to save in; in a job: checkpoint of the run")
     checkpoint_every: int = option(0, whole, "steps between saves; 0: at the end only")
     resume: Path | None = option(None, Path, "checkpoint to resume from")
-    timeout: float | None = option(
-        None, positive, "seconds that a rank waits for the other ranks; default: timeout of the job"
-    )
+    timeout: float | None = option(None, positive, "seconds before a collective fails; default: timeout of the job")
 
     @classmethod
     def parse(cls, description: str | None, argv: Sequence[str] | None = None) -> Self:
@@ -125,7 +123,7 @@ class Options:
 
     @property
     def requests_checkpoint(self) -> bool:
-        """Whether the user asked for a checkpoint. Without asking, a job saves one in the folder of its run."""
+        """True if the user asked for a checkpoint. Without asking, a job saves one in the folder of its run."""
         return self.checkpoint not in {None, checkpoint_of_run()} or self.checkpoint_every > 0
 
     @property

@@ -3,19 +3,18 @@
     srun -N4 --ntasks-per-node=1 python jobs/train/parameter_server.py --steps 60
     torchrun --nproc-per-node=4 jobs/train/parameter_server.py --slow 0.2
 
-Rank 0 has the parameters and the optimizer; the other ranks, the workers, send gradients and receive parameters.
+Rank 0, the server, has the parameters and the optimizer; the workers send gradients and receive parameters.
 Synchronous: the server waits for all workers. The losses are those of one process, at the pace of the slowest worker.
-Asynchronous: the server takes each gradient as it comes. Nobody waits, but other updates have meanwhile changed the
-parameters of a gradient. All messages pass rank 0 and its link, where a ring of all-reduce spreads the load.
+Asynchronous: the server takes each gradient as it comes. No worker waits, but a gradient is late: other updates have
+changed the parameters. All messages pass the link of rank 0, where a ring of all-reduce spreads the load.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean
 
 import torch
 from torch import distributed as dist
@@ -25,19 +24,20 @@ from data import choose_windows, count_windows, cut_windows, take_share
 from model import GPT, next_byte_loss
 from options import Options, among, count, option
 from training import (
+    Curve,
     SpecError,
     adamw,
     autocast,
     build_model,
     check_batch,
+    compare_curves,
     gather,
     join_ranks,
     learning_rate,
+    measure_speed,
     new_group_of_all,
     peak_memory_mib,
-    quantile,
     refuse_options,
-    tokens_per_second,
     write_summary,
 )
 
@@ -49,39 +49,6 @@ class ServerOptions(Options):
     servers: int = option(1, among(1), "ranks that have the parameters and no share of the batch")
     slow: float = option(0.0, float, "seconds that the last worker takes longer for each gradient")
     smooth: int = option(5, count, "steps over whose mean the two losses are compared")
-
-
-@dataclass
-class Curve:
-    """The updates of a training as the server sees them, or its steps: as many gradients as there are workers."""
-
-    losses: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    staleness: float = 0.0
-    """Mean number of updates between the parameters of a gradient and its own update."""
-
-    def smooth(self, count: int) -> dict[int, float]:
-        """Returns the mean of the last `count` losses by step."""
-        first = min(count, len(self.losses))
-        return {end: fmean(self.losses[end - first : end]) for end in range(first, len(self.losses) + 1)}
-
-    def per_step(self, updates: int) -> Curve:
-        """Returns the curve with one entry per step of so many updates."""
-        losses = [sum(part) / updates for part in zip(*[iter(self.losses)] * updates, strict=True)]
-        return Curve(losses, self.seconds[updates - 1 :: updates], self.staleness)
-
-
-def compare_curves(curves: dict[str, Curve], count: int) -> tuple[list[str], dict[str, float]]:
-    """Returns the steps and seconds to a loss that all curves reach, as lines and as values of the summary."""
-    target = max(min(curve.smooth(count).values()) for curve in curves.values())
-    lines, facts = [], {"loss_reached": target}
-    for name, curve in curves.items():
-        step = next(step for step, loss in curve.smooth(count).items() if loss <= target)
-        seconds, late = curve.seconds[step - 1], curve.staleness
-        after = f"after {step} steps, {seconds:.1f} s; a gradient {late:.1f} updates late"
-        lines.append(f"{name:<14} loss {target:.2f} {after}")
-        facts |= {f"{name}_steps": step, f"{name}_seconds": seconds, f"{name}_staleness": late}
-    return lines, facts
 
 
 def serve(model: GPT, options: Options, workers: int, group: dist.ProcessGroup, *, synchronous: bool) -> Curve:
@@ -134,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
             while share != STOP:
                 step, part = divmod(share, workers)
                 numbers = choose_windows(windows, options.global_batch, seed=options.seed, step=step)
-                mine = cut_windows(text.training, options.sequence, take_share(numbers, part, workers))
-                mine = mine.to(world.device)
+                numbers = take_share(numbers, part, workers)
+                mine = cut_windows(text.training, options.sequence, numbers).to(world.device)
                 with autocast(options, world.device):
                     loss = next_byte_loss(model(mine[:, :-1]), mine[:, 1:])
                 gradients = torch.autograd.grad(loss, list(model.parameters()))
@@ -167,10 +134,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
             facts |= {"peak_memory_mib": max(memory), "communication_share": sum(shares) / workers}
             curve = curves["synchronous"]
             times = [end - begin for begin, end in pairwise([0.0, *curve.seconds])]
-            facts |= {"step_time_median": quantile(times, 0.5), "step_time_p95": quantile(times, 0.95)}
-            facts |= {"steps": options.steps, "tokens_per_second": tokens_per_second(options, times[1:] or times)}
             each = " ".join(f"{size:.0f}" for size in memory)
-            write_summary(memory_mib_per_rank=each, loss_last=curve.losses[-1], **facts)
+            write_summary(
+                memory_mib_per_rank=each, loss_last=curve.losses[-1], **measure_speed(options, times), **facts
+            )
         return curves
 
 

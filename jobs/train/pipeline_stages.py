@@ -134,7 +134,7 @@ def idle_share(ranks: int, micro_batches: int, stages_per_rank: int = 1) -> floa
 
 
 def number_stages(kind: type, rank: int, ranks: int, per_rank: int) -> list[int]:
-    """Returns the numbers of a rank's stages: in turn over the ranks, or in a V, which ends on the first rank."""
+    """Returns the numbers of a rank's stages: round after round, or in a V, which ends on the first rank."""
     if kind is ScheduleZBVZeroBubble:
         return [rank, 2 * ranks - 1 - rank]
     return [rank + ranks * turn for turn in range(per_rank)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch import distributed as dist
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", type=Path, help="folder of Python files [the standard library]")
     args = parser.parse_args()
 
     cuda = torch.cuda.is_available()
@@ -42,7 +44,7 @@ def main() -> None:
     print(f"rank {rank} of {ranks} on {device}", flush=True)
 
     config = Config()
-    text = read_text().training
+    text = read_text(args.data).training
     windows = count_windows(text, config.sequence)
     model = GPT(config).to(device)
     initialize(model, args.seed)

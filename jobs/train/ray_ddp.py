@@ -20,7 +20,7 @@ START_SECONDS = 300.0
 
 
 def run_rank(config: dict[str, list[str]]) -> None:
-    """Run one rank. Ray has created its process group and set RANK, WORLD_SIZE and the others."""
+    """Run one rank. Ray has created its process group and set RANK, WORLD_SIZE and so on."""
     sys.path.insert(0, str(Path(__file__).parent))
     rank = int(os.environ["RANK"])
     if folder := os.environ.get("HPC_KIT_RUN"):
@@ -35,7 +35,7 @@ def run_rank(config: dict[str, list[str]]) -> None:
 
 
 def wait_for_cluster(nodes: int) -> dict[str, float]:
-    """Returns the resources of the cluster when all its nodes are there."""
+    """Returns the resources of the cluster after all its nodes have started."""
     deadline = time.monotonic() + START_SECONDS
     while not ray.is_initialized():
         try:

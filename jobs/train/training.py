@@ -1,4 +1,4 @@
-"""What the training programs share: joining the ranks, the steps and their timing, checkpoints, lines and a summary.
+"""Shared by the training programs: joining the ranks, steps and their timing, checkpoints, log lines and a summary.
 
 This is the only module that imports hpc_kit. Without hpc_kit, every program runs alone or under torchrun, and rank 0
 saves the parameters in one file.
@@ -47,9 +47,28 @@ from model import GPT, IGNORED, initialize
 from options import Options
 
 __all__ = [
-    "Result", "SpecError", "Training", "adamw", "apply_options", "autocast", "build_model", "check_batch",
-    "clip_gradients", "distributed", "gather", "join_ranks", "learning_rate", "new_group_of_all", "peak_memory_mib",
-    "quantile", "record_failure_of", "refuse_options", "tokens_per_second", "write_summary",
+    "Curve",
+    "Result",
+    "SpecError",
+    "Training",
+    "adamw",
+    "apply_options",
+    "autocast",
+    "build_model",
+    "check_batch",
+    "clip_gradients",
+    "compare_curves",
+    "distributed",
+    "gather",
+    "join_ranks",
+    "learning_rate",
+    "measure_speed",
+    "new_group_of_all",
+    "peak_memory_mib",
+    "record_failure_of",
+    "refuse_options",
+    "tokens_per_second",
+    "write_summary",
 ]  # fmt: skip
 
 if TYPE_CHECKING or find_spec("hpc_kit"):
@@ -87,6 +106,7 @@ else:
             timeout=timeout, device=device, device_ids=[local] if is_cuda else None, barrier=dist.barrier,
         )  # fmt: skip
         dist.destroy_process_group()
+        time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
 
     def gather(value):
         values = [None] * dist.get_world_size()
@@ -113,7 +133,7 @@ else:
 
 @contextmanager
 def join_ranks(options: Options) -> Iterator[tuple[World, Text]]:
-    """Join the other ranks; yields the world and the text, after a check that all ranks run the same thing."""
+    """Join the ranks; yields the world and the text, after a check that all ranks run the same thing."""
     with distributed(timeout=options.timeout) as world, explain_timeouts(options.timeout or world.timeout):
         text = read_text_once_per_node(options.data, local_rank=world.local_rank, node_rank=world.node_rank)
         versions = {"Python": platform.python_version(), "torch": torch.__version__}
@@ -220,7 +240,7 @@ class MicroBatch(NamedTuple):
     inputs: Tensor
     targets: Tensor
     is_last: bool
-    """Whether this is the last pass of its step, in which the ranks exchange gradients."""
+    """True in the last pass of a step, in which the ranks exchange gradients."""
 
 
 @dataclass
@@ -446,10 +466,9 @@ class Training:
         host = world.hosts[world.node_rank] if world.hosts else socket.gethostname()
         hosts, memory, kept = zip(*gather((host, peak_memory_mib(world.device), result.kept)), strict=True)
         most = {kind: max(each[kind] for each in kept) / 2**20 for kind in result.kept}
-        # The first step compiles, and allocates what later steps reuse.
-        speed = tokens_per_second(options, steps.seconds[1:] or steps.seconds)
-        mfu = compute_mfu(options, world.device, speed, float(self.facts.get("devices", world.world_size)))
-        median, late = statistics.median(steps.seconds), quantile(steps.seconds, 0.95)
+        speed = measure_speed(options, steps.seconds)
+        tokens, median, late = speed["tokens_per_second"], speed["step_time_median"], speed["step_time_p95"]
+        mfu = compute_mfu(options, world.device, tokens, float(self.facts.get("devices", world.world_size)))
         rank, later = steps.slowest_rank()
         waits: dict[str, str | float] = {
             "communication_share": steps.communication,
@@ -462,10 +481,7 @@ class Training:
             write_summary(
                 loss_first=result.before,
                 loss_last=result.after,
-                tokens_per_second=speed,
-                step_time_median=median,
-                step_time_p95=late,
-                steps=len(steps.seconds),
+                **speed,
                 peak_memory_mib=max(memory),
                 memory_mib_per_rank=" ".join(f"{each:.0f}" for each in memory),
                 **{f"{kind}_mib": size for kind, size in most.items()},
@@ -491,7 +507,7 @@ class Training:
             self.report(f"GPUs    {mfu:.1%} of their 16-bit peak (MFU)")
         self.report(f"memory  most on a rank, MiB: {', '.join(f'{kind} {size:.2f}' for kind, size in most.items())}")
         losses = f"{result.before:.2f} -> {result.after:.2f}"
-        self.report(f"done    validation loss {losses}, {spaced(speed)} tokens/s, peak {max(memory):.0f} MiB a rank")
+        self.report(f"done    validation loss {losses}, {spaced(tokens)} tokens/s, peak {max(memory):.0f} MiB a rank")
 
 
 @torch.no_grad()
@@ -710,6 +726,39 @@ def combine_ranks(rows: Tensor) -> StepTimes:
     )
 
 
+@dataclass
+class Curve:
+    """The updates of a training with a parameter server, or its steps: as many gradients as there are workers."""
+
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    staleness: float = 0.0
+    """Mean number of updates between the parameters of a gradient and its own update."""
+
+    def smooth(self, count: int) -> dict[int, float]:
+        """Returns the mean of the last `count` losses by step."""
+        first = min(count, len(self.losses))
+        return {end: statistics.fmean(self.losses[end - first : end]) for end in range(first, len(self.losses) + 1)}
+
+    def per_step(self, updates: int) -> Curve:
+        """Returns the curve with one entry per step of so many updates."""
+        losses = [sum(part) / updates for part in zip(*[iter(self.losses)] * updates, strict=True)]
+        return Curve(losses, self.seconds[updates - 1 :: updates], self.staleness)
+
+
+def compare_curves(curves: dict[str, Curve], count: int) -> tuple[list[str], dict[str, float]]:
+    """Returns the steps and seconds to a loss that all curves reach, as lines and as values."""
+    target = max(min(curve.smooth(count).values()) for curve in curves.values())
+    lines, facts = [], {"loss_reached": target}
+    for name, curve in curves.items():
+        step = next(step for step, loss in curve.smooth(count).items() if loss <= target)
+        seconds, late = curve.seconds[step - 1], curve.staleness
+        reached = f"loss {target:.2f} after {step} steps, {seconds:.1f} s"
+        lines.append(f"{name:<14} {reached}; a gradient {late:.1f} updates late")
+        facts |= {f"{name}_steps": step, f"{name}_seconds": seconds, f"{name}_staleness": late}
+    return lines, facts
+
+
 def compute_mfu(options: Options, device: torch.device, speed: float, gpus: float) -> float | None:
     """Returns the model FLOPs over the 16-bit peak of the GPUs; None without GPUs, or if their peak is not known."""
     if device.type != "cuda" or not find_spec("hpc_kit"):
@@ -735,6 +784,17 @@ def quantile(values: Sequence[float], share: float) -> float:
 def tokens_per_second(options: Options, seconds: Sequence[float]) -> float:
     """Returns tokens per second over all ranks, without the evaluations."""
     return options.global_batch * options.sequence * len(seconds) / sum(seconds)
+
+
+def measure_speed(options: Options, seconds: Sequence[float]) -> dict[str, float]:
+    """Returns the speed of these steps as values of the summary."""
+    return {
+        # The first step compiles, and allocates what later steps reuse.
+        "tokens_per_second": tokens_per_second(options, seconds[1:] or seconds),
+        "step_time_median": statistics.median(seconds),
+        "step_time_p95": quantile(seconds, 0.95),
+        "steps": len(seconds),
+    }
 
 
 def peak_memory_mib(device: torch.device) -> float:

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from options import Options
-from parameter_server import Curve, compare_curves
-from training import tokens_per_second
+from training import Curve, compare_curves, tokens_per_second
 
 
 def test_both_are_held_to_the_loss_that_the_worse_one_reached() -> None:

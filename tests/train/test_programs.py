@@ -1,0 +1,83 @@
+"""The programs are short, depend on hpc_kit in one module only, and run with torch alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.conftest import TRAIN
+
+SHARED = {"model", "data", "options", "training", "pipeline_stages"}
+PROGRAMS = sorted(path.stem for path in TRAIN.glob("*.py") if path.stem not in SHARED)
+SMALL = "--steps 2 --layers 2 --width 32 --heads 2 --sequence 16 --global-batch 16"
+UNDER_TORCHRUN = [
+    "ddp", "zero1", "fsdp", "tensor", "context", "modelparallel", "pipeline", "hybrid --pp 2", "parameter_server",
+]  # fmt: skip
+
+
+def imported_by(name: str) -> set[str]:
+    nodes = list(ast.walk(ast.parse((TRAIN / f"{name}.py").read_text())))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {module.partition(".")[0] for module in modules}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_has_at_most_150_lines(name: str) -> None:
+    assert len((TRAIN / f"{name}.py").read_text().splitlines()) <= 150
+
+
+def test_only_one_module_imports_hpc_kit() -> None:
+    assert [name for name in sorted({*PROGRAMS, *SHARED}) if "hpc_kit" in imported_by(name)] == ["training"]
+
+
+def test_the_replacement_of_hpc_kit_has_at_most_40_lines() -> None:
+    lines = (TRAIN / "training.py").read_text().splitlines()
+    begin, end = (
+        next(number for number, line in enumerate(lines) if line.startswith(words))
+        for words in ("else:", "    require_equal =")
+    )
+    assert len([line for line in lines[begin + 1 : end + 1] if line]) <= 40
+
+
+@pytest.fixture
+def torch_alone(tmp_path: Path) -> dict[str, str]:
+    """The environment of an interpreter that has torch but no hpc_kit."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['hpc_kit'] = None\n")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_KIT_"))}
+    return {**clean, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+
+def run(folder: Path, environ: dict[str, str], *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_with_torch_alone_a_program_trains_and_saves_one_file(
+    tmp_path: Path, torch_alone: dict[str, str], source: Path
+) -> None:
+    words = [str(TRAIN / "ddp.py"), *SMALL.split(), "--data", str(source), "--checkpoint", "saved"]
+    assert "done    validation loss 5.5" in run(tmp_path, torch_alone, *words)
+    saved = torch.load(tmp_path / "saved.pt")
+    assert saved["layers.1.attention.query.weight"].shape == (32, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("line", UNDER_TORCHRUN)
+def test_with_torch_alone_every_program_runs_under_torchrun(
+    line: str, tmp_path: Path, torch_alone: dict[str, str], source: Path
+) -> None:
+    program, *options = line.split()
+    starter = ["-m", "torch.distributed.run", "--nproc-per-node=2", str(TRAIN / f"{program}.py"), *options]
+    output = run(tmp_path, torch_alone, *starter, *SMALL.split(), "--data", str(source))
+    assert "done    validation loss 5.5" in output or "asynchronous   loss 5.5" in output
