@@ -14,14 +14,26 @@ from hpc_kit.errors import SpecError
 from hpc_kit.errors import page as page_of_docs
 
 _HEAD = """\
-# What `hpc-kit check` finds
+# Rules of `hpc-kit check`
 
-`hpc-kit check JOB` looks at a job's script, `hpc-kit check FILE` at any sbatch script, `hpc-kit check -` at one on
-standard input. Nothing is run. Exit status: 0 nothing found, or warnings alone; 1 an error (with `--strict`, also a
-warning); 2 wrong use. `hpc-kit check --explain KIT203` prints the text of one rule, of which this page is made.
+`hpc-kit check` finds faults in a job or in any sbatch script before it is queued. The script is read, not run:
 
-An **error** fails, wastes or falsifies the job for sure. A **warning** depends on the site, on Slurm's version, or on
-what was meant.
+```console
+hpc-kit check ddp_4node          # the script of a job
+hpc-kit check old.sbatch         # any sbatch script; - reads standard input
+hpc-kit check --explain KIT203   # the text of one rule
+```
+
+| exit status | meaning |
+|---|---|
+| 0 | no fault, or warnings only |
+| 1 | an error; with `--strict`, also a warning |
+| 2 | wrong use |
+
+An **error** certainly makes the job fail, waste resources or give wrong results. A **warning** depends on the site, on
+the release of Slurm, or on what you intended. This page is generated from the rules (`make golden`).
+
+## All rules
 """
 
 
@@ -71,7 +83,7 @@ def explain(code: str) -> str:
 def page() -> str:
     """docs/rules.md."""
     lines = [_HEAD, "| code | usually | finds |", "|---|---|---|"]
-    lines += [f"| {topic.code} | {topic.severity} | {_title(topic)} |" for topic in topics()]
+    lines += [f"| [{topic.code}](#{topic.code.lower()}) | {topic.severity} | {_title(topic)} |" for topic in topics()]
     for topic in topics():
         paragraphs = re.sub(r"(?m)^(Mend|Documented): ", r"\n**\1:** ", topic.text.partition("\n")[2].strip())
         lines += ["", f"## {topic.code}", "", f"{_title(topic)}.", "", re.sub(r"\n{3,}", "\n\n", paragraphs)]
