@@ -104,6 +104,31 @@ def test_a_readme_command_runs(line: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_of_getting_started_run(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "getting-started.md").read_text()
+    program, failure = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    lines = re.findall(r"^\$ (hpc-kit (?:submit|status) .*|hpc-kit status)$", page, re.MULTILINE)
+    loop = "for step in range(1, 101):\n"
+    assert len(lines) == 6
+    assert loop in program
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environ["HPC_KIT_SLURM_STATE"] = str(tmp_path / "slurm")
+    (tmp_path / "project").mkdir()
+    statuses = []
+    for number, line in enumerate(lines):
+        text = program.replace(loop, loop + failure) if number == 4 else program
+        (tmp_path / "project" / "train.py").write_text(text)
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path / "project", env=environ, capture_output=True, text=True, timeout=120
+        )
+        statuses.append((line, done.returncode))
+        if number == 4:
+            assert "failed  rank 3 on 127.0.0.2: ValueError: no more data (exit code 1)" in done.stdout
+    assert [status for _, status in statuses] == [0, 0, 0, 2, 1, 0], statuses
+
+
 def test_make_targets_of_the_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
