@@ -29,7 +29,7 @@ def anchors(page: Path) -> set[str]:
     return {anchor(line.lstrip("#")) for line in page.read_text().splitlines() if line.startswith("#")}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "pocketslurm" / "README.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
