@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import cluster_identity as cluster_name
-from hpc_kit.slurm.command_environment import query_environment
 from hpc_kit.slurm.client import QUERY_SECONDS, run
+from hpc_kit.slurm.command_environment import query_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpc_kit.slurm.queries import QueueSnapshot
     from hpc_kit.slurm.client import Completed, Runner
     from hpc_kit.slurm.job_status import JobStatus
+    from hpc_kit.slurm.queries import QueueSnapshot
     from hpc_kit.slurm.versions import SlurmVersion
     from hpc_kit.spec.cluster import Cluster
 
@@ -146,8 +146,8 @@ def version_of(cluster: Cluster | None, environ: Mapping[str, str], *, here: boo
         from hpc_kit.slurm import embedded
 
         return parse_version(embedded.VERSION)
-    from hpc_kit.slurm.versions import detect_version
     from hpc_kit.slurm.presence import find_slurm
+    from hpc_kit.slurm.versions import detect_version
 
     try:
         return detect_version(environ) if here or find_slurm(environ) else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.job_status import scancel_argv
-from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.runs import launched
-from hpc_kit.runs.status import JobLine, JobSelection, statuses
+from hpc_kit.runs.cluster_match import client_for, may_belong_to, unknown_here
 from hpc_kit.runs.run_folders import RunIndex
-from hpc_kit.runs.cluster_match import client_for, unknown_here, may_belong_to
+from hpc_kit.runs.status import JobLine, JobSelection, statuses
+from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.job_status import scancel_argv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,7 +36,9 @@ def cancel(words: Sequence[str], runs: Path, access: Access, *, cluster: str | N
     """
     wanted = JobSelection.from_words(words)
     known_runs = RunIndex(runs)
-    runs_of = {job_id: known_runs.find(job_id, lambda run: may_belong_to(run, cluster, access)) for job_id in wanted.ids}
+    runs_of = {
+        job_id: known_runs.find(job_id, lambda run: may_belong_to(run, cluster, access)) for job_id in wanted.ids
+    }
     _check_cluster(runs_of.values(), cluster, access)
     before = statuses(words, runs, access, cluster=cluster)
     here = {line.name for line in before if line.status is not None}

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError, UnknownJob
 from hpc_kit.run_files import RECORD
-from hpc_kit.slurm import cluster_identity
 from hpc_kit.runs import record
+from hpc_kit.slurm import cluster_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.runs.access import Access
     from hpc_kit.runs.record import RunRecord
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.job_status import JobStatus
 
 _CLOCKS = dt.timedelta(minutes=10)
 """So much the clocks of two hosts may differ."""

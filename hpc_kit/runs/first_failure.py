@@ -8,18 +8,19 @@ import re
 import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
+
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
-from typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
     from hpc_kit.run_files import FirstFailure
-    from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.job_status import JobStatus
 
 
 TAIL_LINES = 20

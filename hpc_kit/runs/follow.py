@@ -8,20 +8,20 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
-from hpc_kit.slurm.states import Reason, JobState, explain_reason, explain_state
-from hpc_kit.slurm.job_status import status_of_job
 from hpc_kit.runs import launched
 from hpc_kit.runs.first_failure import SHELL_MESSAGE
-from hpc_kit.runs.outcome import Outcome, record_outcome, read_state
 from hpc_kit.runs.logs import LogReader
+from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
+from hpc_kit.slurm.job_status import status_of_job
+from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
+from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.runs.access import Access
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.job_status import JobStatus
 
 FILE_PAUSE = 0.1
 """Seconds between two looks at the logs, which cost Slurm nothing."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import LaunchError
-from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.job_status import JobStatus
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run

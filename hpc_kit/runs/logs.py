@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
 from hpc_kit.script.context import directives, pattern
-from hpc_kit.slurm.job_ids import base_id, array_index
+from hpc_kit.slurm.job_ids import array_index, base_id
 from hpc_kit.slurm.user import user_name
-from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from hpc_kit.spec.resolve import Resolved
     from collections.abc import Iterator
     from pathlib import Path
+
+    from hpc_kit.spec.resolve import Resolved
 
 
 _PATTERN = re.compile(r"%(\d*)([A-Za-z%])")

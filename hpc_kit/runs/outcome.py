@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD
+from hpc_kit.runs import launched, record
+from hpc_kit.runs.cluster_match import is_same_job
+from hpc_kit.runs.first_failure import ENDED_FROM_OUTSIDE, RankFailure, find_failure
+from hpc_kit.runs.record import RecordedFailure, RecordedOutcome
+from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.job_ids import array_index
 from hpc_kit.slurm.states import JobState, explain_state
-from hpc_kit.runs import launched, record
-from hpc_kit.runs.first_failure import ENDED_FROM_OUTSIDE, RankFailure, find_failure
-from hpc_kit.runs.record import RecordedOutcome, RecordedFailure
-from hpc_kit.runs.run_folders import open_run
-from hpc_kit.runs.cluster_match import is_same_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.job_status import JobStatus
 
 
 class Outcome(NamedTuple):

@@ -204,7 +204,9 @@ def add_outcomes(run: Path, ends: Mapping[str | None, RecordedOutcome]) -> None:
     try:
         write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
     except OSError as error:
-        raise RecordError(f"cannot write {path}", found=describe_os_error(error), remedy="free some space there") from error
+        raise RecordError(
+            f"cannot write {path}", found=describe_os_error(error), remedy="free some space there"
+        ) from error
 
 
 def describe_os_error(error: OSError) -> str:

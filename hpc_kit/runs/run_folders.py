@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
-from hpc_kit.slurm.job_ids import base_id, array_index, is_single_job, sort_key
-from hpc_kit.slurm.option_values import parse_array
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
 from hpc_kit.runs.record import SSH, RecordedLogs, RunRecord, read_record
+from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
+from hpc_kit.slurm.option_values import parse_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,10 @@ class Run(NamedTuple):
         if self.is_launch:
             return ()
         error = self.logs.batch_error
-        return (*(() if error is None else (Path(expand_pattern(error, name=self.name, job_id=self.job_id)),)), self.batch_log)
+        return (
+            *(() if error is None else (Path(expand_pattern(error, name=self.name, job_id=self.job_id)),)),
+            self.batch_log,
+        )
 
     def end_marker(self) -> EndMarker | None:
         """How the batch script ended; None while it has not, and where it was killed."""
@@ -172,7 +175,8 @@ class RunIndex:
 
         Args:
             job_id: Its id.
-            of: Whether a run is of the Slurm that is asked: of several with that id those come first, then the latest.
+            belongs_here: Tells whether a run belongs to the Slurm that is asked. Of several runs with this id, they
+                come first, then the latest.
         """
 
         def rank(run: Run) -> tuple[bool, tuple[str, tuple[int, int]]]:

@@ -6,23 +6,23 @@ import datetime as dt
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
-from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait
-from hpc_kit.slurm.queries import QueueSnapshot
-from hpc_kit.slurm.states import JobState, explain_state
-from hpc_kit.slurm.user import user_name
 from hpc_kit.runs import launched
+from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, may_belong_to
 from hpc_kit.runs.outcome import record_outcomes, recorded_outcome
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
-from hpc_kit.runs.cluster_match import may_belong_to, describe_cluster, command_with_cluster
+from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
+from hpc_kit.slurm.queries import QueueSnapshot
+from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait
+from hpc_kit.slurm.states import JobState, explain_state
+from hpc_kit.slurm.user import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.runs.access import Access
     from hpc_kit.runs.outcome import Outcome
+    from hpc_kit.slurm.job_status import JobStatus
 
 
 class JobLine(NamedTuple):
@@ -119,7 +119,9 @@ def list_jobs(
 class _Look:
     """One look at some jobs."""
 
-    def __init__(self, wanted: JobSelection, known: RunIndex, access: Access, cluster: str | None, now: dt.datetime) -> None:
+    def __init__(
+        self, wanted: JobSelection, known: RunIndex, access: Access, cluster: str | None, now: dt.datetime
+    ) -> None:
         self.wanted, self.known, self.now = wanted, known, now
         self.cluster, self.access = cluster, access
         self.recent = self._recent()
@@ -142,7 +144,10 @@ class _Look:
             return QueueSnapshot([], {}, None)
         parts = []
         for access in self.access.each():
-            there = (run is None or not self._is_here(run) or may_belong_to(run, self.cluster, access) for run in runs.values())
+            there = (
+                run is None or not self._is_here(run) or may_belong_to(run, self.cluster, access)
+                for run in runs.values()
+            )
             own = [job_id for job_id, asked in zip(runs, there, strict=True) if asked]
             parts.append(access.survey(own, ended=not self.wanted.is_repeated))
         queue = [each for part in parts for each in part.queue]

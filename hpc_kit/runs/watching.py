@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.runs.follow import LOST_LOOKS, PASSING
+from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
 from hpc_kit.slurm.states import JobState
-from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
-from hpc_kit.runs.follow import LOST_LOOKS, PASSING
-from hpc_kit.runs.run_folders import RunIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

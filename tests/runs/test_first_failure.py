@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from pathlib import Path
+
 import pytest
-from hpc_kit.runs.first_failure import find_failure, signal_name
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_kit.runs.first_failure import exception_line, find_failure, last_traceback, signal_name
 from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
-import subprocess
-import sys
-from hypothesis import given
-from hypothesis import strategies as st
-from hpc_kit.runs.first_failure import exception_line, last_traceback
 
 
 @pytest.fixture
@@ -120,7 +121,9 @@ def test_an_exception_got_over_long_ago_did_not_kill_a_killed_rank(run: Run) -> 
     assert "ValueError" not in failure.text
 
 
-@pytest.mark.parametrize("state", [JobState.BOOT_FAIL, JobState.LAUNCH_FAILED, JobState.RECONFIG_FAIL, JobState.REVOKED])
+@pytest.mark.parametrize(
+    "state", [JobState.BOOT_FAIL, JobState.LAUNCH_FAILED, JobState.RECONFIG_FAIL, JobState.REVOKED]
+)
 def test_of_a_job_that_slurm_itself_ended_before_it_began_nothing_is_blamed(run: Run, state: JobState) -> None:
     assert find_failure(run, status(state, 0, 0)) is None
 
@@ -279,6 +282,7 @@ def test_an_exception_that_was_survived_does_not(tmp_path: Path) -> None:
     found = last_traceback(log_of(HANDLED, tmp_path))
     assert found is not None
     assert "tried again" not in found
+
 
 @pytest.mark.parametrize(
     "after",

@@ -16,7 +16,7 @@ from hpc_kit.run_files import write_whole
 from hpc_kit.runs import cluster_match, record
 from hpc_kit.runs.access import Access
 from hpc_kit.runs.cancelling import cancel
-from hpc_kit.runs.cluster_match import client_for, may_belong_to, cluster_option
+from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobLine, JobSelection, list_jobs, statuses
 from hpc_kit.slurm.client import Completed
@@ -284,7 +284,8 @@ def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, r
     path.write_text(json.dumps(known))
     run = RunIndex(runs).require("12")
     assert [
-        may_belong_to(run, "local", Access({"HPC_KIT_SLURM_STATE": state}, embedded=True)) for state in ("/state", "/other")
+        may_belong_to(run, "local", Access({"HPC_KIT_SLURM_STATE": state}, embedded=True))
+        for state in ("/state", "/other")
     ] == [True, False]
     path.write_text(json.dumps(known | {"cluster": "local", "host": "login2"}))
     access = Access({**slurm.environ(os.environ), "HPC_KIT_SLURM_STATE": "/other"}, embedded=True)
