@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.ssh.hosts import Host
-    from hpc_kit.ssh.launch import Ending, Session
+    from hpc_kit.ssh.launch import Launch, LaunchResult
 
 
 class Patience(click.FloatRange):
@@ -59,79 +59,76 @@ def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **
     """
     from hpc_kit.check.preflight import check_program
     from hpc_kit.ssh.hosts import read_hosts
-    from hpc_kit.ssh.launch import Session
-    from hpc_kit.ssh.rank_placement import exported, interpreter
-    from hpc_kit.ssh.ssh_command import need_fabric
+    from hpc_kit.ssh.launch import Launch
+    from hpc_kit.ssh.rank_placement import agent_python, exported_variables
+    from hpc_kit.ssh.ssh_command import check_ssh
 
     root = search_path.current_folder().absolute()
     named = read_hosts(hosts, hostfile)
     resolved = job_on(named, request_of(), root)
     check_program(resolved, root)
-    values = exported(resolved, os.environ)
-    need_fabric()
-    session = Session(named, interpreter(resolved, root), connect_timeout)
+    values = exported_variables(resolved, os.environ)
+    check_ssh()
+    launch = Launch(named, agent_python(resolved, root), connect_timeout)
     try:
-        session.connect()
-        return _run(session, resolved, root, named, values)
+        launch.connect()
+        return _run(launch, resolved, root, named, values)
     finally:
-        session.close()
+        launch.close()
 
 
-def _run(session: Session, resolved: Resolved, root: Path, hosts: Sequence[Host], values: Mapping[str, str]) -> int:
-    from hpc_kit.ssh import record
-    from hpc_kit.ssh.launch import Work
-    from hpc_kit.ssh.output import Output
-    from hpc_kit.ssh.over_ssh import agent_scripts
-    from hpc_kit.ssh.rank_placement import ranks_on
+def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], values: Mapping[str, str]) -> int:
+    from hpc_kit.ssh.launch import LaunchPlan, RankLogs, begin_record, end_record
+    from hpc_kit.ssh.rank_placement import count_ranks, render_host_scripts
     from hpc_kit.submission.staging import unwritable_folder_error
 
-    names, ranks = [host.name for host in hosts], ranks_on(resolved, hosts)
-    notes = (*resolved.notes, *session.laid(ranks, resolved.job.launch.backend))
-    scripts = agent_scripts(resolved, ranks, root)
-    run = record.begin(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
+    names, ranks = [host.name for host in hosts], count_ranks(resolved, hosts)
+    notes = (*resolved.notes, *launch.placement_warnings(ranks, resolved.job.launch.backend))
+    scripts = render_host_scripts(resolved, ranks, root)
+    run = begin_record(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
     laid = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
     with unread():
         for note in notes:
             line("note", note)
         line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.shown(run))
-    screen = Screen(session.ending)
-    output = Output(run, names, sum(ranks), screen.show)
+    screen = Screen(launch.ending)
+    logs = RankLogs(run, names, sum(ranks), screen.show)
     began = time.time()
-    work = Work(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, values, ranks)
+    plan = LaunchPlan(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, values, ranks)
     try:
-        ending = session.run(work, output.take)
+        result = launch.run(plan, logs.write)
     finally:
-        output.close()
+        logs.close()
     unkept = None
     try:
-        record.end(run, ending, began, names)
+        end_record(run, result, began, names)
     except OSError as error:  # the same full disk that has ended it, most often
         unkept = unwritable_folder_error(run, error)
     with unread():
         if screen.missed:
             line("note", "not all of it was shown: nobody took it; the logs have it")
-        _conclude(run, ending)
+        _conclude(run, result)
     if unkept is not None:
         raise unkept
-    return ending.status
+    return result.status
 
 
-def _conclude(run: Path, ending: Ending) -> None:
+def _conclude(run: Path, result: LaunchResult) -> None:
     """How it ended, and where its files are."""
     from hpc_kit.run_files import RECORD
     from hpc_kit.runs.first_failure import find_failure
     from hpc_kit.runs.run_folders import open_run
 
     known = open_run(run)
-    failure = find_failure(known, None) if ending.failure else None
+    failure = find_failure(known, None) if result.failure else None
     if failure:
         account.show_failure(failure)
-    elif ending.problem:
-        first, *more = ending.problem.splitlines()
+    elif result.problem:
+        first, *more = result.problem.splitlines()
         line("failed", first)
         for text in more:
             line("", text)
-    elif ending.status == 0:
+    elif result.status == 0:
         line("done", account.summary(known.summary()) or "all ranks ended well")
     line("logs", f"{account.shown(run)}/rank-*.log")
     line("record", account.shown(run / RECORD))

@@ -42,13 +42,12 @@ def shell_script(request: Request, hosts: Sequence[Host], root: Path, *, standal
         root: The user's project.
         standalone: Need no hpc_kit on the hosts.
     """
-    from hpc_kit.ssh.over_ssh import launch_script
-    from hpc_kit.ssh.rank_placement import ranks_on
+    from hpc_kit.ssh.rank_placement import count_ranks, render_shell_script
 
-    written = ",".join(host.written for host in hosts)
+    written = ",".join(host.hosts_argument for host in hosts)
     resolved = job_on(hosts, request, root, "--shell", *(("--hosts", written) if hosts else ()))
-    names, ranks = [host.for_ssh for host in hosts], ranks_on(resolved, hosts)
-    return resolved, launch_script(resolved, hosts=names, ranks=ranks, root=root, standalone=standalone)
+    names, ranks = [host.ssh_argument for host in hosts], count_ranks(resolved, hosts)
+    return resolved, render_shell_script(resolved, hosts=names, ranks=ranks, root=root, standalone=standalone)
 
 
 def job_on(hosts: Sequence[Host], request: Request, root: Path, *again: str) -> Resolved:
@@ -63,7 +62,7 @@ def job_on(hosts: Sequence[Host], request: Request, root: Path, *again: str) -> 
     Raises:
         SpecError: The request, or a file that it names, says something that cannot be.
     """
-    from hpc_kit.ssh.rank_placement import check_cluster, on_hosts
+    from hpc_kit.ssh.rank_placement import check_cluster, place_job
 
     choice = Choice(request.cluster, {}) if request.cluster else cluster_of_hosts(root, os.environ)
     if hosts and request.shape is not None and not request.shape.startswith(f"{len(hosts)}x"):
@@ -79,7 +78,7 @@ def job_on(hosts: Sequence[Host], request: Request, root: Path, *again: str) -> 
             found="slurm = 'embedded'",
             remedy="--cluster hosts",
         )
-    loaded = structs.replace(loaded, job=on_hosts(loaded.job, hosts))
+    loaded = structs.replace(loaded, job=place_job(loaded.job, hosts))
     resolved = resolve(loaded, root=root, again=again_words(request, choice, *again))
     check_cluster(resolved)
     return resolved

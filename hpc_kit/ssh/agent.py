@@ -1,9 +1,9 @@
-"""What runs on each host of a launch: it starts the host's torchrun, sends home what its ranks say, and lets none stay.
+"""Program that runs on each host of a launch: starts the ranks of the host, sends their output, and ends all of them.
 
-It is carried to the host as text, through the connection, and needs nothing there but Python 3.6: the launching side
-reads this file and never runs it; being carried whole, it is one file. Orders come as lines of JSON on stdin, frames go
-as lines of JSON to stdout. While nobody takes them, the ranks' output waits in its pipes, and the ranks with it. Where
-the connection is gone, or nothing has come for SILENCE seconds, everything that it has started is ended.
+The launcher sends this file as text through the ssh connection. A host needs Python 3.6 only. The program is one file
+because it is sent as a whole; the launcher itself uses only its constants. Orders arrive on stdin and messages leave on
+stdout, each as one line of JSON. If the launcher does not read, the output of the ranks stays in their pipes, and the
+ranks wait. If the connection closes, or nothing arrives for SILENCE seconds, the agent ends all its processes.
 """
 
 import ctypes
@@ -28,284 +28,286 @@ ALIVE = 5.0
 """Seconds between two signs of life, in both directions."""
 
 SILENCE = 30.0
-"""Seconds without one after which the other side is taken for lost."""
+"""Seconds without any sign of life after which the other side counts as lost."""
 
-_LAST_WORDS = 5.0
-"""Seconds that the launching side has to take the rest where all is to end."""
+_DRAIN_SECONDS = 5.0
+"""After the end was requested, the launcher has this time to read the rest of the output."""
 
-_ALONE = 1.0
-"""Seconds that torchrun has once its workers have ended: in its exit barrier it hears no signal."""
+_EXIT_BARRIER_SECONDS = 1.0
+"""torchrun has this time after its workers ended. It ignores signals while it waits in its exit barrier."""
 
-_TURN = 0.1
+_POLL_SECONDS = 0.1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
 
 Values = Dict[str, Any]
 
 
-class Home:
-    """The launching side: what it orders, and what it is sent."""
+class Controller:
+    """The launcher at the other end of the connection: receives its orders and sends it messages."""
 
     def __init__(self) -> None:
-        self.orders: Deque[Values] = deque()  # a signal's handler adds to it at any moment
-        self.heard = time.monotonic()
-        self._unsent, self._sent, self._gone = bytearray(), 0.0, False
+        self.orders: Deque[Values] = deque()  # A signal handler may append at any moment.
+        self.last_received = time.monotonic()
+        self._unsent, self._last_sent, self._disconnected = bytearray(), 0.0, False
         os.set_blocking(1, False)
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._receive, daemon=True).start()
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         for line in sys.stdin.buffer:
-            self.heard = time.monotonic()
+            self.last_received = time.monotonic()
             order = json.loads(line)
             if order["kind"] != "alive":
                 self.orders.append(order)
         self.orders.append({"kind": "end"})
 
     def send(self, kind: str, **values: object) -> None:
-        """Send a frame, now or as soon as it is taken."""
+        """Send a message, now or as soon as the launcher reads."""
         self._unsent += json.dumps({"kind": kind, **values}).encode() + b"\n"
-        self._sent = time.monotonic()
+        self._last_sent = time.monotonic()
         self.flush(0)
 
-    def flush(self, patience: float) -> bool:
-        """Send what is still unsent; whether nothing is any more."""
+    def flush(self, timeout: float) -> bool:
+        """Send unsent data. Return True if none is left."""
         try:
             if self._unsent:
-                select.select([], [1], [], patience)
+                select.select([], [1], [], timeout)
             while self._unsent:
                 del self._unsent[: os.write(1, self._unsent[: 1 << 16])]
         except BlockingIOError:
             pass
         except OSError:
-            self._gone = True  # the end of stdin tells it, too
-        if self._gone:
+            self._disconnected = True  # stdin ends, too, and requests the end.
+        if self._disconnected:
             self._unsent.clear()
         return not self._unsent
 
-    def stay_in_touch(self) -> None:
-        """Send a sign of life where nothing else has gone for a while."""
-        if time.monotonic() - self._sent > ALIVE:
+    def send_sign_of_life(self) -> None:
+        """Send a sign of life if nothing was sent for a while."""
+        if time.monotonic() - self._last_sent > ALIVE:
             self.send("alive")
 
 
-class Streams:
-    """The output of the ranks and of their agent. A rank's log is a pipe here: the launching side writes the file."""
+class RankPipes:
+    """Pipes in place of the log files of the ranks. The launcher writes the files."""
 
-    def __init__(self, home: Home, first: int, ranks: int) -> None:
+    def __init__(self, controller: Controller, first: int, ranks: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hpc_kit-"))
-        self._home = home
-        self._ready = selectors.DefaultSelector()
+        self._controller = controller
+        self._selector = selectors.DefaultSelector()
         try:
             for rank in range(first, first + ranks):
                 path = self.folder / f"rank-{rank}.log"
                 os.mkfifo(path, 0o600)
-                # Open for writing, too: a pipe whose last writer has gone would be at its end.
-                self._ready.register(os.open(path, os.O_RDWR | os.O_NONBLOCK), selectors.EVENT_READ, rank)
+                # Open for writing, too: a pipe without any writer would report its end.
+                self._selector.register(os.open(path, os.O_RDWR | os.O_NONBLOCK), selectors.EVENT_READ, rank)
         except OSError:
             self.close()
             raise
 
     def add(self, descriptor: int) -> None:
-        """Read the agent's own output, too."""
+        """Read the output of torchrun itself, too."""
         os.set_blocking(descriptor, False)
-        self._ready.register(descriptor, selectors.EVENT_READ, None)
+        self._selector.register(descriptor, selectors.EVENT_READ, None)
 
-    def pass_on(self, patience: float) -> bool:
-        """Send what there is; whether there was any."""
+    def send_output(self, timeout: float) -> bool:
+        """Send the output that is in the pipes. Return True if there was any."""
         found = False
-        for key, _ in self._ready.select(patience):
+        for key, _ in self._selector.select(timeout):
             try:
                 data = os.read(key.fd, 1 << 16)
             except BlockingIOError:
                 continue
             if data:
-                self._home.send("text", rank=key.data, text=data.decode("utf-8", "surrogateescape"))
+                self._controller.send("output", rank=key.data, text=data.decode("utf-8", "surrogateescape"))
                 found = True
             else:
-                self._ready.unregister(key.fileobj)
+                self._selector.unregister(key.fileobj)
         return found
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove the pipes."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Tree:
-    """The host's torchrun and everything below it, wherever it hid."""
+class ProcessTree:
+    """torchrun and all processes below it."""
 
     def __init__(self, script: str, environ: Dict[str, str]) -> None:
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # nothing below gets away by losing its parent
+        # As a subreaper, this process becomes the parent of processes whose own parent ended. None can escape.
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.process = subprocess.Popen(
             ["bash", "-s"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environ,
-            # Should this process be killed, torchrun is told to end its workers.
+            # If this process is killed, the kernel sends SIGTERM to torchrun, which ends its workers.
             preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),  # noqa: PLW1509 - one thread more
         )
-        self._code: Optional[int] = None
+        self._exit_code: Optional[int] = None
         if self.process.stdin is not None:
-            # By stdin: what stands on a command line is read by everybody. In braces it is read whole before it runs.
+            # Through stdin, because all users of a machine can read command lines. bash reads a group in braces
+            # completely before it runs the first line.
             with suppress(BrokenPipeError), self.process.stdin as stdin:
                 stdin.write(b"{\n" + script.encode() + b"\n} </dev/null\n")
 
-    def code(self) -> Optional[int]:
-        """The exit code of torchrun, as a shell tells it; None while it runs."""
+    def exit_code(self) -> Optional[int]:
+        """Return the exit code of torchrun, 128 plus the number for a signal; None while it runs."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
                 if pid == self.process.pid:
-                    ended = os.WIFSIGNALED(status)
-                    self._code = 128 + os.WTERMSIG(status) if ended else os.WEXITSTATUS(status)
-        return self._code
+                    signaled = os.WIFSIGNALED(status)
+                    self._exit_code = 128 + os.WTERMSIG(status) if signaled else os.WEXITSTATUS(status)
+        return self._exit_code
 
-    def ask(self) -> None:
-        """Ask torchrun to end; it asks its workers."""
-        if self.code() is None:
+    def terminate(self) -> None:
+        """Ask torchrun to end. It asks its workers."""
+        if self.exit_code() is None:
             os.kill(self.process.pid, signal.SIGTERM)
 
-    def works(self) -> bool:
-        """Whether a worker is left: torchrun starts each in a session of its own."""
-        with suppress(ProcessLookupError):  # one that has just ended: the next look tells
-            return any(os.getsid(pid) != os.getsid(0) for pid in _below(os.getpid()))
+    def has_workers(self) -> bool:
+        """Return True while a worker runs. torchrun starts each worker in its own session."""
+        with suppress(ProcessLookupError):  # A process ended meanwhile: the next call finds the answer.
+            return any(os.getsid(pid) != os.getsid(0) for pid in _descendants(os.getpid()))
         return True
 
     def kill(self) -> None:
-        """End all that is left, until nothing is."""
-        for below in iter(lambda: _below(os.getpid()), []):
-            for pid in below:
+        """Kill all processes, and repeat until none is left."""
+        for descendants in iter(lambda: _descendants(os.getpid()), []):
+            for pid in descendants:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
-            self.code()
+            self.exit_code()
 
 
-def _below(root: int) -> List[int]:
-    """The living processes below this one."""
+def _descendants(root: int) -> List[int]:
+    """Return the living processes below a process."""
     children: Dict[int, List[int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The command's name stands in brackets, and may hold anything.
+            # The name of the command is in parentheses, and may itself contain parentheses and spaces.
             state, parent, *_ = file.read_text(errors="replace").rpartition(")")[2].split()
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(file.parent.name))
     found = [root]
-    for pid in found:  # it grows meanwhile
+    for pid in found:  # The list grows during the loop.
         found += children.get(pid, [])
     return found[1:]
 
 
-class Watch:
-    """One run of this host's agent."""
+class HostRun:
+    """Runs the ranks of this host."""
 
-    def __init__(self, home: Home, order: Values) -> None:
-        self.home = home
-        self.run = Path(order["run"])
+    def __init__(self, controller: Controller, order: Values) -> None:
+        self.controller = controller
+        self.run_folder = Path(order["run"])
         self.grace = float(order["grace"])
-        self.streams = Streams(home, order["first"], order["ranks"])
-        environ = {**os.environ, **order["environ"], "HPC_KIT_LOGS": str(self.streams.folder)}
+        self.pipes = RankPipes(controller, order["first"], order["ranks"])
+        environ = {**os.environ, **order["environ"], "HPC_KIT_LOGS": str(self.pipes.folder)}
         try:
-            self.tree = Tree(order["script"], environ)
+            self.tree = ProcessTree(order["script"], environ)
         except OSError:
-            self.streams.close()
+            self.pipes.close()
             raise
         if self.tree.process.stdout is not None:
-            self.streams.add(self.tree.process.stdout.fileno())
+            self.pipes.add(self.tree.process.stdout.fileno())
         self._deadline: Optional[float] = None
-        self._worked, self._told = 0.0, False
+        self._last_worker_seen, self._failure_sent = 0.0, False
 
-    def to_the_end(self) -> None:
-        """Send home what happens until torchrun has ended; nothing that it has started is left."""
-        code = self.tree.code()
+    def run_to_end(self) -> None:
+        """Send output and events until torchrun has ended, then kill all processes that are left."""
+        code = self.tree.exit_code()
         while code is None:
-            if self.home.flush(_TURN):
-                self.streams.pass_on(_TURN)
-            self._obey()
-            self._tell_failure()
-            self.home.stay_in_touch()
-            if self._deadline is None or self.tree.works():
-                self._worked = time.monotonic()
-            if self._deadline is not None and time.monotonic() > min(self._deadline, self._worked + _ALONE):
+            if self.controller.flush(_POLL_SECONDS):
+                self.pipes.send_output(_POLL_SECONDS)
+            self._obey_orders()
+            self._send_failure()
+            self.controller.send_sign_of_life()
+            if self._deadline is None or self.tree.has_workers():
+                self._last_worker_seen = time.monotonic()
+            barrier_deadline = self._last_worker_seen + _EXIT_BARRIER_SECONDS
+            if self._deadline is not None and time.monotonic() > min(self._deadline, barrier_deadline):
                 self.tree.kill()
-            code = self.tree.code()
+            code = self.tree.exit_code()
         self.tree.kill()
-        self._send_rest()
-        self._tell_failure()
-        self.home.send("end", code=code, summary=_summary(self.run))
-        self._send_rest()
-        self.streams.close()
+        self._send_remaining_output()
+        self._send_failure()
+        self.controller.send("end", code=code, summary=_read_summary(self.run_folder))
+        self._send_remaining_output()
+        self.pipes.close()
 
-    def _send_rest(self) -> None:
-        """Send what there still is; it may take as long as whoever reads it likes, until all is to end."""
+    def _send_remaining_output(self) -> None:
+        """Send the rest of the output. The launcher may read it slowly, unless the end was requested."""
         began = time.monotonic()
-        while not (self.home.flush(_TURN) and not self.streams.pass_on(0)):
-            self._obey()
-            if self._deadline is not None and time.monotonic() > max(began, self._deadline) + _LAST_WORDS:
+        while not (self.controller.flush(_POLL_SECONDS) and not self.pipes.send_output(0)):
+            self._obey_orders()
+            if self._deadline is not None and time.monotonic() > max(began, self._deadline) + _DRAIN_SECONDS:
                 break
 
-    def _obey(self) -> None:
-        while self.home.orders:
-            order = self.home.orders.popleft()
+    def _obey_orders(self) -> None:
+        while self.controller.orders:
+            order = self.controller.orders.popleft()
             if order["kind"] == "kill":
                 self._deadline = 0.0
             elif order["kind"] == "end":
-                self._end()
-        if time.monotonic() - self.home.heard > SILENCE:
-            self._end()
+                self._request_end()
+        if time.monotonic() - self.controller.last_received > SILENCE:
+            self._request_end()
 
-    def _end(self) -> None:
+    def _request_end(self) -> None:
         if self._deadline is None:
             self._deadline = time.monotonic() + self.grace
-            self.tree.ask()
+            self.tree.terminate()
 
-    def _tell_failure(self) -> None:
-        """Say once which rank failed first, as it has left it in the run's folder."""
-        if not self._told:
+    def _send_failure(self) -> None:
+        """Send once which rank failed first, as the rank wrote it to the folder of the run."""
+        if not self._failure_sent:
             with suppress(OSError, ValueError):
-                rank, host, code, moment = (self.run / "first-failure").read_text().split()
-                self._told = True
-                self.home.send("failed", rank=int(rank), host=host, code=int(code), time=float(moment))
+                rank, host, code, moment = (self.run_folder / "first-failure").read_text().split()
+                self._failure_sent = True
+                self.controller.send("failed", rank=int(rank), host=host, code=int(code), time=float(moment))
 
 
-def _summary(run: Path) -> Optional[str]:
+def _read_summary(run_folder: Path) -> Optional[str]:
     with suppress(OSError):
-        return (run / "summary.json").read_text()
+        return (run_folder / "summary.json").read_text()
     return None
 
 
 def main() -> None:
-    """Say hello, wait for the order to start, obey it."""
-    home = Home()
+    """Describe this host to the launcher, wait for the order to start, and run it."""
+    controller = Controller()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: home.orders.append({"kind": "end"}))
-    # CLIENT_ADDRESS PORT SERVER_ADDRESS PORT: the address by which this host was reached.
-    reached = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2]
+        signal.signal(number, lambda *_: controller.orders.append({"kind": "end"}))
+    # SSH_CONNECTION is CLIENT_ADDRESS PORT SERVER_ADDRESS PORT. The third word is the address that reached this host.
+    address = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2]
     host, boot, cores = socket.gethostname(), Path("/proc/sys/kernel/random/boot_id"), len(os.sched_getaffinity(0))
     machine = host + (boot.read_text() if boot.exists() else "")
-    # NVIDIA's devices, or AMD's.
-    gpus = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
-    home.send("hello", host=host, address=reached, machine=machine, cores=cores, gpus=gpus)
-    while not home.orders:
-        home.stay_in_touch()
-        time.sleep(_TURN)
-    order = home.orders.popleft()
+    gpus = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()  # NVIDIA or AMD
+    controller.send("hello", host=host, address=address, machine=machine, cores=cores, gpus=gpus)
+    while not controller.orders:
+        controller.send_sign_of_life()
+        time.sleep(_POLL_SECONDS)
+    order = controller.orders.popleft()
     if order["kind"] != "start":
         return
     try:
         os.chdir(order["folder"])
         Path(order["run"]).mkdir(mode=0o700, parents=True, exist_ok=True)
-        watch = Watch(home, order)
-    except OSError as error:  # there is no such folder, its disk is full, or no process can be started
-        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        home.send("refused", why=why, file=bool(error.filename))
+        host_run = HostRun(controller, order)
+    except OSError as error:  # No such folder, a full disk, or too many processes.
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        controller.send("refused", reason=reason, file=bool(error.filename))
         return
-    watch.to_the_end()
+    host_run.run_to_end()
 
 
 if __name__ == "__main__":
     main()
-    # Not by the interpreter's own end, which would wait for the thread that listens.
+    # The normal end of the interpreter would wait for the receiving thread.
     os._exit(0)

@@ -1,9 +1,12 @@
-"""One host of a launch: its connection, what it is told, and what comes from it, in a thread of its own."""
+"""Connects to the hosts of a launch: one thread per host starts the agent, sends orders and receives messages."""
 
 from __future__ import annotations
 
 import json
+import os
+import select
 import shlex
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -12,154 +15,274 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.errors import LaunchError
 from hpc_kit.ssh import agent
-from hpc_kit.ssh.ssh_command import connect, disconnect
+from hpc_kit.ssh.hosts import Host
+from hpc_kit.ssh.ssh_command import CONNECTION_FAILED, SshConnection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from queue import Queue, SimpleQueue
 
-    from fabric import Connection
-    from paramiko import Channel
-
-_BOOT = (
+_START_PROGRAM = (
     "import sys; "
     "sys.version_info < (3, 6) and sys.exit('Python %d.%d is older than 3.6' % sys.version_info[:2]); "
     "s = sys.stdin.buffer; exec(s.read(int(s.readline())))"
 )
-"""All that stands on the host's command line; the program, and with it every value, comes through stdin."""
-
-_STEPS = 6
-"""More than a connection has: each is timed by itself, but for an ssh-agent or a name server that says nothing."""
+"""The command line on the host contains only this. The agent, and with it every value, comes through stdin."""
 
 
-class Frame(NamedTuple):
-    """Something that a host says."""
+class HostMessage(NamedTuple):
+    """A message about one host."""
 
     node: int
     kind: str
-    """hello, failed, end, alive from the agent there; refused, lost from this side."""
+    """`hello`, `failed`, `end`, `alive` or `refused` from the agent; `refused` or `lost` from the connection."""
 
     values: dict[str, Any]
 
 
-class Text(NamedTuple):
-    """Something that a rank says, or its agent (None)."""
+class RankOutput(NamedTuple):
+    """A piece of output of one rank, or of torchrun (rank None)."""
 
     host: str
     rank: int | None
     text: str
 
 
-class HostLink:
-    """A host while it is connected.
+class HostConnection:
+    """The connection to one host, and the agent on it.
 
     Args:
-        node: Its number among the hosts.
-        name: Its name as the user wrote it.
-        python: The interpreter there.
-        frames: Where what it says is put.
-        texts: Where what its ranks say is put; nothing is read from it while this is full.
-        patience: Seconds for each step of the connection.
+        node: Number of the host in the launch.
+        host: The host.
+        python: Interpreter that runs the agent.
+        messages: Queue for messages of the agent.
+        outputs: Queue for output of the ranks. While it is full, nothing is read from the host.
+        socket: Path of the ssh socket for this host.
+        timeout: Seconds for each step of the connection.
     """
 
     def __init__(
         self,
         node: int,
-        name: str,
+        host: Host,
         python: str,
-        frames: SimpleQueue[Frame],
-        texts: Queue[Text],
-        patience: float,
+        messages: SimpleQueue[HostMessage],
+        outputs: Queue[RankOutput],
+        *,
+        socket: Path,
+        timeout: float,
     ) -> None:
-        self.node, self.name, self.python = node, name, python
-        self.step, self.due = "connecting", float("inf")
-        """What is tried until it greets, and when that has taken too long."""
-        self._frames, self._texts, self._patience = frames, texts, patience
-        self._connection: Connection | None = None
-        self._channel: Channel | None = None
-        self._sending = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._attend, name=f"host {name}", daemon=True)
+        self.node, self.name, self.python = node, host.name, python
+        self._messages, self._outputs, self._timeout = messages, outputs, timeout
+        self._ssh = SshConnection(host, socket)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._send_lock = threading.Lock()
+        self._said_hello, self._closed = False, False
+        self._thread = threading.Thread(target=self._serve, name=f"host {host.name}", daemon=True)
 
     def start(self) -> None:
-        """Connect, and start the agent there; whatever comes of it is put among the frames."""
-        self.due = time.monotonic() + _STEPS * self._patience
+        """Connect and start the agent, in a thread. The queue of messages receives the result."""
         self._thread.start()
 
     def send(self, kind: str, **values: object) -> None:
-        """Order something; of a host that is lost, its own frame tells."""
-        if self._channel is not None:
-            with self._sending, suppress(Exception):
-                self._channel.sendall(json.dumps({"kind": kind, **values}).encode() + b"\n")
+        """Send an order. If the host is lost, the queue of messages receives that separately."""
+        if self._process is not None and self._process.stdin is not None:
+            with self._send_lock, suppress(OSError, ValueError):  # ValueError: the pipe was closed.
+                _write(self._process.stdin.fileno(), json.dumps({"kind": kind, **values}).encode() + b"\n")
 
     def close(self) -> None:
-        """Cut the connection; an agent that still runs ends all on its host."""
+        """Cut the connection. An agent that still runs then ends all processes on its host."""
         self._closed = True
-        if self._connection is not None:
-            disconnect(self._connection)
+        self._ssh.close()
 
-    def _attend(self) -> None:
+    def _serve(self) -> None:
         try:
-            why = self._attended()
+            reason = self._connect_and_listen()
         except LaunchError as error:
             self._put("refused", error=error)
-        except Exception as error:  # noqa: BLE001 - whatever it is: a host of which nothing is heard would be waited for
-            self._put("lost", why=str(error) or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - the launch would wait forever for a host without any message
+            self._put("lost", reason=str(error) or type(error).__name__)
         else:
-            self._put("lost", why=why)
+            self._put("lost", reason=reason)
 
-    def _attended(self) -> str:
-        """Connect, and listen to the end; why it ended."""
-        self._connection = connect(self.name, self._patience)
-        if self._closed:  # meanwhile, for another host's sake
-            disconnect(self._connection)
+    def _connect_and_listen(self) -> str:
+        """Run the agent to its end. Return why the connection ended."""
+        self._ssh.open(self._timeout)
+        if self._closed:  # Another host failed meanwhile.
+            self._ssh.close()
             return "the connection was closed"
-        self.step, self.due = "starting Python", time.monotonic() + self._patience + agent.SILENCE
-        self._channel = self._started(self._connection)
-        return self._listen(self._channel)
-
-    def _started(self, connection: Connection) -> Channel:
-        channel = connection.create_session()
-        channel.settimeout(agent.SILENCE)
-        channel.exec_command(f"exec {shlex.quote(self.python)} -c {shlex.quote(_BOOT)}")
+        process = self._process = self._ssh.start(f"exec {shlex.quote(self.python)} -c {shlex.quote(_START_PROGRAM)}")
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("ssh has no pipes")
         program = Path(agent.__file__).read_bytes()
-        with suppress(OSError):  # ended already, where there is no such Python: what it says is heard below
-            channel.sendall(f"{len(program)}\n".encode() + program)
-        return channel
-
-    def _listen(self, channel: Channel) -> str:
-        """Put what comes among the frames until nothing does any more; why."""
-        heard = b""
+        with self._send_lock, suppress(OSError):  # ssh has ended: its exit status and messages are read below.
+            _write(process.stdin.fileno(), f"{len(program)}\n".encode() + program)
         try:
-            while data := channel.recv(1 << 16):
-                *lines, heard = (heard + data).split(b"\n")
-                for line in lines:
-                    self._hear(line)
-        except TimeoutError:
-            return f"nothing came for {agent.SILENCE:g} s"
-        said = b""
-        with suppress(TimeoutError):
-            while data := channel.recv_stderr(1 << 16):
-                said += data
-        last = said.decode(errors="replace").strip().splitlines()[-1:] or ["the connection was closed"]
-        channel.status_event.wait(agent.SILENCE)  # it may come a moment after all that is said
-        if channel.exit_status in {126, 127}:
+            if not self._listen(process.stdout.fileno()):
+                return f"nothing was received for {agent.SILENCE:g} s"
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(agent.SILENCE)
+            return self._explain_end(process.returncode)
+        finally:
+            with self._send_lock, suppress(OSError):
+                process.stdin.close()
+            process.stdout.close()
+
+    def _listen(self, descriptor: int) -> bool:
+        """Put messages into the queues. Return False if the host stopped sending, True at the end of its output."""
+        limit = self._timeout + agent.SILENCE
+        deadline, line = time.monotonic() + limit, b""
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            data = os.read(descriptor, 1 << 16)
+            if not data:
+                return True
+            *complete, line = (line + data).split(b"\n")
+            for message in complete:
+                self._receive(message)
+            if self._said_hello:  # Only then: a shell profile may print without end.
+                deadline = time.monotonic() + agent.SILENCE
+        if self._said_hello:
+            return False
+        raise LaunchError(
+            f"{self.name} does not answer",
+            found=f"ssh has connected, but the agent did not start within {limit:g} s",
+            remedy=f"ssh {Host(self.name).ssh_argument} true   (with a longer --connect-timeout if it is only slow)",
+        )
+
+    def _explain_end(self, status: int | None) -> str:
+        lines = self._ssh.errors().splitlines()
+        # If the connection failed, all lines are ssh's own. Otherwise, the last line counts: a traceback's exception.
+        reason = "\n".join(lines if status == CONNECTION_FAILED else lines[-1:]) or "the connection was closed"
+        if status in {126, 127}:
             raise LaunchError(
                 f"there is no {self.python} on {self.name}",
-                found=last[0],
-                remedy="the same Python at the same path on all hosts; or --set cluster.python=/path/to/python",
+                found=reason,
+                remedy="use the same path of Python on all hosts, or --set cluster.python=/path/to/python",
             )
-        return last[0]
+        return reason
 
-    def _hear(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         try:
             values = json.loads(line)
             kind = values.pop("kind")
         except (ValueError, KeyError, TypeError, AttributeError):
-            return  # a profile of the host's shell greets whoever comes
-        if kind == "text":
-            self._texts.put(Text(self.name, values["rank"], values["text"]))
+            return  # The shell profile of the host has printed this line.
+        self._said_hello |= kind == "hello"
+        if kind == "output":
+            self._outputs.put(RankOutput(self.name, values["rank"], values["text"]))
         else:
             self._put(kind, **values)
 
     def _put(self, kind: str, **values: object) -> None:
-        self._frames.put(Frame(self.node, kind, values))
+        self._messages.put(HostMessage(self.node, kind, values))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def connect_all(connections: Sequence[HostConnection], messages: SimpleQueue[HostMessage]) -> dict[int, HostMessage]:
+    """Connect to all hosts. Return the `hello` of each agent.
+
+    Args:
+        connections: The hosts.
+        messages: The queue of their messages.
+
+    Raises:
+        LaunchError: At least one host cannot be used.
+    """
+    for connection in connections:
+        connection.start()
+    greetings: dict[int, HostMessage] = {}
+    refused: dict[int, LaunchError] = {}
+    while len(greetings.keys() | refused.keys()) < len(connections):
+        message = messages.get()
+        if message.kind == "hello":
+            greetings[message.node] = message
+        elif message.kind in {"refused", "lost"}:
+            refused[message.node] = explain_host_failure(connections[message.node].name, message)
+    if len(refused) > 1:
+        errors = [refused[node] for node in sorted(refused)]
+        raise LaunchError(
+            f"{len(errors)} of {len(connections)} hosts cannot be used",
+            found="\n".join(f"{error.what}: {error.found}" for error in errors),
+            remedy="\n".join(dict.fromkeys(error.remedy or "" for error in errors)),
+        )
+    for error in refused.values():
+        raise error
+    return greetings
+
+
+def placement_warnings(
+    connections: Sequence[HostConnection], greetings: Mapping[int, HostMessage], ranks: Sequence[int], backend: str
+) -> Iterator[str]:
+    """Warn about machines with several names, and about machines with more ranks than cores.
+
+    Args:
+        connections: The hosts.
+        greetings: The `hello` of each host.
+        ranks: Ranks of each host.
+        backend: Backend of torch; with gloo, ranks use CPUs.
+
+    Raises:
+        LaunchError: A machine with GPUs has several names. The ranks of each name would use the same GPUs.
+    """
+    machines: dict[str, list[int]] = {}
+    for node, _ in enumerate(connections):
+        machines.setdefault(str(greetings[node].values["machine"]), []).append(node)
+    for nodes in machines.values():
+        machine = greetings[nodes[0]].values
+        names, count = [connections[node].name for node in nodes], sum(ranks[node] for node in nodes)
+        if len(nodes) > 1 and machine["gpus"] and backend != "gloo":
+            raise LaunchError(
+                f"{' and '.join(names)} are the same host, and their ranks would use the same GPUs",
+                found=machine["host"],
+                remedy=f"name it once, with all its ranks: {Host(names[0], count).hosts_argument}; "
+                "or use CPUs: --set launch.backend=gloo",
+            )
+        load = f"{count} ranks on {machine['cores']} cores"
+        if len(nodes) > 1:
+            yield f"{' and '.join(names)} are the same host ({machine['host']}): {load}"
+        elif count > machine["cores"]:
+            yield f"{names[0]}: {load} (for a port, write ssh://HOST:PORT)"
+
+
+def explain_host_failure(name: str, message: HostMessage) -> LaunchError:
+    """Explain why a host cannot be used, or why it was lost."""
+    ssh_argument = Host(name).ssh_argument
+    error = message.values.get("error")
+    if isinstance(error, LaunchError):
+        return error
+    if message.kind == "refused" and not message.values["file"]:
+        return LaunchError(
+            f"{name} cannot start any process",
+            found=message.values["reason"],
+            remedy=f"ssh {ssh_argument} 'ulimit -u; df ${{TMPDIR:-/tmp}}'   (limit of processes; free disk space)",
+        )
+    if message.kind == "refused":
+        return LaunchError(
+            f"the project cannot be used on {name}",
+            found=message.values["reason"],
+            remedy="put the project's folder at the same path on all hosts: a shared file system, or rsync -a",
+        )
+    return LaunchError(
+        f"{name} is lost",
+        found=message.values["reason"],
+        remedy=f"check that the host is running, and that `ssh {ssh_argument} true` works and prints nothing",
+    )
+
+
+def master_address(greetings: Mapping[int, HostMessage]) -> str:
+    """Return the address of the first host for all hosts.
+
+    This is the address that ssh used. A loopback address is valid only if ssh used loopback addresses for all hosts.
+    Otherwise, the name of the host is used.
+    """
+    addresses = {node: str(message.values["address"]) for node, message in greetings.items()}
+    loopback = {node for node, address in addresses.items() if address == "::1" or address.startswith("127.")}
+    is_usable = addresses[0] and (0 not in loopback or len(loopback) == len(addresses))
+    return addresses[0] if is_usable else str(greetings[0].values["host"])

@@ -1,4 +1,4 @@
-"""The hosts of a launch, from a command line or a host file as mpirun's."""
+"""Hosts of a launch, from the command line or from a host file in the format of mpirun."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_FORMS = "a,b,c; n[1-4]; a:4 for four ranks there; user@a; fd00::1, [fd00::1]:4; ssh://a:2222 for a port"
-_SSH = "ssh://"
+_FORMS = "write a,b,c; n[1-4]; a:4 for four ranks; user@a; fd00::1, [fd00::1]:4; ssh://a:2222 for a port"
+SSH_SCHEME = "ssh://"
 _LAST_PORT = 65535
 _NAMES = re.compile(r"(?P<names>[^\s:=/]+)(?::(?P<slots>\d+))?")
 _IPV6 = re.compile(r"(?P<user>[^\s:/@]+@)?(?P<open>\[)?(?P<host>[^\]\[\s/@]+)(?(open)\](?::(?P<slots>\d+))?)")
@@ -24,20 +24,20 @@ _URI = re.compile(
 
 
 class Address(NamedTuple):
-    """Where ssh goes; what is None stands in ~/.ssh/config, or is its default."""
+    """User, host and port. ssh takes a value that is None from ~/.ssh/config."""
 
     user: str | None
     host: str
     port: int | None
 
     @classmethod
-    def of(cls, name: str) -> Address:
-        """`[ssh://][user@]host[:port]`, an IPv6 address in brackets where a port is behind it.
+    def parse(cls, name: str) -> Address:
+        """Parse `[ssh://][user@]host[:port]`. An IPv6 address with a port needs brackets.
 
-        >>> Address.of("me@[fd00::1]:2222")
+        >>> Address.parse("me@[fd00::1]:2222")
         Address(user='me', host='fd00::1', port=2222)
         """
-        user, _, place = name.removeprefix(_SSH).rpartition("@")
+        user, _, place = name.removeprefix(SSH_SCHEME).rpartition("@")
         host, _, port = place.rpartition(":")
         if not host or place.endswith("]") or ("[" not in place and host.count(":")):
             host, port = place, ""
@@ -45,111 +45,113 @@ class Address(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A host as the user names it."""
+    """A host that the user named."""
 
     name: str
-    """`user@` before it where somebody says so, and `:port` behind it: then an IPv6 address stands in brackets."""
+    """`[user@]host[:port]`. An IPv6 address with a port has brackets."""
 
     slots: int | None = None
-    """Ranks there; None: as many as the job says."""
+    """Ranks on this host; None: the number comes from the job."""
 
     @property
-    def for_ssh(self) -> str:
-        """As ssh takes it on its command line."""
-        return f"{_SSH}{self.name}" if Address.of(self.name).port else self.name
+    def ssh_argument(self) -> str:
+        """The host on the command line of ssh."""
+        return f"{SSH_SCHEME}{self.name}" if Address.parse(self.name).port else self.name
 
     @property
-    def for_copy_id(self) -> str:
-        """As ssh-copy-id takes it, which knows no URI."""
-        user, host, port = Address.of(self.name)
+    def copy_id_arguments(self) -> str:
+        """The host on the command line of ssh-copy-id, which accepts no URI."""
+        user, host, port = Address.parse(self.name)
         return f"-p {port} {user + '@' if user else ''}{host}" if port else self.name
 
     @property
-    def written(self) -> str:
-        """As `--hosts` takes it."""
+    def hosts_argument(self) -> str:
+        """The host in the list of `--hosts`."""
         if self.slots is None:
-            return self.for_ssh
-        user, host, port = Address.of(self.name)
+            return self.ssh_argument
+        user, host, port = Address.parse(self.name)
         if port is None and ":" in host:
             return f"{user + '@' if user else ''}[{host}]:{self.slots}"
-        return f"{self.for_ssh}:{self.slots}"
+        return f"{self.ssh_argument}:{self.slots}"
 
 
 def read_hosts(words: str | None, hostfile: Path | None) -> tuple[Host, ...]:
-    """The hosts that `--hosts` or `--hostfile` names, in that order.
+    """Return the hosts of `--hosts` or `--hostfile`, in their order.
 
     Args:
         words: `a,b:4,n[1-3]`; IPv6 addresses `fd00::1,[fd00::2]:4`; a port `ssh://me@a:2222`, with four ranks
             `ssh://me@a:2222:4`.
-        hostfile: A host a line, `a slots=4` or `a:4`; `#` begins a comment.
+        hostfile: One host a line, `a slots=4` or `a:4`; `#` begins a comment.
 
     Raises:
-        SpecError: There is none, one is named twice, or something is no host.
+        SpecError: The list is empty, names a host twice, or contains an invalid host.
     """
     if (words is None) == (hostfile is None):
         found = "both are given" if words is not None else "neither is given"
         raise SpecError("a launch needs --hosts or --hostfile", found=found, remedy="--hosts a,b,c")
-    hosts = tuple(_of_words(words) if words is not None else _of_file(hostfile) if hostfile else ())
+    hosts = tuple(_parse_list(words) if words is not None else _read_file(hostfile) if hostfile else ())
     if not hosts:
-        raise SpecError("no host is named", found=str(hostfile or "--hosts"), remedy=_FORMS)
-    _check(hosts)
+        raise SpecError("the list of hosts is empty", found=str(hostfile or "--hosts"), remedy=_FORMS)
+    _check_consistency(hosts)
     return hosts
 
 
-def _of_words(words: str) -> Iterator[Host]:
+def _parse_list(words: str) -> Iterator[Host]:
     for word in re.split(r",(?![^\[]*\])", words):
         if word.strip():
-            yield from _hosts(word.strip(), "--hosts")
+            yield from _parse_hosts(word.strip(), "--hosts")
 
 
-def _of_file(file: Path) -> Iterator[Host]:
+def _read_file(file: Path) -> Iterator[Host]:
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the host file {file}", found=str(error), remedy="its path") from error
+        raise SpecError(f"cannot read the host file {file}", found=str(error), remedy="correct its path") from error
     for number, line in enumerate(lines, 1):
         name, *options = line.partition("#")[0].split() or [""]
         place = f"{file}, line {number}"
-        for host in _hosts(name, place) if name else ():
-            yield host._replace(slots=_slots(options, place) or host.slots)
+        for host in _parse_hosts(name, place) if name else ():
+            yield host._replace(slots=_parse_slots(options, place) or host.slots)
 
 
-def _slots(options: list[str], place: str) -> int | None:
-    """The ranks that the words behind a host's name allow; mpirun's upper limit says nothing here."""
+def _parse_slots(options: list[str], place: str) -> int | None:
+    """Return the ranks of `slots=4`. mpirun's upper limit `max_slots` is ignored."""
     slots = None
     for option in options:
         name, _, value = option.partition("=")
         if name not in {"slots", "max_slots", "max-slots"} or not value.isdigit() or not int(value):
-            raise SpecError(f"{option!r} says nothing of a host", found=place, remedy="HOST slots=4")
+            raise SpecError(f"{option!r} is not an option of a host", found=place, remedy="write HOST slots=4")
         slots = int(value) if name == "slots" else slots
     return slots
 
 
-def _hosts(word: str, place: str) -> Iterable[Host]:
-    match = _match(word)
+def _parse_hosts(word: str, place: str) -> Iterable[Host]:
+    match = _match_form(word)
     if match is None or word.startswith("-") or match["slots"] in {"0", "00"}:
-        raise SpecError(f"{word!r} names no host", found=place, remedy=_FORMS)
+        raise SpecError(f"{word!r} is not a host", found=place, remedy=_FORMS)
     slots = int(match["slots"]) if match["slots"] else None
     if match.re is not _NAMES:
         port, host = match.groupdict().get("port"), match["host"]
         if port and not 0 < int(port) <= _LAST_PORT:
-            raise SpecError(f"{word!r} names no host", found=f"{place}: no port is {port}", remedy=f"1 to {_LAST_PORT}")
+            raise SpecError(
+                f"{word!r} is not a host", found=f"{place}: port {port}", remedy=f"use a port from 1 to {_LAST_PORT}"
+            )
         host = f"[{host}]:{port}" if port and ":" in host else f"{host}:{port}" if port else host
         return [Host((match["user"] or "") + host, slots)]
     try:
         names = nodelist.expand(match["names"])
     except HostlistError as error:
-        raise SpecError(f"{word!r} names no host", found=f"{place}\n{error.found}", remedy=_FORMS) from error
+        raise SpecError(f"{word!r} is not a host", found=f"{place}\n{error.found}", remedy=_FORMS) from error
     return [Host(name, slots) for name in names]
 
 
-def _match(word: str) -> re.Match[str] | None:
-    """A word as a list of names, as an address or as a URI."""
-    if not word.startswith(_SSH) and word.count(":") < 2:
+def _match_form(word: str) -> re.Match[str] | None:
+    """Match a word with the form of a list of names, an address or a URI."""
+    if not word.startswith(SSH_SCHEME) and word.count(":") < 2:
         return _NAMES.fullmatch(word)
     from ipaddress import IPv6Address
 
-    match = (_URI if word.startswith(_SSH) else _IPV6).fullmatch(word)
+    match = (_URI if word.startswith(SSH_SCHEME) else _IPV6).fullmatch(word)
     if match and ":" in match["host"]:
         try:
             IPv6Address(match["host"])
@@ -158,20 +160,20 @@ def _match(word: str) -> re.Match[str] | None:
     return match
 
 
-def _check(hosts: tuple[Host, ...]) -> None:
+def _check_consistency(hosts: tuple[Host, ...]) -> None:
     names = [host.name for host in hosts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SpecError(
             f"host {twice} is named twice",
             found=", ".join(names),
-            remedy=f"each host runs one agent, which starts its ranks: {Host(twice, names.count(twice)).written} for "
-            f"{names.count(twice)} ranks there",
+            remedy=f"name it once with all its ranks: {Host(twice, names.count(twice)).hosts_argument} for "
+            f"{names.count(twice)} ranks",
         )
     without = [host.name for host in hosts if host.slots is None]
     if without and len(without) < len(hosts):
         raise SpecError(
-            "some hosts say how many ranks they take, and others do not",
-            found=f"no slots for {', '.join(without)}",
-            remedy="slots for all of them, or for none: then the job says how many",
+            "only some hosts have a number of ranks",
+            found=f"no number for {', '.join(without)}",
+            remedy="give all hosts a number, or none: then the job decides",
         )

@@ -1,94 +1,129 @@
-"""A launch from the first connection to the last process: all hosts begin together, and end together."""
+"""Runs a job on hosts over ssh: all hosts start and end together. Writes the record and the logs of the run."""
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import shutil
 import signal
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 from queue import Empty, Queue, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from hpc_kit.run_files import FirstFailure
+from msgspec import structs
+
+from hpc_kit.errors import HostlistError
+from hpc_kit.run_files import END, RECORD, SUMMARY, FirstFailure, claim_first_failure, rank_log, write_whole
+from hpc_kit.runs.first_failure import find_failure
+from hpc_kit.runs.launched import hold
+from hpc_kit.runs.record import SSH, RecordedFailure, RecordedOutcome, add_outcomes, encode_record
+from hpc_kit.runs.run_folders import open_run
+from hpc_kit.slurm.nodelist import fold
 from hpc_kit.ssh import agent
-from hpc_kit.ssh.host_connection import Frame, HostLink, Text
-from hpc_kit.ssh.reach import error_of, laid, master, reach
+from hpc_kit.ssh.host_connection import (
+    HostConnection,
+    HostMessage,
+    RankOutput,
+    connect_all,
+    explain_host_failure,
+    master_address,
+    placement_warnings,
+)
+from hpc_kit.ssh.ssh_command import make_socket_folder
+from hpc_kit.submission.provenance import GitQuery, new_record
+from hpc_kit.submission.staging import LATEST, add_git_state, replace_symlink, unwritable_folder_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from hpc_kit.spec.resolve import Resolved
     from hpc_kit.ssh.hosts import Host
 
-GRACE = 30.0
-"""Seconds between the wish that a host's ranks end and their end; Slurm's KillWait is the same."""
+HOST_SCRIPT = "agent.sh"
+"""File in the folder of the run: the script of the first host."""
 
-_OWN_ENDS = 3.0
-"""Seconds that the others have to fall by themselves: what a lost peer makes them say is part of their logs."""
+GRACE_SECONDS = 30.0
+"""Seconds between SIGTERM and SIGKILL for the ranks of a host; the same as Slurm's KillWait."""
 
-_TURN = 0.2
-_PIECES = 256
-"""Of what the ranks say, 64 KiB at most each, that are kept before the ranks have to wait."""
+_PEER_FAILURE_SECONDS = 3.0
+"""After a rank failed, the remaining ranks have this time to fail by themselves: their logs then show the lost peer."""
 
-_LAUNCHER = -1
-_LOST = 1
+_POLL_SECONDS = 0.2
+_OUTPUT_QUEUE_LENGTH = 256
+"""Pieces of output, at most 64 KiB each, that wait for the terminal before the ranks have to wait."""
+
+_LONGEST_LINE = 1 << 16
+"""Characters. A longer line is shown in parts."""
+
+_THIS_SIDE = -1
+"""Node of messages that come from the launcher itself."""
+
+_HOST_FAILED = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Work(NamedTuple):
-    """What the hosts are to do."""
+class LaunchPlan(NamedTuple):
+    """The work of the hosts."""
 
     key: str
-    """What no other launch has."""
+    """Identifies the launch; no other launch has the same key."""
 
     folder: Path
-    """The project: at the same path on all hosts."""
+    """The project, at the same path on all hosts."""
 
     run: Path
     scripts: tuple[str, ...]
-    """What each host runs, in shell."""
+    """Shell script of each host."""
 
     environ: Mapping[str, str]
-    """Values that stand in no script."""
+    """Exported variables, which are in no script."""
 
     ranks: tuple[int, ...]
-    """On each host."""
+    """Number of ranks of each host."""
 
 
-class Ending(NamedTuple):
+class LaunchResult(NamedTuple):
     """How a launch ended."""
 
     status: int
-    """The exit code of the rank that failed first; 128 and the signal where somebody ended it; 1 for a lost host."""
+    """Exit code of the rank that failed first; 128 plus the number of the signal that ended it; 1 for a lost host."""
 
     failure: FirstFailure | None
     problem: str | None
-    """Where no rank failed, what did."""
+    """The reason, if no rank failed first."""
 
     summary: str | None
-    """What the training said of itself."""
+    """The summary that the training wrote."""
 
 
-class Session:
+class Launch:
     """The hosts of one launch.
 
     Args:
-        hosts: Them, in the order of their ranks.
-        python: The interpreter that runs the agent on each.
-        patience: Seconds for each step of a connection.
+        hosts: Hosts in the order of their ranks.
+        python: The interpreter that runs the agent on each host.
+        timeout: Seconds for each step of a connection.
     """
 
-    def __init__(self, hosts: Sequence[Host], python: str, patience: float) -> None:
-        self._frames: SimpleQueue[Frame] = SimpleQueue()
-        self._texts: Queue[Text] = Queue(maxsize=_PIECES)
-        self.links = [
-            HostLink(node, host.name, python, self._frames, self._texts, patience) for node, host in enumerate(hosts)
+    def __init__(self, hosts: Sequence[Host], python: str, timeout: float) -> None:
+        self._messages: SimpleQueue[HostMessage] = SimpleQueue()
+        self._outputs: Queue[RankOutput] = Queue(maxsize=_OUTPUT_QUEUE_LENGTH)
+        self._sockets = make_socket_folder()
+        self.connections = [
+            HostConnection(
+                node, host, python, self._messages, self._outputs, socket=self._sockets / str(node), timeout=timeout
+            )
+            for node, host in enumerate(hosts)
         ]
         self.ending = threading.Event()
-        """Set once it is to end: what nobody takes is waited for no longer."""
-        self._greetings: dict[int, Frame] = {}
+        """Set as soon as the launch ends: from then on, it does not wait for a terminal that reads nothing."""
+        self._greetings: dict[int, HostMessage] = {}
         self._running: set[int] = set()
-        self._ended: set[int] = set()  # as they say; they run until their connection has closed behind them
+        self._ended: set[int] = set()  # Their agents sent `end`; they count as running until the connection closes.
         self._status = 0
         self._failure: FirstFailure | None = None
         self._problem: str | None = None
@@ -100,139 +135,141 @@ class Session:
         """Connect to all hosts.
 
         Raises:
-            LaunchError: At least one cannot be used; nothing runs on any.
+            LaunchError: At least one host cannot be used. No rank was started on any host.
         """
-        self._greetings = reach(self.links, self._frames)
+        self._greetings = connect_all(self.connections, self._messages)
 
-    def laid(self, ranks: Sequence[int], backend: str) -> list[str]:
-        """What there is to say of these ranks on these hosts, once they are connected.
+    def placement_warnings(self, ranks: Sequence[int], backend: str) -> list[str]:
+        """Return warnings about these ranks on the connected hosts.
 
         Raises:
-            LaunchError: Ranks would take the GPUs of others.
+            LaunchError: Ranks would use the GPUs of other ranks.
         """
-        return list(laid(self.links, self._greetings, ranks, backend))
+        return list(placement_warnings(self.connections, self._greetings, ranks, backend))
 
-    def run(self, work: Work, tell: Callable[[str, int | None, str], None]) -> Ending:
-        """Start all agents, and see them to their end.
+    def run(self, plan: LaunchPlan, write: Callable[[str, int | None, str], None]) -> LaunchResult:
+        """Start the ranks on all hosts, and wait until all have ended.
 
         Args:
-            work: What they are to do.
-            tell: Is given what a host says: its name, the rank (None: no rank's), and the text. For as long as it
-                takes nothing, nothing more is read from the hosts.
+            plan: The work of the hosts.
+            write: Receives the output: the name of the host, the rank (None: torchrun), and the text. While it blocks,
+                nothing more is read from the hosts.
         """
-        with _signals(self._frames), _heartbeat(self.links):
-            self._start(work)
-            threading.Thread(target=self._hand_on, args=(tell,), name="texts", daemon=True).start()
+        with _signals_as_messages(self._messages), _signs_of_life(self.connections):
+            self._start(plan)
+            threading.Thread(target=self._pass_output, args=(write,), name="output", daemon=True).start()
             while self._goes_on():
                 with suppress(Empty):
-                    self._take(self._frames.get(timeout=_TURN))
-                self._keep_time()
+                    self._handle(self._messages.get(timeout=_POLL_SECONDS))
+                if self._end_at is not None and time.monotonic() >= self._end_at and self._give_up_at is None:
+                    self._order("end")
         self.close()
-        return Ending(self._status, self._failure, self._problem, self._summary)
+        return LaunchResult(self._status, self._failure, self._problem, self._summary)
 
     def close(self) -> None:
-        """Cut all connections."""
-        for link in self.links:
-            link.close()
+        """Cut all connections, and remove their sockets."""
+        closing = [threading.Thread(target=connection.close) for connection in self.connections]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def _start(self, work: Work) -> None:
-        names, first = ",".join(link.name for link in self.links), master(self._greetings)
-        for link, ranks in zip(self.links, work.ranks, strict=True):
-            self._running.add(link.node)
-            known = {"HPC_KIT_SSH_LAUNCH": work.key, "HPC_KIT_SSH_HOSTS": names, "HPC_KIT_RUN": str(work.run)}
-            known |= {"HPC_KIT_SSH_NODE": str(link.node), "HPC_KIT_SSH_MASTER": first}
-            link.send(
+    def _start(self, plan: LaunchPlan) -> None:
+        names = ",".join(connection.name for connection in self.connections)
+        common = {"HPC_KIT_SSH_LAUNCH": plan.key, "HPC_KIT_SSH_HOSTS": names, "HPC_KIT_RUN": str(plan.run)}
+        common["HPC_KIT_SSH_MASTER"] = master_address(self._greetings)
+        for connection, ranks in zip(self.connections, plan.ranks, strict=True):
+            self._running.add(connection.node)
+            connection.send(
                 "start",
-                folder=str(work.folder),
-                run=str(work.run),
-                script=work.scripts[link.node],
-                environ={**work.environ, **known},
-                first=sum(work.ranks[: link.node]),
+                folder=str(plan.folder),
+                run=str(plan.run),
+                script=plan.scripts[connection.node],
+                environ={**plan.environ, **common, "HPC_KIT_SSH_NODE": str(connection.node)},
+                first=sum(plan.ranks[: connection.node]),
                 ranks=ranks,
-                grace=GRACE,
+                grace=GRACE_SECONDS,
             )
 
-    def _hand_on(self, tell: Callable[[str, int | None, str], None]) -> None:
-        """Hand on what the hosts say, at the pace at which it is taken."""
-        taken = True
+    def _pass_output(self, write: Callable[[str, int | None, str], None]) -> None:
+        """Pass the output of the hosts to `write`, as fast as it accepts it."""
+        writable = True
         while True:
-            text = self._texts.get()
+            output = self._outputs.get()
             try:
-                if taken:
-                    tell(*text)
-            except Exception as error:  # noqa: BLE001 - whatever it is: what nobody takes would stop the ranks for ever
-                taken = False
-                self._frames.put(Frame(_LAUNCHER, "untold", {"why": str(error)}))
+                if writable:
+                    write(*output)
+            except Exception as error:  # noqa: BLE001 - any: without a reader, the ranks would stop forever
+                writable = False
+                self._messages.put(HostMessage(_THIS_SIDE, "unwritable", {"reason": str(error)}))
             finally:
-                self._texts.task_done()
+                self._outputs.task_done()
 
     def _goes_on(self) -> bool:
         if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
             return False
-        return bool(self._running or self._texts.unfinished_tasks or not self._frames.empty())
+        return bool(self._running or self._outputs.unfinished_tasks or not self._messages.empty())
 
-    def _take(self, frame: Frame) -> None:
-        values = frame.values
-        match frame.kind:
+    def _handle(self, message: HostMessage) -> None:
+        values = message.values
+        match message.kind:
             case "failed":
                 self._fail(FirstFailure(values["rank"], values["host"], values["code"], values["time"]))
-                self._end_at = self._end_at or time.monotonic() + _OWN_ENDS
+                self._end_at = self._end_at or time.monotonic() + _PEER_FAILURE_SECONDS
             case "end":
                 self._summary = self._summary or values["summary"]
                 if values["code"]:
-                    self._fail(None, values["code"], f"torchrun on {self.links[frame.node].name} failed")
+                    self._fail(None, values["code"], f"torchrun on {self.connections[message.node].name} failed")
                     self._end_at = time.monotonic()
-                self._ended.add(frame.node)
-            case "lost" if frame.node in self._ended:
-                self._running.discard(frame.node)
+                self._ended.add(message.node)
+            case "lost" if message.node in self._ended:
+                self._running.discard(message.node)
             case "refused" | "lost":
-                self._running.discard(frame.node)
-                self._fail(None, _LOST, str(error_of(self.links[frame.node].name, frame)))
+                self._running.discard(message.node)
+                error = explain_host_failure(self.connections[message.node].name, message)
+                self._fail(None, _HOST_FAILED, str(error))
                 self._end_at = time.monotonic()
-            case "untold":
-                self._fail(None, _LOST, f"what the ranks say cannot be kept: {values['why']}")
+            case "unwritable":
+                self._fail(None, _HOST_FAILED, f"the output of the ranks cannot be written: {values['reason']}")
                 self._end_at = time.monotonic()
             case "signal":
                 self._stop(values["number"])
 
     def _fail(self, failure: FirstFailure | None, code: int = 0, problem: str | None = None) -> None:
-        """Only the first failure counts."""
+        """Store a failure. Only the first one counts."""
         self.ending.set()
         if not self._status:
             self._failure, self._problem = failure, problem
             self._status = failure.exit_code if failure else code
 
     def _stop(self, number: int) -> None:
-        """Somebody wants it to end: once asks, twice kills."""
-        if not self._running:  # only its last words are still taken
+        """End the launch after a signal. The first signal asks the ranks to end, the second one kills them."""
+        if not self._running:  # Only the rest of the output is still missing.
             self.ending.set()
-            self._give_up_at = time.monotonic() + _OWN_ENDS
+            self._give_up_at = time.monotonic() + _PEER_FAILURE_SECONDS
             return
         kind = "kill" if self._give_up_at else "end"
         self._fail(None, 128 + number, f"ended by {signal.Signals(number).name}")
         self._order(kind)
 
     def _order(self, kind: str) -> None:
-        self._give_up_at = time.monotonic() + (GRACE if kind == "end" else 0) + agent.SILENCE
-        for link in self.links:
-            link.send(kind)
-
-    def _keep_time(self) -> None:
-        if self._end_at is not None and time.monotonic() >= self._end_at and self._give_up_at is None:
-            self._order("end")
+        self._give_up_at = time.monotonic() + (GRACE_SECONDS if kind == "end" else 0) + agent.SILENCE
+        for connection in self.connections:
+            connection.send(kind)
 
 
 @contextmanager
-def _heartbeat(links: Sequence[HostLink]) -> Iterator[None]:
-    """Signs of life in a thread of their own: a terminal that takes nothing must not end a training."""
+def _signs_of_life(connections: Sequence[HostConnection]) -> Iterator[None]:
+    """Send signs of life from a separate thread. A terminal that reads nothing must not end a training."""
     over = threading.Event()
 
-    def beat() -> None:
+    def send() -> None:
         while not over.wait(agent.ALIVE):
-            for link in links:
-                link.send("alive")
+            for connection in connections:
+                connection.send("alive")
 
-    threading.Thread(target=beat, name="signs of life", daemon=True).start()
+    threading.Thread(target=send, name="signs of life", daemon=True).start()
     try:
         yield
     finally:
@@ -240,17 +277,158 @@ def _heartbeat(links: Sequence[HostLink]) -> Iterator[None]:
 
 
 @contextmanager
-def _signals(frames: SimpleQueue[Frame]) -> Iterator[None]:
-    """Ctrl-C and the like come as frames: nothing is cut off in its middle."""
+def _signals_as_messages(messages: SimpleQueue[HostMessage]) -> Iterator[None]:
+    """Put signals into the queue of messages, so that they interrupt no other work."""
 
     def put(number: int, _: object) -> None:
-        frames.put(Frame(_LAUNCHER, "signal", {"number": number}))
+        messages.put(HostMessage(_THIS_SIDE, "signal", {"number": number}))
 
-    # What is ignored stays so: behind nohup, in the background of a script.
-    asked = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, put) for number in asked}
+    # Ignored signals stay ignored, for example SIGHUP after nohup, and SIGINT in the background of a script.
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, put) for number in handled}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class RankLogs:
+    """Writes the output of each rank to its log, and shows whole lines with rank and host in front.
+
+    Args:
+        run: Folder of the run.
+        hosts: Names of the hosts.
+        ranks: Number of all ranks.
+        show: Prints lines.
+    """
+
+    def __init__(self, run: Path, hosts: Sequence[str], ranks: int, show: Callable[[str], None]) -> None:
+        self._run, self._show = run, show
+        self._rank_width, self._host_width = len(str(ranks - 1)), max(map(len, hosts))
+        self._incomplete: dict[tuple[str, int | None], str] = {}
+        self._last_progress: dict[tuple[str, int | None], float] = {}
+        self._logs: dict[str, BinaryIO] = {}
+        self._open = ExitStack()
+        for rank in range(ranks):
+            self._log(rank_log(rank))  # Each rank has a log, also without any output.
+
+    def write(self, host: str, rank: int | None, text: str) -> None:
+        """Write a piece of output of a rank, or of torchrun (None)."""
+        self._log(f"node-{host}.log" if rank is None else rank_log(rank)).write(text.encode("utf-8", "surrogateescape"))
+        *lines, rest = (self._incomplete.get((host, rank), "") + text).split("\n")
+        self._print(host, rank, *lines)
+        self._incomplete[host, rank] = self._show_progress(host, rank, rest)
+
+    def close(self) -> None:
+        """Show incomplete lines, and close the logs."""
+        for (host, rank), line in self._incomplete.items():
+            if line:
+                self._print(host, rank, line)
+        self._open.close()
+
+    def _show_progress(self, host: str, rank: int | None, rest: str) -> str:
+        """Show a progress bar once a second, or a part of a very long line. Return what remains of the line."""
+        last = rest.rstrip("\r").rpartition("\r")[2]
+        if len(last) > _LONGEST_LINE:
+            self._print(host, rank, last)
+            return ""
+        if "\r" in rest and last and time.monotonic() - self._last_progress.get((host, rank), -inf) >= 1:
+            self._last_progress[host, rank] = time.monotonic()
+            self._print(host, rank, last)
+        return f"{last}\r" if rest.endswith("\r") else last
+
+    def _print(self, host: str, rank: int | None, *lines: str) -> None:
+        front = f"{'' if rank is None else rank:>{self._rank_width}} {host:<{self._host_width}} | "
+        # After carriage returns, only the last state of a line is visible.
+        shown = "\n".join(front + line.rstrip("\r").rpartition("\r")[2] for line in lines)
+        if lines:
+            self._show(shown.encode("utf-8", "surrogateescape").decode(errors="replace"))
+
+    def _log(self, name: str) -> BinaryIO:
+        if name not in self._logs:
+            self._logs[name] = self._open.enter_context((self._run / name).open("ab", buffering=0))
+        return self._logs[name]
+
+
+def begin_record(
+    resolved: Resolved, root: Path, hosts: Mapping[str, int], script: str, command_line: Sequence[str]
+) -> Path:
+    """Create the folder of the run, `runs/<job_name>/<time>`, with the record as far as it is known. Return the folder.
+
+    Args:
+        resolved: The job.
+        root: The user's project.
+        hosts: Each host with its ranks.
+        script: Script of the first host.
+        command_line: The command that the user typed.
+
+    Raises:
+        RecordError: The record cannot be written. No rank was started.
+    """
+    folder = root.absolute() / resolved.log_folder
+    git = GitQuery(root, resolved.cluster.runs)
+    try:
+        record = new_record(resolved, root, command_line, os.environ, slurm=SSH)
+        run = _create_run_folder(folder)
+        hold(run)
+        record = structs.replace(add_git_state(record, git.state(), run), job_id=run.name, hosts=dict(hosts))
+        write_whole(run / RECORD, encode_record(record))
+        write_whole(run / HOST_SCRIPT, script.encode())
+        replace_symlink(folder / LATEST, run.name)
+    except OSError as error:
+        git.stop()
+        raise unwritable_folder_error(folder, error) from error
+    return run
+
+
+def end_record(run: Path, result: LaunchResult, began: float, hosts: Sequence[str]) -> None:
+    """Add the result to the record. Write the files that hosts with another file system could not write here."""
+    failure = result.failure
+    if failure is not None:
+        claim_first_failure(run, failure.rank, failure.host, failure.exit_code)
+    if result.summary is not None and not (run / SUMMARY).exists():
+        write_whole(run / SUMMARY, result.summary.encode())
+    write_whole(run / END, f"{result.status} {time.time():.0f}\n".encode())
+    explained = find_failure(open_run(run), None) if failure else None
+    first = failure and RecordedFailure(
+        rank=failure.rank,
+        host=failure.host,
+        exit_code=failure.exit_code,
+        headline=explained.headline if explained else "",
+    )
+    end = RecordedOutcome(
+        state="FAILED" if result.status else "COMPLETED",
+        exit_status=result.status,
+        start=_iso_time(began),
+        end=_iso_time(time.time()),
+        nodes=_fold_names(hosts),
+        first_failure=first,
+        problem=result.problem,
+    )
+    add_outcomes(run, {None: end})
+
+
+def _fold_names(hosts: Sequence[str]) -> str:
+    """Fold names as Slurm does. A list with an address in brackets stays as it is."""
+    try:
+        return fold(hosts)
+    except HostlistError:
+        return ",".join(hosts)
+
+
+def _create_run_folder(folder: Path) -> Path:
+    """Create a folder named by the time. Wait if another launch began in the same second."""
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        run = folder / time.strftime("%Y%m%d%H%M%S")
+        try:
+            run.mkdir(0o700)
+        except FileExistsError:
+            time.sleep(0.2)
+        else:
+            return run
+
+
+def _iso_time(moment: float) -> str:
+    return dt.datetime.fromtimestamp(moment).astimezone().isoformat(timespec="seconds")

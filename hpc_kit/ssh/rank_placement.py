@@ -1,4 +1,4 @@
-"""A job laid over hosts: how many ranks each takes."""
+"""Assigns the ranks of a job to hosts, and renders the shell script of each host."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from msgspec import structs
 
 from hpc_kit.check.preflight_program import folder_of
 from hpc_kit.errors import SpecError
+from hpc_kit.script.context import context
+from hpc_kit.script.render import fill
+from hpc_kit.spec import search_path
 from hpc_kit.spec.resources import GPU_FIELDS
 
 if TYPE_CHECKING:
@@ -19,29 +22,29 @@ if TYPE_CHECKING:
     from hpc_kit.ssh.hosts import Host
 
 
-def on_hosts(job: Job, hosts: Sequence[Host]) -> Job:
-    """The job with a node for each host and a task for each rank, whatever its file says of nodes.
+def place_job(job: Job, hosts: Sequence[Host]) -> Job:
+    """Return the job with one node for each host and one task for each rank. The nodes of the job file do not count.
 
     Args:
-        job: As its file says.
-        hosts: All with slots, or none; without any host, the nodes are the job's own.
+        job: The job of a job file.
+        hosts: The hosts, all or none of them with slots. Without hosts, the number of nodes is that of the job.
 
     Raises:
-        SpecError: It is one that only Slurm can start.
+        SpecError: Only Slurm can start this job.
     """
-    _check(job)
+    _check_job(job)
     launch, resources = job.launch, job.resources
-    own, cpus = _ranks_each(job, len(hosts)), resources.cpus_per_task
+    default, cpus = _ranks_per_host(job, len(hosts)), resources.cpus_per_task
     if launch.starts_agents:
-        own, cpus = launch.nproc_per_node, cpus and max(1, cpus // launch.nproc_per_node)
-    ranks = [host.slots or own for host in hosts] or [own] * _nodes(job)
+        default, cpus = launch.nproc_per_node, cpus and max(1, cpus // launch.nproc_per_node)
+    ranks = [host.slots or default for host in hosts] or [default] * _node_count(job)
     even = len(set(ranks)) == 1
     return structs.replace(
         job,
         launch=structs.replace(launch, launcher="srun", nproc_per_node=1),
         resources=structs.replace(
             resources,
-            **dict.fromkeys(GPU_FIELDS),  # nobody hands them out: the ranks of a host share what is there
+            **dict.fromkeys(GPU_FIELDS),  # No scheduler assigns GPUs: the ranks of a host share its GPUs.
             nodes=len(ranks),
             ntasks=None if even else sum(ranks),
             ntasks_per_node=ranks[0] if even else None,
@@ -50,71 +53,72 @@ def on_hosts(job: Job, hosts: Sequence[Host]) -> Job:
     )
 
 
-def ranks_on(resolved: Resolved, hosts: Sequence[Host]) -> tuple[int, ...]:
-    """The ranks on each host; without any, on each node."""
-    each = resolved.world_size // resolved.nodes
-    return tuple(host.slots or each for host in hosts) or (each,) * resolved.nodes
+def count_ranks(resolved: Resolved, hosts: Sequence[Host]) -> tuple[int, ...]:
+    """Return the number of ranks of each host or, without hosts, of each node."""
+    default = resolved.world_size // resolved.nodes
+    return tuple(host.slots or default for host in hosts) or (default,) * resolved.nodes
 
 
-def _nodes(job: Job) -> int:
-    """The nodes that a job asks for."""
+def _node_count(job: Job) -> int:
     nodes = job.resources.nodes or 1
     if isinstance(nodes, str):
-        raise SpecError("how many hosts there are is not told", found=f"nodes = {nodes!r}", remedy="--hosts a,b,c")
+        raise SpecError("the number of hosts is not fixed", found=f"nodes = {nodes!r}", remedy="add --hosts a,b,c")
     return nodes
 
 
-def _ranks_each(job: Job, hosts: int) -> int:
-    """The ranks of a host that says nothing of them."""
+def _ranks_per_host(job: Job, hosts: int) -> int:
+    """Return the ranks of a host without slots."""
     resources = job.resources
     if resources.ntasks_per_node or not resources.ntasks:
         return resources.ntasks_per_node or 1
-    each, rest = divmod(resources.ntasks, hosts or _nodes(job))
-    if rest or not each:
+    ranks, rest = divmod(resources.ntasks, hosts or _node_count(job))
+    if rest or not ranks:
         raise SpecError(
-            f"{resources.ntasks} ranks do not fill {hosts or _nodes(job)} hosts evenly",
+            f"{resources.ntasks} ranks do not fill {hosts or _node_count(job)} hosts evenly",
             found=f"ntasks = {resources.ntasks} in job {job.name}",
-            remedy="slots for each host: --hosts a:3,b:2",
+            remedy="give the number of ranks of each host: --hosts a:3,b:2",
         )
-    return each
+    return ranks
 
 
-def _check(job: Job) -> None:
+def _check_job(job: Job) -> None:
     if job.component or job.resources.array is not None:
         kind = "an array" if job.resources.array is not None else "a heterogeneous job"
-        raise SpecError(f"{kind} is Slurm's own", found=f"job {job.name}", remedy="hpc-kit submit, with a Slurm")
+        raise SpecError(f"only Slurm can run {kind}", found=f"job {job.name}", remedy="use hpc-kit submit on a cluster")
     if job.launch.launcher == "ray":
-        raise SpecError("Ray starts its ranks itself", found=f"job {job.name}", remedy="hpc-kit submit, with a Slurm")
+        raise SpecError(
+            "Ray starts its ranks itself", found=f"job {job.name}", remedy="use hpc-kit submit on a cluster"
+        )
     if job.launch.backend == "mpi":
         raise SpecError(
             "backend = 'mpi' needs ranks that mpirun or srun has started",
             found=f"job {job.name}",
-            remedy="--set launch.backend=gloo",
+            remedy="add --set launch.backend=gloo",
         )
 
 
 def check_cluster(resolved: Resolved) -> None:
-    """Refuse what no torchrun agent can do.
+    """Check that torchrun can start the ranks of this cluster.
 
     Raises:
-        SpecError: The cluster's ranks run in containers.
+        SpecError: The ranks run in containers.
     """
     if resolved.cluster.environment.is_container:
         raise SpecError(
-            "ranks in containers are started by srun",
+            "only srun can start ranks in containers",
             found=f"[environment] of cluster {resolved.cluster.name} names an image",
-            remedy="--cluster of one without it; or hpc-kit submit",
+            remedy="name a cluster without an image by --cluster, or use hpc-kit submit",
         )
 
 
-def interpreter(resolved: Resolved, root: Path) -> str:
-    """The Python that runs a host's agent: the job's, or any where the job's environment is yet to be activated."""
+def agent_python(resolved: Resolved, root: Path) -> str:
+    """Return the interpreter for the agent: the job's, or any python3 if the job's is found only after its `setup`."""
     python = resolved.python
     return str(folder_of(resolved, root) / python) if "/" in python else "python3"
 
 
-def exported(resolved: Resolved, environ: Mapping[str, str]) -> dict[str, str]:
-    """What `--export` names, of this environment: it goes to the hosts with the order, and stands in no file.
+def exported_variables(resolved: Resolved, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that `--export` names. They go to the hosts with the order to start, and into no file.
 
     Raises:
         SpecError: A variable is not set here.
@@ -128,3 +132,46 @@ def exported(resolved: Resolved, environ: Mapping[str, str]) -> dict[str, str]:
             raise SpecError(f"{name} is not set here", found=f"--export={word}", remedy=f"export {name}=... before")
         found[name] = value if equals else environ[name]
     return found
+
+
+def render_host_scripts(resolved: Resolved, ranks: Sequence[int], root: Path) -> tuple[str, ...]:
+    """Return the script of each host. The agent passes it to bash on stdin.
+
+    Args:
+        resolved: The job.
+        ranks: Number of ranks of each host.
+        root: The user's project.
+    """
+    scripts = {count: _fill("agent", resolved, root, standalone=False, ranks=count) for count in set(ranks)}
+    return tuple(scripts[count] for count in ranks)
+
+
+def render_shell_script(
+    resolved: Resolved, *, hosts: Sequence[str] = (), ranks: Sequence[int], root: Path, standalone: bool = False
+) -> str:
+    """Return the launch as a plain shell script. It runs a job of one node on the machine where it is started.
+
+    Args:
+        resolved: The job.
+        hosts: Names of the hosts; none: they become arguments of the script.
+        ranks: Number of ranks of each node.
+        root: The user's project.
+        standalone: Do not use hpc_kit on the hosts.
+    """
+    uneven = len(set(ranks)) > 1
+    return _fill(
+        "launch",
+        resolved,
+        root,
+        standalone=standalone,
+        hosts=hosts,
+        uneven=uneven,
+        ranks=ranks[0],
+        ranks_on=ranks,
+    )
+
+
+def _fill(template: str, resolved: Resolved, root: Path, *, standalone: bool, **values: object) -> str:
+    path = search_path.find("templates", template, root, suffix=".sh.j2")
+    common = context(resolved, template=search_path.shown(path, root), standalone=standalone)
+    return fill(path, {**common, "folder": folder_of(resolved, root).absolute(), **values}, root)

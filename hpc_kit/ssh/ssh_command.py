@@ -1,172 +1,264 @@
-"""A connection to a host by the fabric library, as the user's own ssh makes it; what stands in its way, in words."""
+"""Starts the OpenSSH client: one authenticated connection per host, which all commands on this host share."""
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, LaunchError
-from hpc_kit.ssh.hosts import Address, Host
-from hpc_kit.ssh.ssh_config import ssh_config
+from hpc_kit.ssh.hosts import SSH_SCHEME, Address, Host
 
 if TYPE_CHECKING:
-    from fabric import Connection
+    from collections.abc import Mapping, Sequence
 
-PATIENCE = 15.0
-"""Seconds for each step of a connection: the network's answer, the greeting, the keys."""
+CONNECTION_FAILED = 255
+"""Exit status of ssh if the connection failed; any other status is that of the command on the host."""
 
-_SSH_PORT = 22
-_TIMED_OUT = ("timed out", "timeout", "no existing session")
-"""What paramiko says of a host that stopped answering; the last where it did while keys were exchanged."""
+_CONNECT_STEPS = 6
+"""ConnectTimeout limits only some steps of a connection. ssh as a whole gets this multiple of it."""
 
-_INSTALL = f"{sys.executable} -m pip install fabric"
+_UNUSED_SECONDS = 30
+"""The connection closes by itself if no command has used it for so long, also after a launcher was killed."""
+
+_LOCAL_TIMEOUT = 10
+"""Seconds for commands that do not connect: requests to a background process of ssh, `ssh -G`, `ssh-keygen`."""
+
+_LONGEST_FOLDER = 60
+"""Characters. The path of a socket has at most 108, of which ssh needs 17 for a temporary name."""
+
+_JUMP_HOST_FAILED = "UNKNOWN port 65535"
+"""Part of ssh's message if the connection through a jump host or proxy command was closed."""
+
+_DENIED = r"Permission denied \(|Too many authentication failures"
+_TRY = "ssh {ssh} true   (with a longer --connect-timeout if it is only slow)"
+_REMOVAL_COMMAND = re.compile(r"^\s*(ssh-keygen (?:-f \S+ )?-R \S+)", re.MULTILINE)
 
 
-def need_fabric() -> None:
-    """Refuse to go on without fabric.
+def check_ssh() -> None:
+    """Check that the OpenSSH client is installed.
 
     Raises:
-        HpcKitError: It is not installed.
+        HpcKitError: PATH has no ssh.
     """
-    try:
-        import fabric
-    except ImportError as error:
+    if shutil.which("ssh") is None:
         raise HpcKitError(
-            "hpc-kit launch needs the library fabric", found=f"{type(error).__name__}: {error}", remedy=_INSTALL
-        ) from error
-    # What goes wrong is told in words of ours: with the trace of each of its threads nobody would find them.
-    logging.getLogger(fabric.__name__).addHandler(logging.NullHandler())
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())
-    logging.getLogger("paramiko").propagate = False
+            "hpc-kit launch needs the OpenSSH client",
+            found="no ssh on PATH",
+            remedy="install it, for example: apt install openssh-client",
+        )
 
 
-def connect(
-    name: str, patience: float = PATIENCE, *, jump: Connection | None = None, path: tuple[str, ...] = ()
-) -> Connection:
-    """Connect by the user's ~/.ssh/config, keys, agent and known hosts; never by a password, never to an unknown host.
+def make_socket_folder() -> Path:
+    """Create a private folder with a short path, for the sockets of the connections."""
+    parent = tempfile.gettempdir()
+    if len(parent) > _LONGEST_FOLDER:
+        parent = "/tmp"  # noqa: S108 - mkdtemp makes the folder private
+    return Path(tempfile.mkdtemp(prefix="hpc_kit-", dir=parent))
+
+
+class SshConnection:
+    """A connection to one host.
+
+    OpenSSH reads its own configuration: host aliases, keys, agents, certificates, jump hosts and known hosts work as in
+    `ssh HOST true`. A background process of ssh (ControlMaster) owns the connection and listens on a socket.
 
     Args:
-        name: The host as the user names it, with `user@` and `:port` where those are others.
-        patience: Seconds for each step.
-        jump: What it is reached through; none: what ~/.ssh/config says.
-        path: Hosts that are reached through this one.
-
-    Raises:
-        LaunchError: The host does not answer, is not known, or takes none of the keys; or a jump host on the way to it.
+        host: The host.
+        socket: Path of the socket.
     """
-    from fabric import Config, Connection
 
-    from hpc_kit.ssh import known_hosts
+    def __init__(self, host: Host, socket: Path) -> None:
+        self._host, self._socket = host, socket
+        self._errors = socket.with_suffix(".err")
+        self._socket_options: tuple[str, ...] = ("-o", "ControlMaster=no", "-S", str(socket))
+        self._processes: list[subprocess.Popen[bytes]] = []
 
-    steps, connection = ("banner_timeout", "auth_timeout", "channel_timeout"), None
-    try:
-        user, host, port = Address.of(name)
-        connection = Connection(
-            host,
-            user,
-            port,
-            config=Config(ssh_config=ssh_config(host)),
-            gateway=False,  # fabric's own trusts whoever answers
-            connect_timeout=ceil(patience),  # in whole seconds; not named here, it is what ~/.ssh/config says
-            connect_kwargs=dict.fromkeys(steps, patience),
-        )
-        connection.gateway = jump or _way(connection, patience, path)
-        known_hosts.trust(connection)
-        connection.open()
-    except BaseException as error:
-        disconnect(connection)
-        if isinstance(error, LaunchError) or not isinstance(error, Exception):
-            raise
-        place = None if connection is None else (connection.host, connection.port)
-        raise _refused(Host(name), error, patience, place) from error
-    return connection
+    def open(self, timeout: float) -> None:
+        """Connect and authenticate, without asking the user anything.
 
+        Args:
+            timeout: Seconds for each step that ssh limits by ConnectTimeout.
 
-def disconnect(connection: Connection | str | None) -> None:
-    """Cut a connection, and those to the jump hosts that it goes through."""
-    from fabric import Connection
+        Raises:
+            LaunchError: ssh cannot connect.
+        """
+        if _run("ssh", "-O", "check", self._host.ssh_argument).returncode == 0:
+            # The user has an open connection of ControlMaster, perhaps because the host asks for a one-time password.
+            self._socket_options = ()
+            return
+        limit = f"ConnectTimeout={ceil(timeout)}"
+        options = ("-o", "ControlMaster=yes", "-o", f"ControlPersist={_UNUSED_SECONDS}", "-S", str(self._socket))
+        # With -f, ssh ends as soon as the host has accepted the user. A background process keeps the connection.
+        if self._try_to_connect("-f", "-N", "-o", limit, *options, timeout=timeout):
+            return
+        errors = self.errors()
+        if _JUMP_HOST_FAILED in errors:  # With ControlPersist, ssh discards the messages of jump hosts.
+            self._try_to_connect("-o", limit, "-S", "none", command="true", timeout=timeout)
+            errors = self.errors() or errors
+        raise explain_failure(self._host, errors)
 
-    while isinstance(connection, Connection):
-        connection.client.close()
-        connection = connection.gateway
+    def start(self, command: str) -> subprocess.Popen[bytes]:
+        """Start a command on the host, with pipes to its standard input and output."""
+        return self._start(*self._socket_options, command=command, pipe=subprocess.PIPE)
 
+    def errors(self) -> str:
+        """Return the standard error of ssh and of the command on the host."""
+        return self._errors.read_text(errors="replace").strip()
 
-def _way(connection: Connection, patience: float, path: tuple[str, ...]) -> Connection | str | None:
-    """What stands before a host: a command, or the last of its jump hosts, connected through those before it."""
-    said: dict[str, Any] = connection.ssh_config
-    # Of the two, that counts which is said first.
-    if next((key for key in said if key in {"proxyjump", "proxycommand"}), None) != "proxyjump":
-        return said.get("proxycommand")
-    hops = [hop.strip() for hop in said["proxyjump"].split(",")]
-    path = (*path, connection.original_host, connection.host)
-    if hops == ["none"] or any(Address.of(hop).host in path for hop in hops):
-        return None  # a jump host whose own `Host *` names it
-    jump = None
-    for hop in hops:
-        jump = connect(hop, patience, jump=jump, path=path)
-    return jump
+    def close(self) -> None:
+        """End the commands and the connection. A connection that the user opened stays."""
+        if self._socket_options and self._socket.exists():
+            _run("ssh", *self._socket_options, "-O", "exit", self._host.ssh_argument)
+        for process in self._processes:
+            _kill(process)
 
+    def _try_to_connect(self, *options: str, command: str = "", timeout: float) -> bool:
+        process = self._start(*options, command=command, environ={**os.environ, "LC_ALL": "C"})
+        try:
+            return process.wait(_CONNECT_STEPS * timeout) == 0
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            with self._errors.open("a") as errors:
+                errors.write(f"ssh: connecting timed out after {_CONNECT_STEPS * timeout:g} s\n")
+            return False
 
-def _refused(named: Host, error: Exception, patience: float, place: tuple[str, int] | None = None) -> LaunchError:
-    """What the user has to do; `place` is the host's own name or address, and its port."""
-    from paramiko import (
-        AuthenticationException,
-        BadHostKeyException,
-        ConfigParseError,
-        PasswordRequiredException,
-        SSHException,
-    )
-    from paramiko.ssh_exception import NoValidConnectionsError
-
-    name, spelt = named.name, named.for_ssh
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if isinstance(error, NoValidConnectionsError):  # one for each address of the host
-        text = "; ".join(f"{place[0]} port {place[1]}: {why.strerror or why}" for place, why in error.errors.items())
-    if isinstance(error, ConfigParseError) or not isinstance(error, (OSError, EOFError, SSHException)):
-        return LaunchError(
-            f"no connection to {name} can be made",
-            found=f"{type(error).__name__}: {text}",
-            remedy=f"ssh -G {spelt}   (what ~/.ssh/config says of it)",
-        )
-    host, port = place or (name, _SSH_PORT)
-    if isinstance(error, BadHostKeyException):
-        known = host if port == _SSH_PORT else f"'[{host}]:{port}'"
-        return LaunchError(
-            f"{name} shows another host key than the one that is known",
-            found=text,
-            remedy=f"where the host was installed anew: ssh-keygen -R {known}; then ssh {spelt}, and compare its key",
-        )
-    if "known_hosts" in text:
-        return LaunchError(
-            f"the host key of {name} is not known here",
-            found=text,
-            remedy=f"ssh {spelt}   (once: it shows the key, and asks);"
-            f" or ssh-keyscan -H {'' if port == _SSH_PORT else f'-p {port} '}{host} >>~/.ssh/known_hosts",
-        )
-    if isinstance(error, TimeoutError) or any(word in text.lower() for word in _TIMED_OUT):
-        return _silent(named, f"nothing came within {patience:g} s")
-    if isinstance(error, PasswordRequiredException):
-        return LaunchError(f"the key for {name} is locked", found=text, remedy="eval $(ssh-agent) && ssh-add")
-    if isinstance(error, AuthenticationException) or "authentication methods" in text:
-        return _no_key(named, text)
-    return _silent(named, text)
+    def _start(
+        self, *options: str, command: str = "", pipe: int = subprocess.DEVNULL, environ: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        # Another session of the user may already have the ports that the configuration forwards.
+        words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", *options, self._host.ssh_argument]
+        # Standard error is a file: a full pipe would block, and the background process of old releases keeps it open.
+        with self._errors.open("wb") as errors:
+            process = subprocess.Popen(
+                [*words, command] if command else words,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=errors,
+                env=environ,
+                start_new_session=True,  # Ctrl-C in the terminal must not cut the connections.
+            )
+        self._processes.append(process)
+        return process
 
 
-def _silent(named: Host, text: str) -> LaunchError:
-    remedy = f"ssh {named.for_ssh} true   (its name, port and user: ~/.ssh/config)"
-    return LaunchError(f"{named.name} does not answer", found=text, remedy=remedy)
+_FAILURES = (
+    # Pattern in the messages of ssh, problem, remedy. The first match counts: several end with "verification failed".
+    (
+        r"marked as revoked|was revoked",
+        "the host key of {name} was revoked",
+        "ask the administrator of the host for its new key",
+    ),
+    (
+        r"IDENTIFICATION HAS CHANGED|has changed and you have requested strict",
+        "the host key of {name} has changed",
+        "if the host was installed again: {removal}; then ssh {ssh}, and compare its key",
+    ),
+    (
+        r"Host key verification failed|host key is known for",
+        "the host key of {name} is not known here",
+        "ssh {ssh}   (once: it shows the key, and asks); or ssh-keyscan -H {keyscan} >>~/.ssh/known_hosts",
+    ),
+    (_DENIED, "{name} accepts none of your keys", "ssh-copy-id {copy_id}"),
+    (
+        r"Could not resolve hostname",
+        "the name of {name} cannot be resolved",
+        "correct the name, or add its HostName to ~/.ssh/config; see ssh -G {ssh}",
+    ),
+    (
+        r"Connection refused",
+        "{name} refuses the connection",
+        "ssh {ssh} true   (is sshd running on this host and port?)",
+    ),
+    (r"timed out|No route to host|Network is unreachable", "{name} does not answer", _TRY),
+    (
+        r"bad configuration options|Bad owner or permissions|line \d+: ",
+        "ssh cannot read its configuration for {name}",
+        "correct that line; then ssh -G {ssh}",
+    ),
+    ("", "ssh cannot connect to {name}", "ssh -v {ssh} true"),
+)
 
 
-def _no_key(named: Host, text: str) -> LaunchError:
-    keys = [path for path in Path("~/.ssh").expanduser().glob("id_*") if path.suffix != ".pub"]
-    copy = f"ssh-copy-id {named.for_copy_id}"
-    make = copy if keys or os.environ.get("SSH_AUTH_SOCK") else None
+def explain_failure(host: Host, errors: str) -> LaunchError:
+    """Explain why ssh could not connect. The error contains all that ssh printed.
+
+    Args:
+        host: The host.
+        errors: Standard error of ssh in the C locale.
+    """
+    pattern, problem, remedy = next(failure for failure in _FAILURES if re.search(failure[0], errors))
+    settings = _read_settings(host)
+    jumps = settings.get("proxyjump", [""])[0].split(",")
+    if _JUMP_HOST_FAILED in errors and jumps != [""] and re.search(f"verification failed|{_DENIED}", errors):
+        host = Host(jumps[0].removeprefix(SSH_SCHEME)) if len(jumps) == 1 else host
+        settings = _read_settings(host)
+    if pattern == _DENIED:
+        problem, remedy = _missing_key(settings) or (problem, remedy)
+    address = settings.get("hostname", [Address.parse(host.name).host])[0]
+    port = settings.get("port", ["22"])[0]
+    known = address if port == "22" else f"'[{address}]:{port}'"
+    removal = _REMOVAL_COMMAND.search(errors)  # It names the file that contains the old key.
+    values = {
+        "name": host.name,
+        "ssh": host.ssh_argument,
+        "copy_id": host.copy_id_arguments,
+        "keyscan": address if port == "22" else f"-p {port} {address}",
+        "removal": removal[1] if removal else f"ssh-keygen -R {known}",
+    }
     return LaunchError(
-        f"{named.name} takes none of your keys" if make else "there is no ssh key here",
-        found=f"{named.name}: {text}",
-        remedy=make or f"ssh-keygen -t ed25519 && {copy}",
+        problem.format(**values),
+        found=errors or "ssh ended with exit status 255 and printed nothing",
+        remedy=remedy.format(**values),
     )
+
+
+def _missing_key(settings: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
+    """Return problem and remedy if ssh had no usable key to offer."""
+    if os.environ.get("SSH_AUTH_SOCK") or "identityagent" in settings:
+        return None
+    home = pwd.getpwuid(os.getuid()).pw_dir  # ssh ignores $HOME
+    files = [Path(re.sub("^~(?=/)", home, file)) for file in settings.get("identityfile", [])]
+    keys = [file for file in files if file.exists()]
+    if not keys:
+        return "there is no ssh key here", "ssh-keygen -t ed25519 && ssh-copy-id {copy_id}"
+    # With an empty passphrase, ssh-keygen can read a key only if it is not encrypted.
+    if any(_run("ssh-keygen", "-y", "-P", "", "-f", str(key)).returncode == 0 for key in keys):
+        return None
+    return "the key for {name} is encrypted, and no ssh-agent is running", "eval $(ssh-agent) && ssh-add"
+
+
+def _read_settings(host: Host) -> dict[str, list[str]]:
+    """Return the options that ssh uses for a host: all values of each option, in order."""
+    settings: dict[str, list[str]] = {}
+    for line in _run("ssh", "-G", host.ssh_argument).stdout.splitlines():
+        name, _, value = line.partition(" ")
+        settings.setdefault(name, []).append(value)
+    return settings
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that works on this machine only. After a time-out, its exit status is 255."""
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LOCAL_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, CONNECTION_FAILED, "", "")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill ssh and the proxy commands that it started."""
+    with suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_LOCAL_TIMEOUT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ssh.conftest import write_home
 
 from . import Cluster
 from .project import Project
@@ -28,13 +31,13 @@ def project(faulty: Cluster) -> Iterator[Project]:
         for key in (ssh / "host_key", ssh / "id_ed25519"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         nodes = faulty.settings.node_names
-        (ssh / "known_hosts").write_text(f"{','.join(nodes)} {(ssh / 'host_key.pub').read_text()}")
+        write_home(ssh.parent, "", f"{','.join(nodes)} {(ssh / 'host_key.pub').read_text()}")
         config = ["PidFile none", f"HostKey '{ssh}/host_key'", f"AuthorizedKeysFile '{ssh}/id_ed25519.pub'"]
         config += ["UsePAM no", "StrictModes no", "PasswordAuthentication no", "PermitRootLogin prohibit-password"]
         (ssh / "sshd_config").write_text("\n".join(config) + "\n")
         Path("/run/sshd").mkdir(exist_ok=True)
         daemons = [project.start(["/usr/sbin/sshd", "-D", "-f", str(ssh / "sshd_config")], host=node) for node in nodes]
-        project.environ["HOME"] = str(ssh.parent)
+        project.environ["PATH"] = f"{ssh.parent}/bin:{os.environ['PATH']}"
         yield project
         for daemon in daemons:
             daemon.terminate()

@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.ssh.conftest import Hosts
+from tests.ssh.conftest import Hosts, write_home
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,17 @@ def test_ctrl_c_ends_all_ranks_on_all_hosts(hosts: Hosts) -> None:
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, "ended by SIGINT" in out) == (130, True)
-    assert (hosts.left(), hosts.supervisors()) == ([], [])
+    assert (hosts.left(), hosts.agents()) == ([], [])
+
+
+def test_a_launch_leaves_no_connection_and_no_socket(hosts: Hosts) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # The path of a socket must be short.
+        assert hosts.launched("-j", "2x1", "--hosts", "n1,n2", "--", "true", TMPDIR=folder)[0] == 0
+        assert list(Path(folder).iterdir()) == []
+    deadline = time.monotonic() + 20
+    while hosts.connections() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert hosts.connections() == []
 
 
 def kit(hosts: Hosts, *words: str) -> subprocess.Popen[str]:
@@ -124,21 +135,21 @@ def test_nothing_outlives_a_launch_that_is_killed(hosts: Hosts) -> None:
     process = running(hosts)
     process.kill()
     process.communicate()
-    assert (hosts.await_none(), hosts.supervisors()) == ([], [])
+    assert (hosts.await_none(), hosts.agents()) == ([], [])
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "agent", "rank"])
+@pytest.mark.parametrize("victim", ["program", "agent", "rank"])
 def test_whoever_is_killed_on_a_host_takes_all_hosts_along(hosts: Hosts, victim: str) -> None:
     process = running(hosts)
-    if victim == "supervisor":
-        pid = hosts.supervisors()[0]
+    if victim == "program":
+        pid = hosts.agents()[0]
     else:
         word = b"hpc_kit.runtime.torchrun" if victim == "agent" else b"sleep"
         pid = next(pid for pid in hosts.left() if word in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(pid, signal.SIGKILL)
     out, _ = process.communicate(timeout=90)
-    assert process.returncode == (1 if victim == "supervisor" else 137), out
-    assert (hosts.await_none(), hosts.supervisors()) == ([], [])
+    assert process.returncode == (1 if victim == "program" else 137), out
+    assert (hosts.await_none(), hosts.agents()) == ([], [])
 
 
 def test_no_value_stands_on_a_command_line_or_in_a_file(hosts: Hosts) -> None:
@@ -157,16 +168,20 @@ def test_what_stands_in_the_way_of_a_host_is_told(hosts: Hosts, tmp_path: Path) 
     """A host key that nobody knows, no key of one's own, and a host that says nothing."""
     ssh = hosts.home / ".ssh"
     bare = tmp_path / "home" / ".ssh"
-    bare.mkdir(parents=True)
-    (bare / "config").write_text((ssh / "config").read_text() + "Host n9\n  HostName 192.0.2.1\n")
+    usual = (ssh / "config").read_text().partition("Host *")[0]
+    write_home(bare.parent, f"{usual}Host n9\n  HostName 192.0.2.1\n", "")
     words = ("-j", "1x1", "--connect-timeout=2", "--hosts")
-    status, _, err = hosts.launched(*words, "n1", "--", "true", HOME=str(bare.parent))
+    status, _, err = hosts.launched(*words, "n1", "--", "true", PATH=f"{bare.parent}/bin:{os.environ['PATH']}")
     assert (status, err.splitlines()[0]) == (1, "hpc-kit: the host key of n1 is not known here")
     (bare / "known_hosts").write_text((ssh / "known_hosts").read_text())
-    status, _, err = hosts.launched(*words, "n1", "--", "true", HOME=str(bare.parent), SSH_AUTH_SOCK="")
+    status, _, err = hosts.launched(
+        *words, "n1", "--", "true", PATH=f"{bare.parent}/bin:{os.environ['PATH']}", SSH_AUTH_SOCK=""
+    )
     assert (status, err.splitlines()[0]) == (1, "hpc-kit: there is no ssh key here")
     assert "  do     ssh-keygen -t ed25519 && ssh-copy-id n1" in err.splitlines()
-    status, _, err = hosts.launched("-j", "2x1", *words[2:], "n9,n2", "--", "true", HOME=str(bare.parent))
+    status, _, err = hosts.launched(
+        "-j", "2x1", *words[2:], "n9,n2", "--", "true", PATH=f"{bare.parent}/bin:{os.environ['PATH']}"
+    )
     assert (status, err.splitlines()[0]) == (1, "hpc-kit: 2 of 2 hosts cannot be used")
     assert not (hosts.project / "runs").exists()
 

@@ -24,12 +24,10 @@ SPEAK = 'echo "rank $RANK of $WORLD_SIZE"; '
 @pytest.fixture
 def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """The script of a program with two ranks a host, on two of them; `ssh` reads the files of the test's own user."""
-    ssh = hosts.home / ".ssh"
     wrapper = hosts.project / "bin" / "ssh"
     wrapper.parent.mkdir()
-    own = f"-F '{ssh}/config' -i '{ssh}/id_ed25519' -o UserKnownHostsFile='{ssh}/known_hosts'"
     # The profile of the hosts' shell greets whoever comes.
-    wrapper.write_text(f'#!/bin/sh\nprintf Welcome\nexec /usr/bin/ssh {own} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nprintf Welcome\nexec {hosts.home}/bin/ssh "$@"\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
     marks = ("--set", f"env.MARK={hosts.mark}", "--set", f"env.PYTHONPATH={ROOT}")

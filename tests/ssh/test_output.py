@@ -42,7 +42,7 @@ def launch(hosts: Hosts, tmp_path: Path, code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", QUICK, str(carried), str(SILENCE), "launch", *words],
         cwd=hosts.project,
-        env={**os.environ, "HOME": str(hosts.home), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **hosts.environ()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -118,7 +118,7 @@ PATIENT = """
 import sys
 from hpc_kit.cli import main
 from hpc_kit.ssh import launch
-launch.GRACE = 3600.0
+launch.GRACE_SECONDS = 3600.0
 main()
 """
 LATER = """
@@ -134,7 +134,7 @@ def test_an_agent_whose_ranks_have_ended_is_not_waited_for(hosts: Hosts) -> None
     done = subprocess.run(
         [sys.executable, "-c", PATIENT, "launch", *words],
         cwd=hosts.project,
-        env={**os.environ, "HOME": str(hosts.home), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **hosts.environ()},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
