@@ -59,12 +59,12 @@ def _run(module: str, command: str, words: list[str], environ: Mapping[str, str]
 def _call(module: str, command: str, words: list[str], environ: Mapping[str, str]) -> int:
     work = cast("_Command", load_module(f"commands.{module}"))
     # Imported after `load_module`, which reports a module that is missing.
-    from pocketslurm.errors import Refused
+    from pocketslurm.errors import CommandError
 
     try:
         return work.main(words, environ)
-    except Refused as refusal:
-        sys.stderr.write(refusal.said_by(command))
+    except CommandError as refusal:
+        sys.stderr.write(refusal.text_for(command))
         return 2 if module == "pocketslurm" else refusal.status
 
 

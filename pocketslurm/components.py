@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.getopt import ParsedOptions, parse_options
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ def in_force_each(
         own = in_force(block, variables, given[min(number, len(given) - 1)])
         found.append(carried(found[-1]) | own if found else own)
     if len(found) > 1 and any("array" in options for options in found):
-        raise Refused(denied="Invalid job array specification")
+        raise CommandError(denied="Invalid job array specification")
     return found
 
 

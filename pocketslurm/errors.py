@@ -13,7 +13,7 @@ _FAILED = {
 """A command's phrase for a request that did not get through."""
 
 
-class Refused(Exception):
+class CommandError(Exception):
     """Slurm says no.
 
     Args:
@@ -28,26 +28,26 @@ class Refused(Exception):
         self.denied = denied
         self.status = status
 
-    def said_by(self, command: str) -> str:
+    def text_for(self, command: str) -> str:
         """All lines, as the command prints them."""
         lines = [*self.lines, f"error: {_FAILED[command]}: {self.denied}"] if self.denied else self.lines
         return "".join(f"{command}: {line}\n" for line in lines)
 
 
-class Usage(Refused):
+class UsageError(CommandError):
     """The command line is wrong; behind the words the command says where the right ones stand."""
 
-    def said_by(self, command: str) -> str:
+    def text_for(self, command: str) -> str:
         """Slurm's two lines."""
-        return f'{super().said_by(command)}Try "{command} --help" for more information\n'
+        return f'{super().text_for(command)}Try "{command} --help" for more information\n'
 
 
-class Problem(Refused):
+class PlainError(CommandError):
     """Something else is wrong; its words are printed as they stand."""
 
     def __str__(self) -> str:
         return self.lines[0]
 
-    def said_by(self, command: str) -> str:  # noqa: ARG002 - words of whichever command
+    def text_for(self, command: str) -> str:  # noqa: ARG002 - words of whichever command
         """Its own words."""
         return f"{self}\n"

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 _SHELL_SIGNAL = 128
 
 
-def shown(status: int) -> str:
+def format_exit_code(status: int) -> str:
     """As scontrol prints it."""
     signal = status & 0x7F
     return f"{0 if signal else status >> 8}:{signal}"
 
 
-def accounted(status: int) -> str:
+def format_accounted_exit_code(status: int) -> str:
     """As sacct prints it: a shell's 137 is told as 9."""
     code = status >> 8 & 0xFF
     signal = status & 0x7F

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.getopt import GetoptError, OptionParser
 from hpc_kit.slurm.option_table import Option, ValueUse
-from pocketslurm.errors import Usage
-from pocketslurm.option_support import Row, Support
+from pocketslurm.errors import UsageError
+from pocketslurm.option_support import OptionNote, Support
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,9 +24,11 @@ class Table:
     """
 
     def __init__(
-        self, *rows: tuple[str, str, ValueUse] | tuple[str, str, ValueUse, str], notes: Mapping[str, Row] | None = None
+        self,
+        *rows: tuple[str, str, ValueUse] | tuple[str, str, ValueUse, str],
+        notes: Mapping[str, OptionNote] | None = None,
     ) -> None:
-        self.support = {row[0]: (notes or {}).get(row[0], Row(Support.DONE)) for row in rows}
+        self.support = {row[0]: (notes or {}).get(row[0], OptionNote(Support.WORKS)) for row in rows}
         self._options = {
             name: Option(name, letter or None, use, "text", frozenset(), None, tuple(" ".join(aliases).split()))
             for name, letter, use, *aliases in rows
@@ -47,9 +49,11 @@ class Table:
         try:
             options, others = OptionParser("", self._options.values()).parse(argv, permute=True)
         except GetoptError as error:
-            raise Usage(error.message) from None
+            raise UsageError(error.message) from None
         for each in options.given:
             support = self.support[each.option.name]
             if support.support is Support.REFUSED:
-                raise Usage(f"option '--{each.option.name}' is not supported by the embedded Slurm: {support.note}")
+                raise UsageError(
+                    f"option '--{each.option.name}' is not supported by the embedded Slurm: {support.note}"
+                )
         return [(each.option.name, each.value) for each in options.given], others

@@ -56,7 +56,7 @@ trap '{{ case ":${{PATH-}}:" in *:{quoted}:*) ;; *) PATH={quoted}:${{PATH-}} ;; 
 """
 
 
-def survive_profiles(directory: Path, environ: dict[str, str]) -> None:
+def set_bash_env(directory: Path, environ: dict[str, str]) -> None:
     """Keep the commands within reach of a bash script that reads the profiles: as a login shell, or by `source`."""
     path = directory / LOGIN
     folder = shlex.quote(str(directory / "bin"))
@@ -70,13 +70,13 @@ def survive_profiles(directory: Path, environ: dict[str, str]) -> None:
     environ["BASH_ENV"] = str(path)
 
 
-def find(directory: Path) -> Path:
+def commands_folder(directory: Path) -> Path:
     """The folder `bin` of a state directory, made where it is missing."""
     folder = directory / "bin"
-    return folder if (folder / MARKER).exists() else make(directory)
+    return folder if (folder / MARKER).exists() else write_commands(directory)
 
 
-def make(directory: Path) -> Path:
+def write_commands(directory: Path) -> Path:
     """The folder `bin` of a state directory, made or brought up to date; each command whole or not at all."""
     folder = directory / "bin"
     folder.mkdir(mode=0o700, exist_ok=True)  # a state directory that was taken away is not made anew

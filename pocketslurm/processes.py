@@ -68,7 +68,7 @@ def table() -> dict[int, Process]:
     return {process.pid: process for process in map(look, pids) if process}
 
 
-def below(roots: Iterable[int], *, without: Collection[int] = (), inclusive: bool = False) -> list[Process]:
+def descendants(roots: Iterable[int], *, without: Collection[int] = (), inclusive: bool = False) -> list[Process]:
     """The living processes below some others, those of `without` and what is below them left out."""
     processes = table()
     children: dict[int, list[Process]] = {}
@@ -84,7 +84,7 @@ def below(roots: Iterable[int], *, without: Collection[int] = (), inclusive: boo
     return found
 
 
-def marked(marks: Collection[bytes], name_too: bytes = b"") -> list[int]:
+def with_environment(marks: Collection[bytes], name_too: bytes = b"") -> list[int]:
     """Processes of this user whose first environment holds all of these `NAME=value`, and that name."""
     own = os.getpid()
     found = []

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pocketslurm.queue.records import Step
 
 
-class Usage(NamedTuple):
+class ResourceUsage(NamedTuple):
     """CPU seconds of all processes, and the memory (KiB) of the largest one; names as in `Step`."""
 
     user_cpu: float = 0.0
@@ -19,7 +23,7 @@ class Usage(NamedTuple):
     peak_memory: int = 0
 
 
-def of_children(others: Iterable[Step] = ()) -> Usage:
+def children_usage(others: Iterable[Step] = ()) -> ResourceUsage:
     """What this process's children have used, and theirs, as far as somebody has waited for them.
 
     Args:
@@ -32,14 +36,14 @@ def of_children(others: Iterable[Step] = ()) -> Usage:
     apart = list(others)
     known = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, *(step.peak_memory for step in apart), 0)
     peak = used.ru_maxrss if used.ru_maxrss > known else 0
-    return Usage(
+    return ResourceUsage(
         max(0.0, used.ru_utime - sum(step.user_cpu for step in apart)),
         max(0.0, used.ru_stime - sum(step.system_cpu for step in apart)),
         peak,
     )
 
 
-def shown(seconds: float) -> str:
+def format_cpu_time(seconds: float) -> str:
     """CPU seconds as sacct prints them: thousandths below an hour, where there are any."""
     whole, thousandths = divmod(int(seconds * 1000), 1000)
     minutes, second = divmod(whole, 60)
@@ -48,3 +52,93 @@ def shown(seconds: float) -> str:
         days, hour = divmod(hours, 24)
         return f"{days}-" * bool(days) + f"{hour:02}:{minute:02}:{second:02}"
     return f"{minute:02}:{second:02}.{thousandths:03}"
+
+
+OUT_OF_MEMORY = 125
+"""Slurm books it as signal 125."""
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+class OomCounter:
+    """Counts the kernel's out-of-memory kills from now on, in our own control group or else on the whole machine."""
+
+    def __init__(self) -> None:
+        self._files = counters(_text(Path("/proc/self/cgroup")))
+        self._before = [kills(path) for path in self._files]
+
+    def rose(self) -> bool:
+        """Whether there were any since."""
+        return any(kills(path) > before for path, before in zip(self._files, self._before, strict=True))
+
+
+def is_any_killed(status: int, others: Iterable[int]) -> bool:
+    """Whether one of the wait statuses, the script's or a step's, is that of SIGKILL."""
+    return any(_is_kill(each) for each in (status, *others))
+
+
+def _is_kill(status: int) -> bool:
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status) == signal.SIGKILL
+    return os.WEXITSTATUS(status) == 128 + signal.SIGKILL
+
+
+def counters(lines: str, root: Path = _ROOT) -> list[Path]:
+    """The kernel's counter files for the control group of these `/proc/self/cgroup` lines, else the machine's."""
+    found = []
+    for line in lines.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            found += [base / path.lstrip("/") / "memory.events" for base in (root, root / "unified")]
+        elif "memory" in controllers.split(","):
+            found.append(root / "memory" / path.lstrip("/") / "memory.oom_control")
+    return [path for path in found if path.exists()] or [Path("/proc/vmstat")]
+
+
+def kills(path: Path) -> int:
+    """The count in such a file."""
+    lines = _text(path).splitlines()
+    return sum(int(words[1]) for line in lines if (words := line.split())[:1] == ["oom_kill"])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+_NAMES = ("AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "RSS", "STACK")
+_NUMBERS = {name: int(getattr(resource, f"RLIMIT_{name}")) for name in _NAMES}
+
+
+def propagated_limits(propagate: str | None) -> dict[str, int]:
+    """The soft limits of this process that go along with a job.
+
+    Args:
+        propagate: The option's value: names between commas, ALL or nothing for all, NONE; None: it was not given.
+    """
+    words = {word.strip().upper().removeprefix("RLIMIT_") for word in (propagate or "ALL").split(",")}
+    names = () if "NONE" in words else _NAMES if "ALL" in words else [name for name in _NAMES if name in words]
+    return {name: resource.getrlimit(_NUMBERS[name])[0] for name in names}
+
+
+def apply_limits(limits: Mapping[str, int]) -> None:
+    """Take them on, as far as this process may."""
+    for name, soft in limits.items():
+        most = resource.getrlimit(_NUMBERS[name])[1]
+        _set(
+            name,
+            soft if most == resource.RLIM_INFINITY else most if soft == resource.RLIM_INFINITY else min(soft, most),
+        )
+
+
+def raise_limits() -> None:
+    """Let a daemon have all that it may: its submitter's limits are not made for it, which lives on for others."""
+    for name in _NAMES:
+        _set(name, resource.getrlimit(_NUMBERS[name])[1])
+
+
+def _set(name: str, soft: int) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a container may forbid it
+        resource.setrlimit(_NUMBERS[name], (soft, resource.getrlimit(_NUMBERS[name])[1]))

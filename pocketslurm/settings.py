@@ -19,7 +19,7 @@ FIRST_ID_VARIABLE = "HPC_KIT_SLURM_FIRST_ID"
 """No job that is submitted with it gets a lower id: those have their files where its own would lie."""
 CONF_NAME = "slurm.json"
 _HOST_NAME = ".host"  # no host can have this name
-VERSION = "22.05.8"
+SLURM_VERSION = "22.05.8"
 """The Slurm whose behaviour this one has."""
 
 
@@ -125,7 +125,7 @@ def _first_host(folder: Path, host: str) -> str:
         return host  # what cannot be written is told by whoever opens the queue
 
 
-def load(environ: Mapping[str, str]) -> Settings:
+def load_settings(environ: Mapping[str, str]) -> Settings:
     """The settings in force: the file that HPC_KIT_SLURM_CONF names, else the state directory's own, else defaults.
 
     Raises:
@@ -141,10 +141,10 @@ def load(environ: Mapping[str, str]) -> Settings:
         return Settings()
     except OSError as error:
         raise _bad(path, error.strerror or str(error)) from error
-    return decode(text, path)
+    return settings_from_json(text, path)
 
 
-def decode(text: str, path: Path) -> Settings:
+def settings_from_json(text: str, path: Path) -> Settings:
     """Settings from JSON, every name and type checked."""
     import json
 
@@ -164,7 +164,7 @@ def decode(text: str, path: Path) -> Settings:
     return Settings(**values)  # type: ignore[arg-type]  # checked above, name by name
 
 
-def encode(settings: Settings) -> str:
+def settings_to_json(settings: Settings) -> str:
     """JSON of the settings that differ from the defaults."""
     import json
 

@@ -21,13 +21,13 @@ class Owner(NamedTuple):
         return {str(self.uid), self.user} if kind == "uid" else {str(self.gid), self.group}
 
 
-def whoami() -> Owner:
+def current_user() -> Owner:
     """This process's owner; a number that has no name, as in some containers, is its own name."""
     uid, gid = os.getuid(), os.getgid()
     return Owner(user_name(uid), uid, group_name(gid), gid)
 
 
-def is_known(kind: str, name: str) -> bool:
+def user_or_group_exists(kind: str, name: str) -> bool:
     """Whether the system has a user (`uid`) or a group (`gid`) of that name or number."""
     by_name, by_number = (pwd.getpwnam, pwd.getpwuid) if kind == "uid" else (grp.getgrnam, grp.getgrgid)
     try:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import AnswerNo
 from pocketslurm import installation
-from pocketslurm.errors import Usage
+from pocketslurm.errors import UsageError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.settings import (
     CONF_NAME,
     CONF_VARIABLE,
+    SLURM_VERSION,
     STATE_VARIABLE,
-    VERSION,
     Settings,
-    decode,
-    encode,
-    load,
+    load_settings,
+    settings_from_json,
+    settings_to_json,
     state_directory,
 )
 
@@ -64,7 +64,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         sys.stdout.write(HELP)
         return 0
     if command in {"-V", "--version"}:
-        print(f"slurm {VERSION}")
+        print(f"slurm {SLURM_VERSION}")
         return 0
     options, rest = _split_command(words) if command == "run" else (words, [])
     given, others = OPTIONS.parse(options)
@@ -73,7 +73,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         sys.stdout.write(HELP)
         return 0
     if others or (command == "run") != bool(rest):
-        raise Usage(f"error: {f'unexpected argument: {others[0]}' if others else 'no command to run'}")
+        raise UsageError(f"error: {f'unexpected argument: {others[0]}' if others else 'no command to run'}")
     if command == "reference":
         from pocketslurm.commands.reference import text
 
@@ -113,8 +113,8 @@ def _target(flags: Mapping[str, str], environ: Mapping[str, str]) -> _Target:
         try:
             text = sys.stdin.read() if named == "-" else Path(named).read_text()
         except OSError as error:
-            raise Usage(f"error: cannot read the settings: {error}") from error
-        settings = decode(text, Path("standard input" if named == "-" else named))
+            raise UsageError(f"error: cannot read the settings: {error}") from error
+        settings = settings_from_json(text, Path("standard input" if named == "-" else named))
     if "state" in flags:
         directory = Path(flags["state"])
     elif settings is not None and settings.state:
@@ -146,8 +146,8 @@ def install(settings: Settings | None, directory: Path, environ: Mapping[str, st
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if settings is not None:
-            _configure(directory, encode(settings._replace(state=None)), environ)
-        folder = str(installation.make(directory))
+            _configure(directory, settings_to_json(settings._replace(state=None)), environ)
+        folder = str(installation.write_commands(directory))
     except OSError as error:
         raise AnswerNo(
             "the embedded Slurm's state directory cannot be made",
@@ -204,9 +204,9 @@ def _print_info(target: _Target, environ: Mapping[str, str], *, as_json: bool) -
 
     directory = target.directory
     named = {**environ, STATE_VARIABLE: str(directory)}
-    settings = target.settings or load(named)
+    settings = target.settings or load_settings(named)
     found: dict[str, object] = {
-        "slurm_version": VERSION,
+        "slurm_version": SLURM_VERSION,
         "state": str(directory),
         "bin": str(directory / "bin"),
         "settings": {**settings._asdict(), "partitions": [each._asdict() for each in settings.partitions]},

@@ -22,13 +22,12 @@ from pocketslurm.commands import (
     sshare,
     sstat,
 )
-from pocketslurm.commands.accounts import ENTITIES
+from pocketslurm.commands.sacctmgr import ENTITIES
 from pocketslurm.listings import sacct_columns, sinfo_columns, squeue_columns
-from pocketslurm.option_support import SBATCH_SUPPORT, Row
+from pocketslurm.option_support import INPUT, SBATCH_SUPPORT, SRUN_SUPPORT, OptionNote
 from pocketslurm.queue.job_environment import batch_environ
 from pocketslurm.queue.records import Job
-from pocketslurm.settings import VERSION, Settings
-from pocketslurm.srun_option_support import INPUT, SRUN_SUPPORT
+from pocketslurm.settings import SLURM_VERSION, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -48,7 +47,7 @@ PATH=$(hpc-kit embedded path):$PATH
 ```
 
 The commands `sbatch srun salloc squeue sacct scancel scontrol sinfo sstat sbcast` have the messages, exit statuses
-and variables of Slurm {VERSION}. Each option on this page works, is accepted without effect for the given reason,
+and variables of Slurm {SLURM_VERSION}. Each option on this page works, is accepted without effect for the given reason,
 or is refused; no option is ignored silently. This page is generated from the code (`make golden`).
 
 ## Differences from a real Slurm
@@ -204,12 +203,12 @@ def _variables() -> Iterator[tuple[str, str]]:
     yield from ((f"`{name}`", f"`{value}`") for name, value in sorted(found.items()))
 
 
-def _options(support: Mapping[str, Row], options: Mapping[str, Option]) -> str:
+def _options(support: Mapping[str, OptionNote], options: Mapping[str, Option]) -> str:
     rows = ((_spelled(options[name]), row.support.value, row.note) for name, row in _in_order(support, options))
     return _table(("option", "here", "note"), rows)
 
 
-def _in_order(support: Mapping[str, Row], options: Mapping[str, Option]) -> Iterable[tuple[str, Row]]:
+def _in_order(support: Mapping[str, OptionNote], options: Mapping[str, Option]) -> Iterable[tuple[str, OptionNote]]:
     return ((name, support[name]) for name in options if name in support)
 
 

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
 import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import page
-from pocketslurm import listing_support
-from pocketslurm.commands.sacct_filter import Filter
-from pocketslurm.errors import Refused, Usage
+from hpc_kit.errors import HpcKitError, page
+from hpc_kit.slurm.datetimes import error_position, parse_datetime
+from hpc_kit.slurm.nodelist import expand
+from pocketslurm import option_support
+from pocketslurm.errors import CommandError, PlainError, UsageError
 from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.listings.sacct_columns import NAMES, NEWER, SIZES, UNITS, Field, Row, in_unit
 from pocketslurm.listings.sacct_columns import find as find_field
-from pocketslurm.listings.views import View
+from pocketslurm.listings.views import JobView
 from pocketslurm.queue import controller_start
 from pocketslurm.queue.job_ids import JobId, find, parse
+from pocketslurm.queue.records import parse_states
 from pocketslurm.queue.state import State, now
-from pocketslurm.settings import VERSION, load
+from pocketslurm.settings import SLURM_VERSION, load_settings
+from pocketslurm.users import user_or_group_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pocketslurm.queue.records import Job
+
 
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
@@ -51,7 +57,7 @@ OPTIONS = Table(
     ("truncate", "T", NONE), ("uid", "", REQUIRED), ("units", "", REQUIRED), ("usage", "U", NONE),
     ("use-local-uid", "", NONE), ("user", "u", OPTIONAL), ("verbose", "v", NONE), ("version", "V", NONE),
     ("wckeys", "W", REQUIRED), ("whole-hetjob", "", OPTIONAL),
-    notes=listing_support.SACCT,
+    notes=option_support.SACCT,
 )  # fmt: skip
 
 
@@ -59,7 +65,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     options = _options(argv)
     if "version" in options:
-        print(f"slurm {VERSION}")
+        print(f"slurm {SLURM_VERSION}")
     elif "helpformat" in options:
         _print_names()
     elif options.keys() & {"help", "usage"}:
@@ -68,11 +74,11 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         fields = _fields(options, environ)
         if "units" in options and options["units"][:1].upper() not in UNITS:
             bad = options["units"][:1]
-            raise Refused(
+            raise CommandError(
                 f"error: Invalid unit type '{bad}'. Possible options are '{UNITS}'", "fatal: Invalid unit type"
             )
         state = State.open(environ)
-        controller_start.put_in_order(state)
+        controller_start.wait_until_ready(state)
         # The database knows nothing of other clusters, and says nothing about them.
         rows = [] if state.settings.other_clusters(options.get("clusters", "all")) else _rows(state, options)
         if "json" in options:
@@ -89,9 +95,9 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 def _options(argv: list[str]) -> dict[str, str]:
     try:
         given, words = OPTIONS.parse(argv)
-    except Usage as error:
+    except UsageError as error:
         # It does not say where its options stand.
-        raise Refused(*error.lines) from None
+        raise CommandError(*error.lines) from None
     options: dict[str, str] = {}
     for name, value in given:
         joined = name in {"jobs", "format"} and options.get(name)
@@ -123,7 +129,7 @@ def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[s
             found += [(each, field.width, field) for each, field in (_known(name, environ) for name in NAMES)]
             continue
         if percent and not re.fullmatch(r"-?[0-9]+", width):
-            raise Refused(f'error: Invalid field width: "{part}"')
+            raise CommandError(f'error: Invalid field width: "{part}"')
         full, field = _known(name, environ)
         found.append((full, int(width) if percent else field.width, field))
     return found
@@ -131,13 +137,13 @@ def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[s
 
 def _known(name: str, environ: Mapping[str, str]) -> tuple[str, Field]:
     found = find_field(name)
-    if found is None and name.lower() in NEWER and not load(environ).strict:
+    if found is None and name.lower() in NEWER and not load_settings(environ).strict:
         return NEWER[name.lower()]
     if name.lower() in {"allocgres", "reqgres"}:
         kind = name.lower().removesuffix("gres").title()
-        raise Refused(f"fatal: {kind}GRES has been removed, please use {kind}TRES")
+        raise CommandError(f"fatal: {kind}GRES has been removed, please use {kind}TRES")
     if found is None:
-        raise Refused(f'error: Invalid field requested: "{name}"')
+        raise CommandError(f'error: Invalid field requested: "{name}"')
     return found
 
 
@@ -175,7 +181,7 @@ def _rows(state: State, options: dict[str, str]) -> list[Row]:
     moment = now()
     rows = []
     for job, steps in _chosen(state, options):
-        view = View(state, job, moment)
+        view = JobView(state, job, moment)
         if not steps:
             rows.append(Row(view))
         if "allocations" not in options and job.start_time:
@@ -190,7 +196,7 @@ def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]
         try:
             ids = parse(options["jobs"])
         except ValueError as error:
-            raise Refused(f"fatal: Bad job/step specified: {error}") from None
+            raise CommandError(f"fatal: Bad job/step specified: {error}") from None
         found = _by_ids(state, ids)
     else:
         found = [(job, set[str]()) for job in state.jobs()]
@@ -201,7 +207,7 @@ def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]
             pair[0].array_task_id or 0,
         )
     )
-    passes = Filter(options)
+    passes = JobFilter(options)
     return [(job, steps) for job, steps in found if passes(job)]
 
 
@@ -213,3 +219,57 @@ def _by_ids(state: State, ids: list[JobId]) -> list[tuple[Job, set[str]]]:
             if each.step:
                 steps.add(each.step)
     return list(found.values())
+
+
+class JobFilter:
+    """Which jobs the options let through."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._words = {
+            column: set(options[name].split(","))
+            for name, column in (("partition", "partition"), ("name", "name"), ("accounts", "account"), ("qos", "qos"))
+            if name in options
+        }
+        self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
+        if "user" not in options and "uid" not in options and os.getuid():
+            self._users = {str(os.getuid())}
+        if unknown := sorted(word for word in self._users if not user_or_group_exists("uid", word)):
+            raise CommandError(f"error: Invalid user id: {unknown[0]}")
+        if "allusers" in options or "jobs" in options:
+            self._users = set()
+        self._hosts = set(expand(options["nodelist"])) if "nodelist" in options else set()
+        self._states = _states(options)
+        by_id = "jobs" in options
+        self._since = _instant(options.get("starttime"), 0.0 if by_id or self._states else _midnight())
+        self._until = _instant(options.get("endtime"), float("inf"))
+
+    def __call__(self, job: Job) -> bool:
+        """Whether this job is one of them."""
+        in_time = (job.end_time or float("inf")) >= self._since and job.submit_time <= self._until
+        return (
+            in_time
+            and all(getattr(job, column) in words for column, words in self._words.items())
+            and (not self._users or job.user in self._users or str(job.uid) in self._users)
+            and (not self._hosts or bool(self._hosts & set(job.nodes)))
+            and (not self._states or not self._states.isdisjoint({job.state, job.shown_state}))
+        )
+
+
+def _states(options: dict[str, str]) -> frozenset[str]:
+    try:
+        return parse_states(options["state"]) if options.get("state") else frozenset()
+    except ValueError as error:
+        raise CommandError(f"fatal: unrecognized job state value '{error}'") from None
+
+
+def _instant(text: str | None, otherwise: float) -> float:
+    if not text:
+        return otherwise
+    try:
+        return parse_datetime(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
+    except HpcKitError:
+        raise PlainError(f"Invalid time specification (pos={error_position(text)}): {text}") from None
+
+
+def _midnight() -> float:
+    return dt.datetime.now().replace(hour=0, minute=0, second=0, microsecond=0).timestamp()  # noqa: DTZ005

@@ -15,13 +15,12 @@ from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value
 from pocketslurm import processes
 from pocketslurm.components import in_force_each, parted
-from pocketslurm.errors import BAD_OPTION, Refused, Usage
-from pocketslurm.help import usage
-from pocketslurm.option_support import SBATCH_SUPPORT, Row, Support
+from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
+from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, options_help
 from pocketslurm.queue import submission
 from pocketslurm.queue.job_environment import salloc_environ
 from pocketslurm.queue.state import State
-from pocketslurm.settings import VERSION, load
+from pocketslurm.settings import SLURM_VERSION, load_settings
 from pocketslurm.steps import allocation
 
 if TYPE_CHECKING:
@@ -35,15 +34,16 @@ _QUEUED_SECONDS = 0.3
 _OWN = frozenset({"bell", "no-bell", "no-shell", "kill-command", "immediate", "chdir", "get-user-env"})
 """ParsedOptions that are about the command, and not about the job."""
 
-SUPPORT: dict[str, Row] = {
-    name: SBATCH_SUPPORT.get(name, Row(Support.KEPT, "the command outlives a job that is cancelled")) for name in SALLOC
+SUPPORT: dict[str, OptionNote] = {
+    name: SBATCH_SUPPORT.get(name, OptionNote(Support.NO_EFFECT, "the command outlives a job that is cancelled"))
+    for name in SALLOC
 } | {
-    "bell": Row(Support.KEPT, "no bell is rung"),
-    "no-bell": Row(Support.KEPT, "no bell is rung"),
-    "chdir": Row(Support.DONE),
-    "immediate": Row(Support.DONE),
-    "no-shell": Row(Support.DONE),
-    "x11": Row(Support.KEPT, "everything runs on this machine and sees its display anyway"),
+    "bell": OptionNote(Support.NO_EFFECT, "no bell is rung"),
+    "no-bell": OptionNote(Support.NO_EFFECT, "no bell is rung"),
+    "chdir": OptionNote(Support.WORKS),
+    "immediate": OptionNote(Support.WORKS),
+    "no-shell": OptionNote(Support.WORKS),
+    "x11": OptionNote(Support.NO_EFFECT, "everything runs on this machine and sees its display anyway"),
 }
 """What is made of each option."""
 
@@ -53,9 +53,9 @@ _RENAMED = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NETWORK": "network", "R
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    given, command = _parse(argv, strict=load(environ).strict)
+    given, command = _parse(argv, strict=load_settings(environ).strict)
     if any(part.has("version") or part.has("help") or part.has("usage") for part in given):
-        print(f"slurm {VERSION}" if given[0].has("version") else usage("salloc", SUPPORT, SALLOC))
+        print(f"slurm {SLURM_VERSION}" if given[0].has("version") else options_help("salloc", SUPPORT, SALLOC))
         return 0
     components = in_force_each([], _variables(environ), given)
     options = components[0]
@@ -65,7 +65,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     _say(f"Granted job allocation {job.job_id}", quiet=quiet)
     if "no-shell" in options:
         return 0
-    inside = salloc_environ(state.whole(job), environ)
+    inside = salloc_environ(state.components(job), environ)
     folder = options.get("chdir") or None
     state.close()
     status = _run(command or [environ.get("SHELL") or "/bin/sh"], inside, folder, state, job.job_id, quiet=quiet)
@@ -80,11 +80,11 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[
         given, command = parted(argv, "salloc")
         for each in [each for part in given for each in part.given]:
             if each.option.since and strict:
-                raise Usage(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
+                raise UsageError(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
             check_value(each.option, each.value)
     except DirectiveError as error:
         line = (error.found or error.what).splitlines()[-1].removeprefix("salloc: ")
-        raise Usage(line, status=BAD_OPTION) from None
+        raise UsageError(line, status=BAD_OPTION) from None
     return given, list(command)
 
 
@@ -121,7 +121,7 @@ def _allocate(state: State, components: list[dict[str, str]], argv: list[str], e
             return _wait(state, job_id, patience, quiet="quiet" in options)
         except allocation.Interrupted:
             allocation.give_back(state, job_id, 1 << 8)
-            raise Refused(f"Job allocation {job_id} has been revoked.") from None
+            raise CommandError(f"Job allocation {job_id} has been revoked.") from None
 
 
 def _wait(state: State, job_id: int, patience: int | None, *, quiet: bool) -> Job:
@@ -133,11 +133,11 @@ def _wait(state: State, job_id: int, patience: int | None, *, quiet: bool) -> Jo
             break
         waited = time.monotonic() - began
         if job is None or job.state != "PENDING":
-            raise Refused(f"Job allocation {job_id} has been revoked.")
+            raise CommandError(f"Job allocation {job_id} has been revoked.")
         if patience is not None and waited > patience:
             allocation.give_back(state, job_id, 1 << 8)
             revoked = f"Job allocation {job_id} has been revoked."
-            raise Refused(revoked, "error: Unable to allocate resources: Connection timed out")
+            raise CommandError(revoked, "error: Unable to allocate resources: Connection timed out")
         if not queued and waited > _QUEUED_SECONDS:
             queued = True
             _say(f"Pending job allocation {job_id}", quiet=quiet)

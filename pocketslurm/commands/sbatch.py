@@ -14,20 +14,21 @@ from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
-from pocketslurm.commands.sbatch_script import script_of
 from pocketslurm.components import in_force_each, parted
-from pocketslurm.errors import BAD_OPTION, Refused, Usage
+from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
 from pocketslurm.exit_status import exit_status
-from pocketslurm.help import usage
-from pocketslurm.option_support import plugin_hint
-from pocketslurm.queue import leniency, nodes, submission
-from pocketslurm.queue.forecast import forecast
-from pocketslurm.queue.job_gpus import INVALID
+from pocketslurm.option_support import options_help, plugin_hint
+from pocketslurm.queue import job_size, nodes, submission
+from pocketslurm.queue.job_size import INVALID
+from pocketslurm.queue.scheduler import expected_start
 from pocketslurm.queue.state import State
-from pocketslurm.settings import VERSION, load
+from pocketslurm.settings import SLURM_VERSION, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from hpc_kit.slurm.getopt import ParsedOptions
+
 
 # The controller, not sbatch, looks at these; or they are worked out with the size of the job.
 _LATER = frozenset({"array", "dependency", "hostlist"})
@@ -37,16 +38,16 @@ _PACKJOB = 'sbatch: Warning: the "packjob" component separator is being deprecat
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    strict = load(environ).strict
+    strict = load_settings(environ).strict
     parts, words = _parse(argv, strict=strict)
     given = ParsedOptions(tuple(each for part in parts for each in part.given))
     if given.has("version"):
-        print(f"slurm {VERSION}")
+        print(f"slurm {SLURM_VERSION}")
         return 0
     if given.has("help") or given.has("usage"):
-        print(usage("sbatch"))
+        print(options_help("sbatch"))
         return 0
-    script, command = script_of(given, words, environ)
+    script, command = read_script(given, words, environ)
     name = words[0] if words else "stdin"
     blocks, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
     components = [
@@ -74,7 +75,7 @@ def _submit(state: State, components: list[submission.Submission], environ: Mapp
         print(f"sbatch: {note}", file=sys.stderr)
     job = submission.submit_together(state, components, environ)[0]
     for request in requests:
-        leniency.remark("sbatch", request, len(nodes.names(state.settings)))
+        job_size.note_missing_nodes("sbatch", request, len(nodes.names(state.settings)))
     if not quiet:
         print(_answer(job.job_id, options, environ), flush=True)
     return _wait(state, job.job_id) if "wait" in options else 0
@@ -82,7 +83,7 @@ def _submit(state: State, components: list[submission.Submission], environ: Mapp
 
 def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """The id; whoever names the cluster is told which it was."""
-    cluster = load(environ).cluster if "clusters" in options else ""
+    cluster = load_settings(environ).cluster if "clusters" in options else ""
     if "parsable" in options:
         return f"{job_id};{cluster}" if cluster else str(job_id)
     return f"Submitted batch job {job_id}" + (f" on cluster {cluster}" if cluster else "")
@@ -98,23 +99,23 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[
     return parts, words
 
 
-def _usage_error(error: DirectiveError, script: str = "") -> Refused:
+def _usage_error(error: DirectiveError, script: str = "") -> CommandError:
     """Slurm's own words for it, and its own exit status."""
     line = (error.found or error.what).splitlines()[-1].removeprefix("sbatch: ")
     if line.startswith("fatal: "):
-        return Refused(f"fatal: {script}: {line.removeprefix('fatal: ')}")
+        return CommandError(f"fatal: {script}: {line.removeprefix('fatal: ')}")
     if "Invalid directive" in line:
-        return Refused(line, status=BAD_OPTION)
-    return Usage(f"{line}{plugin_hint(line)}", status=BAD_OPTION)
+        return CommandError(line, status=BAD_OPTION)
+    return UsageError(f"{line}{plugin_hint(line)}", status=BAD_OPTION)
 
 
 def _check(options: ParsedOptions, *, strict: bool) -> None:
     for each in options.given:
         name = each.option.name
         if each.option.since and strict:
-            raise Usage(f"unrecognized option '--{name}'", status=BAD_OPTION)
+            raise UsageError(f"unrecognized option '--{name}'", status=BAD_OPTION)
         if name == "requeue" and each.value is not None and strict:  # newer releases take a value
-            raise Usage("option '--requeue' doesn't allow an argument", status=BAD_OPTION)
+            raise UsageError("option '--requeue' doesn't allow an argument", status=BAD_OPTION)
         if each.option.kind in _LATER or (each.option.name == "nodes" and not (each.value or "").strip("0")):
             continue
         try:
@@ -123,19 +124,19 @@ def _check(options: ParsedOptions, *, strict: bool) -> None:
             raise _bad_value(each) from None
 
 
-def _bad_value(each: ParsedOption) -> Refused:
+def _bad_value(each: ParsedOption) -> CommandError:
     value = each.value or ""
     words = sbatch_error_line(each.option, value)
     if each.option.kind in {"number", "count"}:
-        return Refused(f"error: {words}")
+        return CommandError(f"error: {words}")
     low, dash, high = value.partition("-")
     if each.option.kind == "nodes" and dash and low.isdigit() and high.isdigit():
         words = f"Maximum node count {high} is less than minimum node count {low}"
     if each.option.kind == "gpus":
-        return Refused(INVALID)
+        return CommandError(INVALID)
     if each.option.kind == "instant" and value:
         sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
-    return Refused(f"error: {words}", status=BAD_OPTION)
+    return CommandError(f"error: {words}", status=BAD_OPTION)
 
 
 def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions]:
@@ -174,8 +175,8 @@ def _name(given: ParsedOptions, words: list[str]) -> str:
 def _test_only(state: State, components: list[submission.Submission], environ: Mapping[str, str]) -> int:
     try:
         jobs = [submission.prepare(state, what, environ) for what in components]
-        found = [forecast(state, job, request) for job, request in jobs]
-    except Refused as refusal:
+        found = [expected_start(state, job, request) for job, request in jobs]
+    except CommandError as refusal:
         sys.stderr.write("".join(f"sbatch: {line}\n" for line in refusal.lines))
         sys.stderr.write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
         return 1
@@ -200,3 +201,57 @@ def _wait(state: State, job_id: int) -> int:
             return max((exit_status(job) for job in jobs), default=1)
         state.close()
         time.sleep(_WAIT_SECONDS)
+
+
+def read_script(given: ParsedOptions, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
+    """The text of the batch script, and its path as `scontrol show job` tells it."""
+    if given.has("wrap"):
+        if words:
+            raise CommandError("error: Script arguments not permitted with --wrap option")
+        text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{given.get('wrap')}\n"
+        return text.encode(errors="surrogateescape"), ""
+    if not words:
+        script, command = sys.stdin.buffer.read(), ""
+    else:
+        command = _find(words[0], environ)
+        try:
+            with open(command, "rb") as file:  # noqa: PTH123
+                script = file.read()
+        except IsADirectoryError:
+            script = b""
+        except OSError:
+            raise CommandError(f"error: Unable to open file {words[0]}") from None
+    _check_script(script)
+    return script, command
+
+
+def _find(name: str, environ: Mapping[str, str]) -> str:
+    """A script in the current folder, else one along PATH."""
+    folders = [""] if "/" in name else ["", *environ.get("PATH", "").split(os.pathsep)]
+    for folder in folders:
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
+            return os.path.abspath(path)  # noqa: PTH100
+    return name
+
+
+def _check_script(script: bytes) -> None:
+    if not script:
+        raise CommandError("error: Batch script is empty!")
+    if not script.strip():
+        raise CommandError("error: Batch script contains only whitespace!")
+    if not script.startswith(b"#!"):
+        raise CommandError(
+            "error: This does not look like a batch script.  The first",
+            "error: line must start with #! followed by the path to an interpreter.",
+            "error: For instance: #!/bin/sh",
+        )
+    if b"\0" in script:
+        raise CommandError(
+            "error: The Slurm controller does not allow scripts that", "error: contain a NULL character '\\0'."
+        )
+    if b"\r\n" in script:
+        raise CommandError(
+            "error: Batch script contains DOS line breaks (\\r\\n)",
+            "error: instead of expected UNIX line breaks (\\n).",
+        )

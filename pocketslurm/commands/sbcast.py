@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketslurm import listing_support
-from pocketslurm.errors import Problem, Refused
+from pocketslurm import option_support
+from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.queue.state import State
-from pocketslurm.settings import VERSION
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ OPTIONS = Table(
     ("jobid", "j", REQUIRED), ("send-libs", "", OPTIONAL), ("preserve", "p", NONE), ("size", "s", REQUIRED),
     ("timeout", "t", REQUIRED), ("treewidth", "", REQUIRED), ("verbose", "v", NONE), ("version", "V", NONE),
     ("help", "", NONE), ("usage", "", NONE),
-    notes=listing_support.SBCAST,
+    notes=option_support.SBCAST,
 )  # fmt: skip
 
 
@@ -30,13 +30,13 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     given, words = OPTIONS.parse(argv)
     flags = {name: value or "" for name, value in given}
     if flags.keys() & {"version", "help", "usage"}:
-        print(f"slurm {VERSION}" if "version" in flags else "Usage: sbcast [OPTIONS] SOURCE DEST")
+        print(f"slurm {SLURM_VERSION}" if "version" in flags else "Usage: sbcast [OPTIONS] SOURCE DEST")
         return 0
     if len(words) != 2:
-        raise Problem(f'Need two file names, have {len(words)} names\nTry "sbcast --help" for more information')
+        raise PlainError(f'Need two file names, have {len(words)} names\nTry "sbcast --help" for more information')
     problem = _no_job(flags.get("jobid") or environ.get("SLURM_JOB_ID"), environ) or _copy(words[0], words[1], flags)
     if problem:
-        raise Refused(f"error: {problem}")
+        raise CommandError(f"error: {problem}")
     return 0
 
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import HpcKitError, page
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.option_values import SIGNALS
-from pocketslurm import listing_support
-from pocketslurm.errors import Problem
+from pocketslurm import option_support
+from pocketslurm.errors import PlainError
 from pocketslurm.getopt import NONE, REQUIRED, Table
-from pocketslurm.job_states import parse_states
 from pocketslurm.queue import controller_start, job_ids
-from pocketslurm.queue.arrays import split
-from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, write
+from pocketslurm.queue.job_ids import split_array_task
+from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, encode_order, wake
+from pocketslurm.queue.records import parse_states
 from pocketslurm.queue.state import State, now
-from pocketslurm.queue.wakeup import poke
-from pocketslurm.settings import VERSION
-from pocketslurm.users import is_known
+from pocketslurm.settings import SLURM_VERSION
+from pocketslurm.users import user_or_group_exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +35,7 @@ OPTIONS = Table(
     ("quiet", "Q", NONE), ("reservation", "R", REQUIRED), ("sibling", "", REQUIRED), ("signal", "s", REQUIRED),
     ("state", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED), ("verbose", "v", NONE),
     ("version", "V", NONE), ("wckey", "", REQUIRED),
-    notes=listing_support.SCANCEL,
+    notes=option_support.SCANCEL,
 )  # fmt: skip
 
 _FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reservation", "state", "user", "wckey")
@@ -60,22 +59,22 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     given, words = OPTIONS.parse(argv)
     options = {name: value or "" for name, value in given}
     if "version" in options:
-        print(f"slurm {VERSION}")
+        print(f"slurm {SLURM_VERSION}")
         return 0
     if options.keys() & {"help", "usage"}:
         print(f"Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\nSee {page('embedded-slurm.md')}")
         return 0
     if not words and not options.keys() & {*_FILTERS, "ctld"}:
-        raise Problem("scancel: error: No job identification provided")
+        raise PlainError("scancel: error: No job identification provided")
     number = _signal(options)
     state = State.open(environ)
-    listing_support.check_clusters("scancel", options.get("clusters", "all"), state.settings)
+    option_support.check_clusters("scancel", options.get("clusters", "all"), state.settings)
     # It may be a part of what it ends, and has to tell of it before it goes.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     targets = _targets(state, options, words)
     problems = [problem for target in targets if (problem := _one(state, target, number, options))]
     if len(problems) < len(targets):
-        controller_start.ensure(state)
+        controller_start.ensure_running(state)
     # Whoever only wants a job gone does not mind that it is.
     refused = any(PART_OF_WHOLE in problem for problem in problems)
     if number is not None or "verbose" in options or refused:
@@ -90,7 +89,7 @@ def _signal(options: dict[str, str]) -> int | None:
         return None
     number = int(text) if text.isdigit() else SIGNALS.get(text, 0)
     if not 1 <= number <= signal.NSIG:
-        raise Problem(f"Unknown job signal: {options['signal']}")
+        raise PlainError(f"Unknown job signal: {options['signal']}")
     plain = not options.keys() & {"batch", "full"}
     return None if number == signal.SIGKILL and plain else number
 
@@ -99,13 +98,13 @@ def _targets(state: State, options: dict[str, str], words: list[str]) -> list[Ta
     checks = _filters(options)
     if not words:
         jobs = [job for job in state.active_jobs() if not job.completing and all(check(job) for check in checks)]
-        return [Target(job.label, job) for job in _led(jobs)]
+        return [Target(job.display_id, job) for job in _led(jobs)]
     found = []
     for word in words:
         try:
             wanted = job_ids.parse(word)
         except ValueError as error:
-            raise Problem(f"scancel: error: Invalid job id {error}") from None
+            raise PlainError(f"scancel: error: Invalid job id {error}") from None
         for each in wanted:
             jobs = _led(job_ids.find(state, each))
             found += [Target(each.text, job, each.step) for job in jobs if all(check(job) for check in checks)]
@@ -116,7 +115,7 @@ def _targets(state: State, options: dict[str, str], words: list[str]) -> list[Ta
 def _led(jobs: list[Job]) -> list[Job]:
     """Without the components that end with a leader which is among them."""
     leaders = {job.job_id for job in jobs}
-    return [job for job in jobs if job.leader == job.job_id or job.leader not in leaders]
+    return [job for job in jobs if job.leader_id == job.job_id or job.leader_id not in leaders]
 
 
 def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
@@ -127,8 +126,8 @@ def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
             checks.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
     user = str(os.getuid()) if "me" in options else options.get("user")
     if user is not None:
-        if not is_known("uid", user):
-            raise Problem(f"scancel: error: Invalid user name: {user}")
+        if not user_or_group_exists("uid", user):
+            raise PlainError(f"scancel: error: Invalid user name: {user}")
         checks.append(lambda job: user in {job.user, str(job.uid)})
     if "state" in options:
         checks.append(_state_check(options["state"]))
@@ -148,7 +147,7 @@ def _state_check(text: str) -> Callable[[Job], bool]:
         (state,) = parse_states(text)
     except ValueError:
         known = "PENDING, RUNNING, and SUSPENDED"
-        raise Problem(f"Invalid job state specified: {text}\nValid job states are {known}") from None
+        raise PlainError(f"Invalid job state specified: {text}\nValid job states are {known}") from None
     return lambda job: job.shown_state == state
 
 
@@ -189,20 +188,20 @@ def cancel(state: State, job: Job) -> None:
         if current is None:
             raise HpcKitError(UNKNOWN)
         if current.array_waiting and job.array_task_id is not None:
-            current = split(state, current, job.array_task_id)
+            current = split_array_task(state, current, job.array_task_id)
         if not current.active or (current.completing and current.state != "PENDING"):
             raise HpcKitError(DONE)
         held = current.state == "RUNNING" or current.completing
-        if current.leader != current.job_id:
+        if current.leader_id != current.job_id:
             if not held:
                 raise HpcKitError(PART_OF_WHOLE)
             state.update_job(current.job_id, completing=True, **over)
-            state.order(current.leader, *write(EndComponent(current.job_id)))
+            state.order(current.leader_id, *encode_order(EndComponent(current.job_id)))
         else:
-            state.update_whole(current.job_id, completing=held, **over)
-            state.order(current.job_id, *write(Cancel())) if held else None
+            state.update_components(current.job_id, completing=held, **over)
+            state.order(current.job_id, *encode_order(Cancel())) if held else None
     if held:
-        poke(state.directory, current.leader)
+        wake(state.directory, current.leader_id)
 
 
 def _send(state: State, job: Job, number: int, whom: str) -> None:
@@ -210,15 +209,15 @@ def _send(state: State, job: Job, number: int, whom: str) -> None:
         current = state.job(job.job_id)
         if current is None or current.state != "RUNNING":
             raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
-        component = None if current.leader == current.job_id else current.job_id
-        state.order(current.leader, *write(Signal(number, whom, component)))
-    poke(state.directory, current.leader)
+        component = None if current.leader_id == current.job_id else current.job_id
+        state.order(current.leader_id, *encode_order(Signal(number, whom, component)))
+    wake(state.directory, current.leader_id)
 
 
 def _step(state: State, job: Job, name: str, number: int | None) -> None:
     with state.transaction():
         # A step of the leader's is that of all components, and one without a part's number that of all its parts.
-        parts = state.whole(job) if job.leader == job.job_id else [job]
+        parts = state.components(job) if job.leader_id == job.job_id else [job]
         steps = [step for part in parts for step in state.steps(part.job_id) if name in {step.label, str(step.step_id)}]
         running = [step for step in steps if step.state == "RUNNING"]
         if not running:
@@ -226,12 +225,12 @@ def _step(state: State, job: Job, name: str, number: int | None) -> None:
         for step in running if number is None else ():
             state.update_step(step, killed_by=os.getuid())
         order = "kill" if number is None else f"signal {number}"
-        component = None if job.leader == job.job_id else job.job_id
-        state.order(job.leader, *write(TellStep(name, order, component)))
-    poke(state.directory, job.leader)
+        component = None if job.leader_id == job.job_id else job.job_id
+        state.order(job.leader_id, *encode_order(TellStep(name, order, component)))
+    wake(state.directory, job.leader_id)
 
 
 def _confirmed(job: Job) -> bool:
-    sys.stdout.write(f"Cancel job_id={job.label} name={job.name} partition={job.partition} [y/n]? ")
+    sys.stdout.write(f"Cancel job_id={job.display_id} name={job.name} partition={job.partition} [y/n]? ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() == "y"

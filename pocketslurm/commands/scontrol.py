@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HostlistError
 from hpc_kit.slurm.nodelist import expand, fold
-from pocketslurm import listing_support
-from pocketslurm.commands import scontrol_change, scontrol_suspend, scontrol_update
-from pocketslurm.errors import Problem
+from pocketslurm import option_support
+from pocketslurm.commands import scontrol_update
+from pocketslurm.errors import PlainError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.listings import scontrol_show
-from pocketslurm.queue import controller_start, nodes
-from pocketslurm.queue.state import State
-from pocketslurm.settings import VERSION
+from pocketslurm.queue import controller_start, messages, nodes, submission
+from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
+from pocketslurm.queue.messages import Notify, Resume, Suspend, encode_order, wake
+from pocketslurm.queue.scheduler import REQUEUED_HELD
+from pocketslurm.queue.state import State, now
+from pocketslurm.queue.submission import requeue as put_back
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.state import State
+
 
 OPTIONS = Table(
     ("all", "a", NONE), ("details", "d", NONE), ("federation", "", NONE), ("future", "F", NONE), ("help", "h", NONE),
     ("hide", "", NONE), ("local", "", NONE), ("clusters", "M", REQUIRED, "cluster"), ("oneliner", "o", NONE),
     ("quiet", "Q", NONE), ("sibling", "", NONE), ("uid", "u", REQUIRED), ("verbose", "v", NONE), ("version", "V", NONE),
-    notes=listing_support.SCONTROL,
+    notes=option_support.SCONTROL,
 )  # fmt: skip
 
 COMMANDS = {
@@ -47,7 +57,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     given, words = OPTIONS.parse(argv)
     flags = {name: value or "" for name, value in given}
     if flags.keys() & {"version", "help"}:
-        print(f"slurm {VERSION}" if "version" in flags else _help())
+        print(f"slurm {SLURM_VERSION}" if "version" in flags else _help())
         return 0
     return _answer(flags, words, environ) if words else _converse(flags, environ)
 
@@ -69,10 +79,10 @@ def _converse(flags: dict[str, str], environ: Mapping[str, str]) -> int:
 def _answer(flags: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
     try:
         return _scontrol(flags, words, environ)
-    except scontrol_show.NotShown as error:
+    except scontrol_show.NotFound as error:
         print(error)
-    except Problem as error:
-        sys.stderr.write(error.said_by("scontrol"))
+    except PlainError as error:
+        sys.stderr.write(error.text_for("scontrol"))
     return 1
 
 
@@ -80,13 +90,13 @@ def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str
     typed, *rest = words
     name = _command(typed, rest)
     if "clusters" in flags:
-        listing_support.check_clusters("scontrol", flags["clusters"], State.open(environ).settings)
+        option_support.check_clusters("scontrol", flags["clusters"], State.open(environ).settings)
     if name in {"version", "help"}:
-        print(f"slurm {VERSION}" if name == "version" else _help())
+        print(f"slurm {SLURM_VERSION}" if name == "version" else _help())
     elif name == "reconfigure":
         return 0
     elif name == "reboot":
-        raise Problem(_NO_REBOOT if rest else "Missing node list. Specify ALL|<NodeList>")
+        raise PlainError(_NO_REBOOT if rest else "Missing node list. Specify ALL|<NodeList>")
     elif name == "show":
         return _show(flags, rest, environ)
     else:
@@ -98,13 +108,13 @@ def _command(typed: str, rest: list[str]) -> str:
     low = typed.lower()
     possible = [low] if low in COMMANDS else [name for name in COMMANDS if name.startswith(low)]
     if low in _NOT_HERE:
-        raise Problem(f"scontrol: {low} is not supported by the embedded Slurm")
+        raise PlainError(f"scontrol: {low} is not supported by the embedded Slurm")
     if not possible:
-        raise Problem(f"invalid keyword: {typed}")
+        raise PlainError(f"invalid keyword: {typed}")
     fewest, most = COMMANDS[possible[0]]
     if not fewest <= len(rest) <= most:
         few = "few" if len(rest) < fewest else "many"
-        raise Problem(f"too {few} arguments for keyword:{typed}")
+        raise PlainError(f"too {few} arguments for keyword:{typed}")
     return possible[0]
 
 
@@ -114,7 +124,7 @@ def _help() -> str:
 
 def _open(environ: Mapping[str, str]) -> State:
     state = State.open(environ)
-    controller_start.put_in_order(state)
+    controller_start.wait_until_ready(state)
     return state
 
 
@@ -125,17 +135,17 @@ def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
     elif name in {"ping", "completing", "wait_job", "write", "listpids"}:
         return scontrol_show.odds(state, name, words)
     elif name == "top":
-        status = scontrol_change.put_first(state, words[0])
+        status = move_to_top(state, words[0])
     elif name in {"suspend", "resume"}:
-        status = scontrol_suspend.suspend_or_resume(state, name, words)
+        status = suspend_or_resume(state, name, words)
     elif name == "notify":
-        status = scontrol_suspend.notify(state, words)
+        status = notify(state, words)
     elif name in {"requeue", "requeuehold"}:
-        status = scontrol_change.requeue(state, words, held=name == "requeuehold")
+        status = requeue(state, words, held=name == "requeuehold")
     else:
-        status = scontrol_change.hold_or_release(state, name, words)
+        status = hold_or_release(state, name, words)
     if not status:
-        controller_start.ensure(state)
+        controller_start.ensure_running(state)
     return status
 
 
@@ -155,10 +165,10 @@ def _show(flags: Mapping[str, str], words: list[str], environ: Mapping[str, str]
 def _show_hosts(entity: str, text: str, *, given: bool) -> None:
     if not text and entity == "hostnames":
         if not given:
-            raise Problem("scontrol: error: host list is empty")
+            raise PlainError("scontrol: error: host list is empty")
         return
     if not text:
-        raise Problem("invalid encode argument")
+        raise PlainError("invalid encode argument")
     try:
         if text.startswith("/"):
             with open(text) as file:  # noqa: PTH123
@@ -166,8 +176,180 @@ def _show_hosts(entity: str, text: str, *, given: bool) -> None:
         hosts = expand(text)
     except (OSError, HostlistError) as error:
         what = error.what if isinstance(error, HostlistError) else error
-        raise Problem(f"Invalid hostlist: {text} ({what})") from None
+        raise PlainError(f"Invalid hostlist: {text} ({what})") from None
     if entity == "hostnames":
         print("\n".join(hosts))
     else:
         print(fold(sorted(hosts, key=nodes.natural) if entity == "hostlistsorted" else hosts))
+
+
+NOT_LEADER = "Job not heterogeneous job leader"
+# Holding and releasing
+
+
+def hold_or_release(state: State, verb: str, words: list[str]) -> int:
+    """`hold`, `uhold` and `release`; the exit status."""
+    status = 0
+    for word in ",".join(words).split(","):
+        try:
+            jobs = _unfinished(state, word)
+        except PlainError as problem:
+            reason = str(problem).partition(" for job")[0]
+            sys.stderr.write(f"{problem}\nslurm_suspend error: {reason}\n")
+            status = 1
+            continue
+        with state.transaction():
+            for job in jobs:
+                if job.state == "PENDING":
+                    _hold(state, own_record(state, job), verb)
+    return status
+
+
+def _unfinished(state: State, word: str) -> list[Job]:
+    jobs = [job for job in find_jobs(state, word) if job.active]
+    if not jobs:
+        raise PlainError(f"{FINISHED} for job {word}")
+    return jobs
+
+
+def _hold(state: State, job: Job, verb: str) -> None:
+    if verb == "release":
+        if job.priority == 0:
+            priority = submission.TOP_PRIORITY - job.job_id
+            state.update_job(job.job_id, priority=priority, reason="None")
+        return
+    admin = os.getuid() == 0 and verb == "hold"
+    state.update_job(job.job_id, priority=0, reason="JobHeldAdmin" if admin else "JobHeldUser")
+
+
+def move_to_top(state: State, word: str) -> int:
+    """`top`: in front of all the others."""
+    with state.transaction():
+        for job in find_jobs(state, word):
+            first = max((other.priority for other in state.active_jobs()), default=0)
+            if job.state != "PENDING":
+                raise PlainError(f"Job is no longer pending execution for job {word}")
+            state.update_job(own_record(state, job).job_id, priority=first + 1)
+    return 0
+
+
+# Requeueing
+
+
+def requeue(state: State, words: list[str], *, held: bool) -> int:
+    """`requeue` and `requeuehold`; the exit status."""
+    status = 0
+    # A job may requeue itself: then this process is among those that are ended, and yet has to answer.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for word in [part for part in words if not part.lower().startswith("state=")]:
+        try:
+            problems = _requeue_all(state, find_jobs(state, word), held=held)
+        except PlainError as problem:
+            problems = [str(problem)]
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+        status = status or int(bool(problems))
+    return status
+
+
+def _requeue_all(state: State, jobs: list[Job], *, held: bool) -> list[str]:
+    problems = []
+    for job in [job for job in jobs if job.leader_id == job.job_id or len(jobs) == 1]:
+        with state.transaction():
+            current = own_record(state, job)
+            problem = _requeue(state, current, held=held)
+        if problem:
+            problems.append(
+                f"{problem} for job {_named(job)}"
+                if len(jobs) == 1 or job.het_job_id
+                else f"{job.display_id}: {problem}"
+            )
+        elif current.state == "RUNNING":
+            wake(state.directory, current.job_id)
+    return problems
+
+
+def _named(job: Job) -> str:
+    return job.display_id if job.het_job_id is None else str(job.job_id)
+
+
+def _requeue(state: State, job: Job, *, held: bool) -> str:
+    """Send one job back; the complaint if it cannot be."""
+    if job.leader_id != job.job_id:
+        return NOT_LEADER
+    if job.state == "PENDING":
+        if held:
+            state.update_components(job.job_id, priority=0, reason=REQUEUED_HELD)
+        return "" if held or job.completing else "Job is pending execution"
+    if not job.requeue:
+        return "Requested operation is presently disabled"
+    if not job.batch:
+        return "Only batch jobs are accepted or processed"
+    if job.completing:
+        return "Job can not be altered now, try again later"
+    if held:
+        state.update_components(job.job_id, priority=0, reason=REQUEUED_HELD)
+        job = job._replace(priority=0, reason=REQUEUED_HELD)
+    if job.state == "RUNNING":
+        state.update_components(job.job_id, state="PENDING", completing=True, end_time=now())
+        state.order(job.job_id, *messages.encode_order(messages.Cancel("JOB REQUEUE")))
+    else:
+        put_back(state, job)
+    return ""
+
+
+_DONE = "Job/step already completing or completed"
+
+
+def suspend_or_resume(state: State, verb: str, words: list[str]) -> int:
+    """Let jobs stand still, or go on; the exit status."""
+    status = 0
+    for word in ",".join(words).split(","):
+        try:
+            leaders = sorted({job.leader_id for job in find_jobs(state, word)})
+        except PlainError as problem:
+            sys.stderr.write(f"Unexpected message received for job {word}\n" if word.isdecimal() else f"{problem}\n")
+            status = 1
+            continue
+        for leader in leaders:
+            with state.transaction():
+                problem_of_job = _order(state, state.job(leader), verb)
+            if problem_of_job:
+                sys.stderr.write(f"{problem_of_job} for job {word}\n")
+                status = 1
+            wake(state.directory, leader)
+    return status
+
+
+def _order(state: State, job: Job | None, verb: str) -> str:
+    """Enter it for one job; the complaint if it cannot be done."""
+    if job is None or job.completing or not job.active:
+        return _DONE
+    if job.state == "PENDING":
+        return "Job is pending execution"
+    if verb == "resume" and not job.suspended_at:
+        return "Job is not suspended"
+    if verb == "suspend" and job.suspended_at:
+        return ""
+    moment = now()
+    stands_still = verb == "suspend"
+    before = job.suspended if stands_still else job.suspended_for(moment)
+    state.update_components(job.job_id, suspended_at=moment if stands_still else 0.0, suspended=before)
+    state.order(job.job_id, *encode_order(Suspend() if stands_still else Resume()))
+    return ""
+
+
+def notify(state: State, words: list[str]) -> int:
+    """Write a line into the log of a job; the exit status."""
+    word, text = words[0], " ".join(words[1:])
+    if not word.isdecimal():
+        raise PlainError(f"Invalid job_id {word}job notify failure: No error")
+    try:
+        job = find_jobs(state, word)[0]
+    except PlainError:
+        raise PlainError("job notify failure: Invalid job id specified") from None
+    if not job.active or job.state != "RUNNING":
+        why = "Requested operation is presently disabled" if job.state == "PENDING" else _DONE
+        raise PlainError(f"job notify failure: {why}")
+    state.order(job.leader_id, *encode_order(Notify(text)))
+    wake(state.directory, job.leader_id)
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,16 +10,17 @@ from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import error_position, parse_datetime
 from hpc_kit.slurm.nodelist import expand
-from pocketslurm.commands.scontrol_change import FINISHED, find, own_record
-from pocketslurm.commands.scontrol_nodes import update_nodes
-from pocketslurm.errors import Problem, Refused
-from pocketslurm.queue import nodes
-from pocketslurm.queue.job_size import decode, encode
+from pocketslurm.errors import CommandError, PlainError
+from pocketslurm.queue import messages, nodes
+from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
+from pocketslurm.queue.job_size import NO_SUCH_NAME, decode, encode
+from pocketslurm.queue.messages import wake
+from pocketslurm.queue.state import now
 from pocketslurm.queue.submission import niceness
-from pocketslurm.queue.wakeup import poke
+from pocketslurm.users import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import State
@@ -53,14 +55,14 @@ def _pairs(words: list[str]) -> dict[str, str]:
 
 def _update_jobs(state: State, name: str, given: dict[str, str], typed: dict[str, str]) -> int:
     if not given:
-        raise Problem("No changes specified")
+        raise PlainError("No changes specified")
     unknown = [field for field in typed if field.lower() not in {*CHANGES, "jobid", "job"}]
     if unknown:
         text = f"{unknown[0]}={typed[unknown[0]]}"
-        raise Problem(f"Update of this parameter is not supported: {text}\nRequest aborted")
-    jobs = find(state, name)
+        raise PlainError(f"Update of this parameter is not supported: {text}\nRequest aborted")
+    jobs = find_jobs(state, name)
     if not any(job.active for job in jobs):
-        raise Problem(f"{FINISHED} for job {name}")
+        raise PlainError(f"{FINISHED} for job {name}")
     for job in jobs:
         if not job.active:
             continue
@@ -70,10 +72,10 @@ def _update_jobs(state: State, name: str, given: dict[str, str], typed: dict[str
                 try:
                     changes = CHANGES[field](state, current, value)
                 except (HpcKitError, ValueError):
-                    raise Problem(_complaint(field, value)) from None
+                    raise PlainError(_complaint(field, value)) from None
                 state.update_job(current.job_id, **changes)
                 current = state.job(current.job_id) or current
-        poke(state.directory, current.job_id)
+        wake(state.directory, current.job_id)
     return 0
 
 
@@ -146,7 +148,7 @@ def _time_limit(_: State, job: Job, value: str) -> dict[str, object]:
 
 def _pending(job: Job) -> None:
     if job.state != "PENDING":
-        raise Problem(f"Job is no longer pending execution for job {job.label}")
+        raise PlainError(f"Job is no longer pending execution for job {job.display_id}")
 
 
 def _node_count(_: State, job: Job, value: str) -> dict[str, object]:
@@ -175,8 +177,8 @@ def _partition(state: State, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     try:
         nodes.partition(state.settings, value)
-    except Refused as refusal:
-        raise Problem(f"{refusal.denied} for job {job.label}") from None
+    except CommandError as refusal:
+        raise PlainError(f"{refusal.denied} for job {job.display_id}") from None
     return {"partition": value}
 
 
@@ -222,3 +224,31 @@ CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
     "wckey": _option("wckey"),
 }
 """What `scontrol update` may change of a job."""
+
+
+def update_nodes(state: State, given: Mapping[str, str]) -> int:
+    """Take nodes out, or back in, for `NodeName=... State=... Reason=...`; the exit status."""
+    wanted = nodes.expand_names(given["nodename"])
+    if not wanted or not set(wanted) <= set(nodes.names(state.settings)):
+        raise PlainError(f"slurm_update error: {NO_SUCH_NAME}")
+    new = given.get("state", "").upper()
+    if new not in {"DOWN", "DRAIN", "RESUME", "IDLE", "UNDRAIN", "FAIL"}:
+        raise PlainError(f"Invalid input: state={given.get('state', '')}\nRequest aborted")
+    if new in {"DOWN", "DRAIN", "FAIL"} and not given.get("reason"):
+        raise PlainError("You must specify a reason when DOWNING or DRAINING a node. Request denied")
+    user = user_name(os.getuid())
+    lost: list[Job] = []
+    with state.transaction():
+        for name in wanted:
+            out = nodes.Out("DOWN" if new == "DOWN" else "DRAIN", given.get("reason", ""), user, now())
+            nodes.take_out(state, name, out if new in {"DOWN", "DRAIN", "FAIL"} else None)
+        if new == "DOWN":
+            lost = [job for job in state.jobs("state = 'RUNNING'") if set(job.nodes) & set(wanted)]
+        for job in lost:
+            again = job.batch and job.requeue
+            over = {"state": "PENDING" if again else "NODE_FAIL", "reason": "NodeDown", "completing": True}
+            state.update_job(job.job_id, end_time=now(), **over)
+            state.order(job.job_id, *messages.encode_order(messages.Cancel("NODE FAILURE")))
+    for job in lost:
+        wake(state.directory, job.job_id)
+    return 0

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import page
-from pocketslurm import listing_support
-from pocketslurm.commands.sinfo_rows import find_rows
-from pocketslurm.errors import Problem
+from pocketslurm import option_support
+from pocketslurm.errors import PlainError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.installation import load_module
 from pocketslurm.listings import columns
+from pocketslurm.listings.columns import parse_sort
+from pocketslurm.listings.node_view import NODE_STATES, NodeView, node_views
 from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
-from pocketslurm.queue import controller_start
+from pocketslurm.queue import controller_start, nodes
 from pocketslurm.queue.state import State
-from pocketslurm.settings import VERSION
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pocketslurm.queue.state import State
+
 
 OPTIONS = Table(
     ("all", "a", NONE), ("clusters", "M", REQUIRED, "cluster"), ("dead", "d", NONE), ("exact", "e", NONE),
@@ -29,7 +34,7 @@ OPTIONS = Table(
     ("noheader", "h", NONE), ("partition", "p", REQUIRED), ("reservation", "T", NONE), ("responding", "r", NONE),
     ("sort", "S", REQUIRED), ("states", "t", REQUIRED), ("summarize", "s", NONE), ("usage", "", NONE),
     ("verbose", "v", NONE), ("version", "V", NONE),
-    notes=listing_support.SINFO,
+    notes=option_support.SINFO,
 )  # fmt: skip
 
 DEFAULT = "%#P %.5a %.10l %.6D %.6t %N"
@@ -46,25 +51,25 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     given, words = OPTIONS.parse(argv)
     options = {name: value or "" for name, value in given}
     if words:
-        raise Problem(f"sinfo: error: Unrecognized option: {words[0]}")
+        raise PlainError(f"sinfo: error: Unrecognized option: {words[0]}")
     if "version" in options:
-        print(f"slurm {VERSION}")
+        print(f"slurm {SLURM_VERSION}")
         return 0
     if options.keys() & {"help", "usage"}:
         print(f"Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; see {page('embedded-slurm.md')}")
         return 0
     if not options.get("iterate", "0").isdecimal():
-        raise Problem(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
+        raise PlainError(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
     state = State.open(environ)
-    listing_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
+    option_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
     if "json" in options:
-        controller_start.put_in_order(state)
+        controller_start.wait_until_ready(state)
         load_module("listings.sinfo_json").print_nodes(state)
         return 0
     if "reservation" in options:
         print("No reservations in the system")
         return 0
-    controller_start.put_in_order(state)
+    controller_start.wait_until_ready(state)
     while True:
         _print(state, options, environ)
         if "iterate" not in options:
@@ -76,7 +81,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[columns.Format, Mapping[str, Field]]:
     if options.get("Format", "").lower() == "all":
-        return columns.parse_percent(EVERYTHING, EVERYTHING), BY_LETTER
+        return columns.parse_short_format(EVERYTHING, EVERYTHING), BY_LETTER
     if "Format" in options:
         return columns.parse_long(options["Format"]), BY_NAME
     long = "long" in options
@@ -89,7 +94,7 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
         fallback = BY_NODE_LONG if long else BY_NODE
     elif long:
         fallback = LONG
-    return columns.parse_percent(options.get("format") or fallback, EVERYTHING), BY_LETTER
+    return columns.parse_short_format(options.get("format") or fallback, EVERYTHING), BY_LETTER
 
 
 def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) -> None:
@@ -99,7 +104,7 @@ def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) ->
     for key in unknown:
         what = "sinfo: error: Invalid job" if layout.long else "Invalid node"
         sys.stderr.write(f"{what} format specification: {key}\n")
-    rows = find_rows(state, options, [fields[column.key] for column in layout.columns])
+    rows = group_nodes(state, options, [fields[column.key] for column in layout.columns])
     shown = [(_fit_to(column, fields[column.key], rows), fields[column.key]) for column in layout.columns]
     if "noheader" not in options:
         if "long" in options:
@@ -114,3 +119,91 @@ def _fit_to(column: columns.Column, field: Field, rows: list[Row]) -> columns.Co
     if not column.fitting:
         return column
     return column._replace(width=max([9, *(len(field.value(row)) for row in rows)]))
+
+
+_ORDER = ("completing", "draining", "drained", "mixed", "allocated", "idle", "down", "n/a")
+
+
+def group_nodes(state: State, options: Mapping[str, str], shown: Sequence[Field]) -> list[Row]:
+    """The lines for these columns: nodes, and partitions, stand together unless one of the columns tells them apart.
+
+    Raises:
+        Problem: The options name a state or an order that there is not.
+    """
+    views = {view.name: view for view in _chosen(node_views(state), options)}
+    keys = [field.value for field in shown if field.splits]
+    found: dict[tuple[str, ...], Row] = {}
+    for row in _single(state, options, views):
+        key = tuple(value(row) for value in keys)
+        if "Node" in options:
+            key = (row.first.name, row.partition.name, *key)
+        known = found.setdefault(key, row)
+        more = [view for view in row.views if view not in known.views]
+        found[key] = known._replace(views=[*known.views, *more])
+    order = nodes.names(state.settings)
+    rows = [row._replace(views=sorted(row.views, key=lambda view: order.index(view.name))) for row in found.values()]
+    return _sorted(rows, options, order)
+
+
+def _single(state: State, options: Mapping[str, str], views: Mapping[str, NodeView]) -> Iterable[Row]:
+    """A line for each node of each partition, and one for a partition of whose nodes none is to be shown."""
+    for each in nodes.partitions(state.settings, options.get("partition")):
+        own = [views[name] for name in nodes.of_partition(state.settings, each) if name in views]
+        yield from (Row(state.settings, each, [view]) for view in own)
+        if not own and "Node" not in options and "list-reasons" not in options:
+            yield Row(state.settings, each, [])
+
+
+def _sorted(rows: list[Row], options: Mapping[str, str], order: Sequence[str]) -> list[Row]:
+    """Partitions as configured and busy nodes first, or nodes by name, unless --sort says otherwise."""
+    keys: dict[str, Callable[[Row], object]] = {
+        "#": lambda row: [*(each.name for each in row.settings.partitions), row.partition.name].index(
+            row.partition.name
+        ),
+        "t": lambda row: -_ORDER.index(row.first.state),
+        "T": lambda row: -_ORDER.index(row.first.state),
+        "N": lambda row: order.index(row.first.name) if row.views else -1,
+    }
+    wanted = options.get("sort") or ("N" if "Node" in options else "#P,-t")
+    for letter, backwards in reversed(parse_sort(wanted.replace("#P", "#").replace("#N", "N"))):
+        if letter not in keys and letter not in BY_LETTER:
+            raise PlainError(f"sinfo: error: Invalid sort specification: {letter}")
+        rows.sort(key=keys.get(letter) or _by(BY_LETTER[letter]), reverse=backwards)  # type: ignore[arg-type]
+    return rows
+
+
+def _by(field: Field) -> Callable[[Row], object]:
+    return lambda row: _natural(field.value(row))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Numbers in a text are compared as numbers."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", text)]
+
+
+def _chosen(views: list[NodeView], options: Mapping[str, str]) -> list[NodeView]:
+    if "nodes" in options:
+        names = nodes.expand_names(options["nodes"])
+        views = [view for view in views if view.name in names]
+    if "states" in options:
+        wanted = [_state(word) for word in options["states"].split(",")]
+        views = [view for view in views if any(view.state in states for states in wanted)]
+    if "list-reasons" in options:
+        views = [view for view in views if view.out]
+    return [] if "dead" in options else views  # all of them respond
+
+
+def _state(word: str) -> tuple[str, ...]:
+    """The states that a word of --states means; the beginning of a name will do, and nothing is no state at all."""
+    typed = word.lower()
+    if typed == "all":
+        return _ORDER
+    typed = {"drng": "draining", "resv": "reserved", "planned": "future"}.get(typed, typed)
+    exact = [name for name in NODE_STATES if name == typed]
+    found = exact or [name for name in NODE_STATES if name.startswith(typed)]
+    if not typed:
+        return ()
+    if not found:
+        known = ",".join(NODE_STATES)
+        raise PlainError(f'sinfo: error: Bad state string: "{word}"\nsinfo: error: valid states: {known},unknown')
+    return ("drained", "draining") if found[0] == "drain" else (found[0],)

@@ -8,24 +8,27 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import page
-from pocketslurm import listing_support
-from pocketslurm.errors import Problem
+from hpc_kit.slurm.nodelist import fold
+from pocketslurm import option_support
+from pocketslurm.errors import PlainError
 from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
-from pocketslurm.job_states import STATES, parse_states
 from pocketslurm.listings import columns
 from pocketslurm.listings.squeue_columns import BY_LETTER, BY_NAME, EVERYTHING, SORT_KEYS
-from pocketslurm.listings.views import View
+from pocketslurm.listings.views import JobView, format_duration, format_timestamp, step_id
 from pocketslurm.queue import controller_start, nodes
 from pocketslurm.queue.job_ids import select
+from pocketslurm.queue.records import STATES, parse_states
 from pocketslurm.queue.state import State, now
-from pocketslurm.settings import VERSION
-from pocketslurm.users import is_known
+from pocketslurm.settings import SLURM_VERSION
+from pocketslurm.users import user_or_group_exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pocketslurm.queue.records import Job
+    from pocketslurm.listings.views import JobView
+    from pocketslurm.queue.records import Job, Step
     from pocketslurm.settings import Settings
+
 
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -42,7 +45,7 @@ OPTIONS = Table(
     ("sibling", "", NONE, "sib"), ("sort", "S", REQUIRED), ("start", "", NONE), ("steps", "s", OPTIONAL),
     ("states", "t", REQUIRED), ("usage", "", NONE), ("user", "u", REQUIRED, "users"), ("verbose", "v", NONE),
     ("version", "V", NONE), ("json", "", NONE),
-    notes=listing_support.SQUEUE,
+    notes=option_support.SQUEUE,
 )  # fmt: skip
 VARIABLES = {
     "SQUEUE_ACCOUNT": "accounts", "SQUEUE_FORMAT": "format", "SQUEUE_FORMAT2": "Format", "SQUEUE_NAMES": "name",
@@ -58,7 +61,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     options = {name: value or "" for name, value in given}
     with_value = {name for name, value in given if value is not None}
     if "version" in options:
-        print(f"slurm {VERSION}")
+        print(f"slurm {SLURM_VERSION}")
         return 0
     if "help" in options or "usage" in options:
         print(f"Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; see {page('embedded-slurm.md')}")
@@ -70,13 +73,13 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if "jobs" in with_value and not options["jobs"]:
         options["states"] = ""  # an empty list, as of a variable that is not set, is not the whole queue
     if words:
-        raise Problem(f"squeue: error: Unrecognized option: {words[0]}")
+        raise PlainError(f"squeue: error: Unrecognized option: {words[0]}")
     if not options.get("iterate", "0").isdecimal():
-        raise Problem(f"squeue: error: --iterate={options['iterate']}\n")
+        raise PlainError(f"squeue: error: --iterate={options['iterate']}\n")
     _from_environment(options, environ)
     state = State.open(environ)
-    listing_support.check_clusters("squeue", options.get("clusters", "all"), state.settings)
-    controller_start.put_in_order(state)
+    option_support.check_clusters("squeue", options.get("clusters", "all"), state.settings)
+    controller_start.wait_until_ready(state)
     while True:
         _show(state, options)
         if "iterate" not in options:
@@ -96,27 +99,27 @@ def _from_environment(options: dict[str, str], environ: Mapping[str, str]) -> No
 def _show(state: State, options: dict[str, str]) -> None:
     moment = now()
     jobs = _jobs(state, options, moment)
-    views = [View(state, job, moment) for job in jobs]
+    views = [JobView(state, job, moment) for job in jobs]
     if "array" in options:
-        views = [View(state, job, moment) for view in views for job in view.tasks_apart()]
+        views = [JobView(state, job, moment) for view in views for job in view.tasks_apart()]
     if "json" in options:
         from pocketslurm.listings.json_documents import print_jobs
 
         print_jobs(views)
     elif "steps" in options:
-        from pocketslurm.listings.squeue_steps import print_steps
+        from pocketslurm.commands.squeue import _print_steps
 
-        print_steps(views, options)
+        _print_steps(views, options)
     else:
         _print(views, options)
 
 
-def _print(views: list[View], options: dict[str, str]) -> None:
+def _print(views: list[JobView], options: dict[str, str]) -> None:
     if "Format" in options:
         layout, fields = columns.parse_long(options["Format"]), BY_NAME
     else:
         fallback = LONG if "long" in options else START if "start" in options else DEFAULT
-        layout, fields = columns.parse_percent(options.get("format") or fallback, EVERYTHING), BY_LETTER
+        layout, fields = columns.parse_short_format(options.get("format") or fallback, EVERYTHING), BY_LETTER
     layout, unknown = layout.known(fields)
     # The other columns are shown all the same, so that a format of another release's serves.
     for key in unknown:
@@ -130,12 +133,12 @@ def _print(views: list[View], options: dict[str, str]) -> None:
         print(layout.prefix + "".join(column.fit(field.value(view), whole=field.whole) for column, field in shown))
 
 
-def sort(views: list[View], keys: str) -> list[View]:
+def sort(views: list[JobView], keys: str) -> list[JobView]:
     """Sort by letters, the first of them the most important: `P,t,-p`, or `Pt-p`."""
     views = sorted(views, key=SORT_KEYS["i"])
     for letter, backwards in reversed(columns.parse_sort(keys)):
         if letter not in BY_LETTER or letter == "s":
-            raise Problem(f"squeue: error: Invalid sort specification: {letter}")
+            raise PlainError(f"squeue: error: Invalid sort specification: {letter}")
         views.sort(key=SORT_KEYS.get(letter, BY_LETTER[letter].value), reverse=backwards)
     return views
 
@@ -148,9 +151,9 @@ def _jobs(state: State, options: dict[str, str], moment: float) -> list[Job]:
         try:
             jobs = select(state, options["jobs"], known, since)
         except ValueError as error:
-            raise Problem(f"squeue: error: Invalid job id: {error}") from None
+            raise PlainError(f"squeue: error: Invalid job id: {error}") from None
         if not jobs and "," not in options["jobs"]:
-            raise Problem("slurm_load_jobs error: Invalid job id specified")
+            raise PlainError("slurm_load_jobs error: Invalid job id specified")
     elif states <= _ACTIVE:
         jobs = state.active_jobs()
     else:
@@ -166,7 +169,7 @@ def _states(text: str | None) -> frozenset[str]:
     try:
         return parse_states(text)
     except ValueError as error:
-        raise Problem(
+        raise PlainError(
             f"squeue: error: Invalid job state specified: {error}\n"
             f"squeue: error: Valid job states include: {','.join(STATES)}\n"
         ) from None
@@ -177,7 +180,7 @@ def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job]
     found: list[Callable[[Job], bool]] = []
     users = set(options["user"].split(",")) if "user" in options else set()
     for user in users:
-        if not user.isdigit() and not is_known("uid", user):
+        if not user.isdigit() and not user_or_group_exists("uid", user):
             sys.stderr.write(f"squeue: error: Invalid user: {user}\n\n")
     if "me" in options:
         users.add(str(os.geteuid()))
@@ -191,8 +194,39 @@ def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job]
     if "nodelist" in options:
         hosts = set(nodes.expand_names(options["nodelist"]) or [options["nodelist"]])
         if unknown := sorted(hosts - set(nodes.names(settings))):
-            raise Problem(f"squeue: error: Invalid node name {unknown[0]}")
+            raise PlainError(f"squeue: error: Invalid node name {unknown[0]}")
         found.append(lambda job: bool(hosts & set(job.nodes)))
     if options.keys() & {"reservation", "licenses"}:
         found.append(lambda _: False)
     return found
+
+
+_STEP_FORMAT = "%.15i %.8j %.9P %.8u %.9M %N"
+
+
+_STEP_COLUMNS: dict[str, tuple[str, Callable[[JobView, Step], str]]] = {
+    "A": ("TASKS", lambda _, step: str(sum(map(len, step.tasks)) or 1)),
+    "i": ("STEPID", step_id),
+    "j": ("NAME", lambda _, step: step.name),
+    "l": ("TIME_LIMIT", lambda view, _: view.time_limit),
+    "M": ("TIME", lambda view, step: format_duration((step.end_time or view.now) - step.start_time)),
+    "N": ("NODELIST", lambda _, step: fold(step.nodes)),
+    "P": ("PARTITION", lambda view, _: view.job.partition),
+    "S": ("START_TIME", lambda _, step: format_timestamp(step.start_time)),
+    "U": ("USER", lambda view, _: str(view.job.uid)),
+    "u": ("USER", lambda view, _: view.job.user),
+}
+
+
+def _print_steps(views: list[JobView], options: dict[str, str]) -> None:
+    """Print them; `--steps` may name some of them."""
+    layout = columns.parse_short_format(options.get("format") or _STEP_FORMAT, _STEP_FORMAT)
+    shown = [(column, *_STEP_COLUMNS[column.key]) for column in layout.columns if column.key in _STEP_COLUMNS]
+    wanted = set(options["steps"].split(",")) if options.get("steps") else None
+    if "noheader" not in options:
+        print(layout.prefix + "".join(column.fit(heading) for column, heading, _ in shown))
+    for view in views:
+        for step in view.state.steps(view.job.job_id):
+            names = {step_id(view, step), f"{view.job.display_id}.{step.label}", view.job.display_id}
+            if step.state == "RUNNING" and (wanted is None or wanted & names):
+                print(layout.prefix + "".join(column.fit(value(view, step)) for column, _, value in shown))

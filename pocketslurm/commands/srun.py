@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.units import parse_time
 from pocketslurm import processes
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.log_paths import Names
 from pocketslurm.pmi import plugins
-from pocketslurm.queue import leniency
+from pocketslurm.queue import job_size
 from pocketslurm.queue.records import Step
 from pocketslurm.queue.state import State, now
 from pocketslurm.queue.submission import working_folder
-from pocketslurm.settings import VERSION, load
+from pocketslurm.settings import SLURM_VERSION, load_settings
 from pocketslurm.steps import allocation, launch, multi_prog, option_parts, step_creation
 from pocketslurm.steps.gpus import check_types
 from pocketslurm.steps.messages import Talk, write
@@ -49,7 +49,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     _open_standard_files()
     try:
         return _srun(argv, environ)
-    except Refused as refusal:
+    except CommandError as refusal:
         if refusal.status == 1:
             at_once = isinstance(refusal, allocation.NotNow)
             refusal.status = _error_status(environ.get("SLURM_EXIT_IMMEDIATE" if at_once else "SLURM_EXIT_ERROR", ""))
@@ -71,7 +71,7 @@ def _error_status(named: str) -> int:
 
 
 def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
-    settings = load(environ)
+    settings = load_settings(environ)
     strict = settings.strict
     parts = option_parts.read(argv, environ, strict=strict)
     asked = plugins.with_default(parts[0].asked, settings.mpi_default)
@@ -90,18 +90,18 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
         return _Srun(state, components, homes, environ, talk).run(commands, argv)
     except BaseException:
         if homes[0].own:
-            allocation.give_back(state, homes[0].job.leader, 1 << 8)
+            allocation.give_back(state, homes[0].job.leader_id, 1 << 8)
         raise
 
 
 def _answer(asked: Asked, *, strict: bool) -> str | None:
     """What is only to be printed."""
     if asked.has("version"):
-        return f"slurm {VERSION}"
+        return f"slurm {SLURM_VERSION}"
     if asked.has("help") or asked.has("usage"):
-        from pocketslurm.srun_help import usage
+        from pocketslurm.option_support import srun_help
 
-        return usage()
+        return srun_help()
     if asked.get("mpi") == "list":
         return plugins.LISTED
     plugins.check_mpi(asked.get("mpi"), strict=strict)
@@ -112,13 +112,13 @@ def _commands(asked: Asked, *, several: bool) -> list[tuple[str, ...]]:
     """The program of every task, or one for all of them."""
     if asked.has("multi-prog"):
         if not asked.command:
-            raise Refused("error: configuration file not specified")
+            raise CommandError("error: configuration file not specified")
         commands = multi_prog.read(asked.command[0], asked.number("ntasks"))
         if several:
-            raise Refused("fatal: --multi-prog option not supported with multiple het groups")
+            raise CommandError("fatal: --multi-prog option not supported with multiple het groups")
         return commands
     if not asked.command and not asked.has("test-only"):
-        raise Refused("fatal: No command given to execute.")
+        raise CommandError("fatal: No command given to execute.")
     return [asked.command]
 
 
@@ -147,7 +147,7 @@ class _Srun:
         if self.asked.has("multi-prog") and not self.asked.has("ntasks"):
             self.parts[0] = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands[0]))})
         if not self.state.settings.strict:
-            self.parts = [asked._replace(values=leniency.counted(asked.values)) for asked in self.parts]
+            self.parts = [asked._replace(values=job_size.portable_options(asked.values)) for asked in self.parts]
         jobs = [home.job for home in self.homes]
         requests = part_requests(self.parts, self.environ, jobs, self.talk, allocated=self.home.own)
         processes.adopt_orphans("srun")
@@ -221,7 +221,7 @@ class _Srun:
             run.wait(plumbing[0], pmi, launched=launched)
         books.whole(run.parts)
         if self.home.own:
-            allocation.give_back(self.state, self.home.job.leader, run.status)
+            allocation.give_back(self.state, self.home.job.leader_id, run.status)
         if failed := self._script("epilog", program):
             self.talk.error(f"srun epilog failed status= {failed}.")
         return exit_code(run.status)
@@ -279,5 +279,5 @@ class _Srun:
             self.talk.info(f"launch/slurm: launch_p_step_launch: {name} aborted before step completely launched.")
             self.state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
         if self.home.own:
-            allocation.give_back(self.state, self.home.job.leader, signal.SIGKILL)
+            allocation.give_back(self.state, self.home.job.leader_id, signal.SIGKILL)
         return 128 + signal.SIGKILL

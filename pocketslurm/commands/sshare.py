@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.listings.tables import print_table
-from pocketslurm.settings import VERSION, load
+from pocketslurm.settings import SLURM_VERSION, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     given, _ = OPTIONS.parse(argv)
     flags = {name: value or "" for name, value in given}
     if flags.keys() & {"version", "help", "usage", "helpformat"}:
-        print(f"slurm {VERSION}" if "version" in flags else "\n".join(sorted(_FIELDS)))
+        print(f"slurm {SLURM_VERSION}" if "version" in flags else "\n".join(sorted(_FIELDS)))
         return 0
-    print_table(_columns(flags), _rows(flags, load(environ).cluster), flags)
+    print_table(_columns(flags), _rows(flags, load_settings(environ).cluster), flags)
     return 0
 
 
@@ -47,7 +47,7 @@ def _columns(flags: Mapping[str, str]) -> Sequence[tuple[str, int]]:
         typed, _, width = item.partition("%")
         name = next((name for name in _FIELDS if name.lower().startswith(typed.lower())), None)
         if name is None:
-            raise Refused(f'error: Invalid field requested: "{typed}"')
+            raise CommandError(f'error: Invalid field requested: "{typed}"')
         found.append((name, int(width) if width.lstrip("-").isdecimal() else _FIELDS[name]))
     return found
 

@@ -7,13 +7,13 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from pocketslurm import listing_support, processes
-from pocketslurm.errors import Refused
+from pocketslurm import option_support, processes
+from pocketslurm.errors import CommandError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.listings.tables import print_table
 from pocketslurm.queue import job_processes
 from pocketslurm.queue.state import State
-from pocketslurm.settings import VERSION
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ OPTIONS = Table(
     ("allsteps", "a", NONE), ("format", "o", REQUIRED, "fields"), ("helpformat", "e", NONE), ("jobs", "j", REQUIRED),
     ("noconvert", "", NONE), ("noheader", "n", NONE), ("parsable", "p", NONE), ("parsable2", "P", NONE),
     ("pidformat", "i", NONE), ("help", "h", NONE), ("usage", "", NONE), ("verbose", "v", NONE), ("version", "V", NONE),
-    notes=listing_support.SSTAT,
+    notes=option_support.SSTAT,
 )  # fmt: skip
 
 FIELDS = {
@@ -47,11 +47,11 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     given, words = OPTIONS.parse(argv)
     flags = {name: value or "" for name, value in given}
     if flags.keys() & {"version", "help", "usage", "helpformat"}:
-        print(f"slurm {VERSION}" if "version" in flags else "\n".join(FIELDS))
+        print(f"slurm {SLURM_VERSION}" if "version" in flags else "\n".join(FIELDS))
         return 0
     named = [part for text in (flags.get("jobs", ""), *words) for part in text.split(",") if part]
     if not named:
-        raise Refused("error: You didn't give me any jobs to stat.")
+        raise CommandError("error: You didn't give me any jobs to stat.")
     columns = _columns(flags)
     # The heading stands before what is said of jobs that do not run.
     print_table(columns, [], flags)
@@ -73,7 +73,7 @@ def _columns(flags: Mapping[str, str]) -> list[tuple[str, int]]:
         names = [name for name in FIELDS if name.lower().startswith(typed.lower())]
         exact = [name for name in names if name.lower() == typed.lower()]
         if not names:
-            raise Refused(f'fatal: Invalid field requested: "{typed}"')
+            raise CommandError(f'fatal: Invalid field requested: "{typed}"')
         name = (exact or names)[0]
         found.append((name, int(width) if width.lstrip("-").isdecimal() else FIELDS[name]))
     return found
@@ -101,7 +101,7 @@ def _label(step: Step) -> str:
 
 
 def _row(state: State, job: Job, step: Step) -> dict[str, str]:
-    pids = job_processes.of_step(step) if step.step_id >= 0 else _of_batch(state, job)
+    pids = job_processes.step_pids(step) if step.step_id >= 0 else _of_batch(state, job)
     peaks: dict[str, list[int]] = {"Peak": [0], "HWM": [0]}
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:  # noqa: PTH123
@@ -122,5 +122,5 @@ def _row(state: State, job: Job, step: Step) -> dict[str, str]:
 
 def _of_batch(state: State, job: Job) -> list[int]:
     """The batch script's processes, without those of the steps."""
-    others = {pid for step in job_processes.running_steps(state, job) for pid in job_processes.of_step(step)}
-    return [each.pid for each in processes.below([processes.pid_of(job.supervisor)]) if each.pid not in others]
+    others = {pid for step in job_processes.running_steps(state, job) for pid in job_processes.step_pids(step)}
+    return [each.pid for each in processes.descendants([processes.pid_of(job.supervisor)]) if each.pid not in others]

@@ -62,7 +62,7 @@ def in_order(letters: Iterable[str]) -> list[str]:
     return sorted(letters, key=str.swapcase)
 
 
-def parse_percent(text: str, everything: str) -> Format:
+def parse_short_format(text: str, everything: str) -> Format:
     """Read the format of -o; `%all` stands for `everything`."""
     text = everything if text.lower() == "%all" else text
     prefix = text.partition("%")[0]

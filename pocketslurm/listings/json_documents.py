@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED
-from pocketslurm.settings import VERSION
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pocketslurm.listings.views import View
+    from pocketslurm.listings.views import JobView
 
 
-def print_jobs(views: Iterable[View]) -> None:
+def print_jobs(views: Iterable[JobView]) -> None:
     """Print all of them as one document."""
     print_document("v0.0.38", "v0.0.38", [_job(view) for view in views])
 
 
 def print_document(plugin: str, name: str, rows: list[dict[str, object]], kind: str = "jobs") -> None:
     """Print jobs, or another kind, with the plugin and the Slurm that they are told by."""
-    major, minor, micro = (int(part) for part in VERSION.split("."))
+    major, minor, micro = (int(part) for part in SLURM_VERSION.split("."))
     meta = {
         "plugin": {"type": f"openapi/{plugin}", "name": f"Slurm OpenAPI {name}"},
-        "Slurm": {"version": {"major": major, "minor": minor, "micro": micro}, "release": VERSION},
+        "Slurm": {"version": {"major": major, "minor": minor, "micro": micro}, "release": SLURM_VERSION},
     }
     print(json.dumps({"meta": meta, "errors": [], kind: rows}, indent=2))
 
 
-def _job(view: View) -> dict[str, object]:
+def _job(view: JobView) -> dict[str, object]:
     job, logs = view.job, view.logs
     return {
         "account": job.account,
@@ -80,7 +80,7 @@ def _job(view: View) -> dict[str, object]:
     }
 
 
-def _resources(view: View) -> dict[str, object]:
+def _resources(view: JobView) -> dict[str, object]:
     job = view.job
     if not job.nodes:
         return {}

@@ -9,7 +9,7 @@ from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 from pocketslurm import exit_status, resources
 from pocketslurm.listings import tres_view
-from pocketslurm.listings.views import View, megabytes, moment
+from pocketslurm.listings.views import JobView, format_timestamp, megabytes
 from pocketslurm.queue.records import BATCH_STEP
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def in_unit(text: str, unit: str) -> str:
 class Row(NamedTuple):
     """A line of sacct: a job, or one of its steps."""
 
-    view: View
+    view: JobView
     step: Step | None = None
 
 
@@ -47,8 +47,8 @@ class Field(NamedTuple):
     """A column: its width (below 0: left), its value for a job and, if it has one, for a step."""
 
     width: int
-    job: Callable[[View], str]
-    step: Callable[[View, Step], str] = lambda _view, _step: ""
+    job: Callable[[JobView], str]
+    step: Callable[[JobView, Step], str] = lambda _view, _step: ""
 
     def value(self, row: Row) -> str:
         """Its text in one line."""
@@ -59,19 +59,19 @@ def _elapsed(seconds: float) -> str:
     return format_time(max(0, int(seconds)))
 
 
-def _suspended(view: View) -> float:
+def _suspended(view: JobView) -> float:
     return view.job.suspended_for(view.now)
 
 
-def _step_elapsed(view: View, step: Step) -> float:
+def _step_elapsed(view: JobView, step: Step) -> float:
     return (step.end_time or view.now) - step.start_time
 
 
-def _state(view: View) -> str:
+def _state(view: JobView) -> str:
     return _by(_standing(view, view.job.state), view.job.killed_by)
 
 
-def _standing(view: View, state: str) -> str:
+def _standing(view: JobView, state: str) -> str:
     return "SUSPENDED" if state == "RUNNING" and view.job.suspended_at else state
 
 
@@ -79,32 +79,32 @@ def _by(state: str, user: int | None) -> str:
     return f"CANCELLED by {user}" if state == "CANCELLED" and user is not None else state
 
 
-def _exit_code(view: View) -> str:
+def _exit_code(view: JobView) -> str:
     job = view.job
-    return "0:0" if job.state in _NO_STATUS or job.active else exit_status.accounted(job.exit_code)
+    return "0:0" if job.state in _NO_STATUS or job.active else exit_status.format_accounted_exit_code(job.exit_code)
 
 
-def _derived_exit_code(view: View) -> str:
-    return "0:0" if view.job.state in _NO_STATUS else exit_status.accounted(view.job.derived_exit_code)
+def _derived_exit_code(view: JobView) -> str:
+    return "0:0" if view.job.state in _NO_STATUS else exit_status.format_accounted_exit_code(view.job.derived_exit_code)
 
 
-def _start(view: View) -> str:
-    return moment(view.job.start_time or view.job.end_time, "Unknown")
+def _start(view: JobView) -> str:
+    return format_timestamp(view.job.start_time or view.job.end_time, "Unknown")
 
 
 def _step_cpus(step: Step) -> int:
     return sum(step.cpus) or 1
 
 
-def _limit(view: View) -> str:
+def _limit(view: JobView) -> str:
     return "UNLIMITED" if view.job.time_limit == UNLIMITED else format_time(view.job.time_limit)
 
 
-def _limit_minutes(view: View) -> str:
+def _limit_minutes(view: JobView) -> str:
     return "UNLIMITED" if view.job.time_limit == UNLIMITED else str(view.job.time_limit // 60)
 
 
-def _memory(view: View) -> str:
+def _memory(view: JobView) -> str:
     return megabytes(sum(share.mem for share in view.shares))
 
 
@@ -112,16 +112,16 @@ def _sorted(tres: str) -> str:
     return ",".join(sorted(tres.split(",")))
 
 
-def _step_id(view: View, step: Step) -> str:
-    return f"{view.job.label}.{step.label}"
+def _step_id(view: JobView, step: Step) -> str:
+    return f"{view.job.display_id}.{step.label}"
 
 
-def _reserved(view: View) -> float:
+def _reserved(view: JobView) -> float:
     job = view.job
     return max(0.0, (job.start_time or job.end_time or view.now) - (job.eligible_time or job.submit_time))
 
 
-def _reserved_cpu(view: View) -> float:
+def _reserved_cpu(view: JobView) -> float:
     return _reserved(view) * view.request.tasks * view.request.cpus_per_task
 
 
@@ -129,8 +129,8 @@ def _cpu(seconds: Callable[[Step], float]) -> Field:
     """CPU seconds of a step, or of all of a job's."""
     return Field(
         10,
-        lambda v: resources.shown(sum(map(seconds, v.state.steps(v.job.job_id)))),
-        lambda _, s: resources.shown(seconds(s)),
+        lambda v: resources.format_cpu_time(sum(map(seconds, v.state.steps(v.job.job_id)))),
+        lambda _, s: resources.format_cpu_time(seconds(s)),
     )
 
 
@@ -153,9 +153,13 @@ FIELDS: dict[str, Field] = {
     "DerivedExitCode": Field(15, _derived_exit_code),
     "Elapsed": Field(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
     "ElapsedRaw": Field(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
-    "Eligible": Field(19, lambda v: moment(v.job.eligible_time, "Unknown"), lambda _, s: moment(s.start_time)),
-    "End": Field(19, lambda v: moment(v.job.end_time, "Unknown"), lambda _, s: moment(s.end_time, "Unknown")),
-    "ExitCode": Field(8, _exit_code, lambda _, s: exit_status.accounted(s.exit_code)),
+    "Eligible": Field(
+        19, lambda v: format_timestamp(v.job.eligible_time, "Unknown"), lambda _, s: format_timestamp(s.start_time)
+    ),
+    "End": Field(
+        19, lambda v: format_timestamp(v.job.end_time, "Unknown"), lambda _, s: format_timestamp(s.end_time, "Unknown")
+    ),
+    "ExitCode": Field(8, _exit_code, lambda _, s: exit_status.format_accounted_exit_code(s.exit_code)),
     "GID": Field(6, lambda v: str(v.job.gid)),
     "Group": Field(9, lambda v: v.job.group),
     "JobID": Field(-12, lambda v: v.label, _step_id),
@@ -178,9 +182,9 @@ FIELDS: dict[str, Field] = {
     "Reserved": Field(10, lambda v: _elapsed(_reserved(v))),
     "ResvCPU": Field(10, lambda v: _elapsed(_reserved_cpu(v))),
     "ResvCPURAW": Field(10, lambda v: str(int(_reserved_cpu(v)))),
-    "Start": Field(19, _start, lambda _, s: moment(s.start_time)),
+    "Start": Field(19, _start, lambda _, s: format_timestamp(s.start_time)),
     "State": Field(10, _state, lambda v, s: _by(_standing(v, s.state), s.killed_by)),
-    "Submit": Field(19, lambda v: moment(v.job.submit_time), lambda _, s: moment(s.start_time)),
+    "Submit": Field(19, lambda v: format_timestamp(v.job.submit_time), lambda _, s: format_timestamp(s.start_time)),
     "SubmitLine": Field(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
     "Suspended": Field(10, lambda v: _elapsed(_suspended(v)), lambda v, _: _elapsed(_suspended(v))),
     "SystemCPU": _cpu(lambda step: step.system_cpu),

@@ -21,7 +21,7 @@ from pocketslurm.queue.records import BATCH_STEP
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pocketslurm.listings.views import View
+    from pocketslurm.listings.views import JobView
     from pocketslurm.queue.records import Step
 
 _TRES = {"cpu": 1, "mem": 2, "node": 4, "billing": 5, "gres/gpu": 1001}
@@ -39,7 +39,7 @@ def print_rows(rows: Iterable[Row]) -> None:
     print_document("dbv0.0.38", "DB v0.0.38", list(jobs.values()))
 
 
-def _job(view: View) -> dict[str, object]:
+def _job(view: JobView) -> dict[str, object]:
     job, request = view.job, view.request
     end = job.end_time if not job.active else 0
     times = {"eligible": job.eligible_time, "end": end, "start": job.start_time, "submission": job.submit_time}
@@ -85,7 +85,7 @@ def _job(view: View) -> dict[str, object]:
     }
 
 
-def _step(view: View, step: Step) -> dict[str, object]:
+def _step(view: JobView, step: Step) -> dict[str, object]:
     end = step.end_time or 0
     times = {"elapsed": (step.end_time or view.now) - step.start_time, "end": end, "start": step.start_time}
     batch = step.step_id == BATCH_STEP
@@ -93,7 +93,7 @@ def _step(view: View, step: Step) -> dict[str, object]:
         "nodes": {"list": list(step.nodes), "count": len(step.nodes), "range": fold(step.nodes)},
         "tres": {"allocated": _tres(tres_view.of_step(step))},
         "time": {**{key: int(value) for key, value in times.items()}, **_cpu_seconds([step]), "suspended": 0},
-        "exit_code": _code(exit_status.accounted(step.exit_code)),
+        "exit_code": _code(exit_status.format_accounted_exit_code(step.exit_code)),
         "tasks": {"count": sum(map(len, step.tasks)) or 1},
         "pid": None,
         "kill_request_user": view.job.user if step.killed_by is not None else None,

@@ -9,24 +9,23 @@ from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 from pocketslurm import exit_status
 from pocketslurm.listings import tres_view
-from pocketslurm.listings.squeue_steps import step_id
-from pocketslurm.listings.views import moment, null
+from pocketslurm.listings.views import format_timestamp, null, step_id
 from pocketslurm.queue.submission import niceness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pocketslurm.listings.views import View
+    from pocketslurm.listings.views import JobView
     from pocketslurm.queue.records import Job, Step
 
 
-def job_text(view: View, *, details: bool) -> str:
+def job_text(view: JobView, *, details: bool) -> str:
     """A job, as a paragraph with an empty line behind it."""
     lines = [*_identity(view), *_times(view, details=details), *_size(view, details=details), *_files(view)]
     return "\n".join([lines[0], *(f"   {line}" for line in lines[1:]), "   ", ""])
 
 
-def _identity(view: View) -> Iterator[str]:
+def _identity(view: JobView) -> Iterator[str]:
     job = view.job
     yield f"JobId={job.job_id} {_array(view)}{_component(job)}JobName={job.name}"
     if job.het_job_id is not None:
@@ -38,7 +37,7 @@ def _identity(view: View) -> Iterator[str]:
     yield f"{flags} Reboot=0 ExitCode={view.exit_code}"
 
 
-def _array(view: View) -> str:
+def _array(view: JobView) -> str:
     job = view.job
     if job.array_job_id is None:
         return ""
@@ -50,27 +49,27 @@ def _component(job: Job) -> str:
     return "" if job.het_job_id is None else f"HetJobId={job.het_job_id} HetJobOffset={job.het_offset} "
 
 
-def _times(view: View, *, details: bool) -> Iterator[str]:
+def _times(view: JobView, *, details: bool) -> Iterator[str]:
     job = view.job
     if details:
-        yield f"DerivedExitCode={exit_status.shown(job.derived_exit_code)}"
+        yield f"DerivedExitCode={exit_status.format_exit_code(job.derived_exit_code)}"
     limit = "UNLIMITED" if job.time_limit == UNLIMITED else format_time(job.time_limit)
     yield f"RunTime={format_time(int(view.elapsed))} TimeLimit={limit} TimeMin=N/A"
     eligible = job.eligible_time or (job.begin_time if job.begin_time > view.now else 0.0)
-    yield f"SubmitTime={moment(job.submit_time)} EligibleTime={moment(eligible, 'Unknown')}"
-    yield f"AccrueTime={moment(job.eligible_time, 'Unknown')}"
+    yield f"SubmitTime={format_timestamp(job.submit_time)} EligibleTime={format_timestamp(eligible, 'Unknown')}"
+    yield f"AccrueTime={format_timestamp(job.eligible_time, 'Unknown')}"
     end = view.end or (view.start + job.time_limit if view.start and job.time_limit >= 0 else 0.0)
-    start = moment(view.start, "Unknown")
-    yield f"StartTime={start} EndTime={moment(end, 'Unknown')} Deadline={moment(job.deadline)}"
+    start = format_timestamp(view.start, "Unknown")
+    yield f"StartTime={start} EndTime={format_timestamp(end, 'Unknown')} Deadline={format_timestamp(job.deadline)}"
     if job.start_time:
         yield f"PreemptEligibleTime={start} PreemptTime=None"
-    evaluated = moment(job.start_time or job.submit_time)
+    evaluated = format_timestamp(job.start_time or job.submit_time)
     before = int(view.elapsed) if job.suspended_at else 0
-    since = moment(job.suspended_at, "None")
+    since = format_timestamp(job.suspended_at, "None")
     yield f"SuspendTime={since} SecsPreSuspend={before} LastSchedEval={evaluated} Scheduler=Main"
 
 
-def _size(view: View, *, details: bool) -> Iterator[str]:
+def _size(view: JobView, *, details: bool) -> Iterator[str]:
     job, request = view.job, view.request
     yield f"Partition={job.partition} AllocNode:Sid={job.submit_host}:{view.session}"
     yield f"ReqNodeList={null(fold(request.nodelist))} ExcNodeList={null(fold(request.exclude))}"
@@ -91,14 +90,14 @@ def _size(view: View, *, details: bool) -> Iterator[str]:
     yield f"OverSubscribe={shared} Contiguous={int(request.contiguous)} Licenses={licenses} Network=(null)"
 
 
-def _node_range(view: View) -> str:
+def _node_range(view: JobView) -> str:
     request = view.request
     if view.job.nodes or not request.max_nodes:
         return str(view.node_count)
     return f"{request.min_nodes}-{request.max_nodes}"
 
 
-def _details(view: View) -> Iterator[str]:
+def _details(view: JobView) -> Iterator[str]:
     gpus = sum(len(share.gpus) for share in view.shares)
     yield f"JOB_GRES=gpu:{gpus}" if gpus else "JOB_GRES=(null)"
     # Neighbours that give the same are one line.
@@ -108,7 +107,7 @@ def _details(view: View) -> Iterator[str]:
         yield f"  Nodes={fold(share.node for share in shares)} CPU_IDs={cpus} Mem={mem} GRES={gres}"
 
 
-def _files(view: View) -> Iterator[str]:
+def _files(view: JobView) -> Iterator[str]:
     job = view.job
     yield f"Command={null(' '.join([job.command, *job.arguments]).strip())}"
     yield f"WorkDir={job.work_dir}"
@@ -125,11 +124,11 @@ def _files(view: View) -> Iterator[str]:
         yield f"MailUser={job.options.get('mail-user') or job.user} MailType={types.upper()}"
 
 
-def step_text(view: View, step: Step) -> str:
+def step_text(view: JobView, step: Step) -> str:
     """A step, as a paragraph."""
     tasks = sum(map(len, step.tasks)) or 1
     return (
-        f"StepId={step_id(view, step)} UserId={view.job.uid} StartTime={moment(step.start_time)} "
+        f"StepId={step_id(view, step)} UserId={view.job.uid} StartTime={format_timestamp(step.start_time)} "
         "TimeLimit=UNLIMITED\n"
         f"   State={step.state} Partition={view.job.partition} NodeList={fold(step.nodes)}\n"
         f"   Nodes={len(step.nodes)} CPUs={sum(step.cpus)} Tasks={tasks} Name={step.name} Network=(null)\n"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
-from pocketslurm.listings.views import megabytes, moment
+from pocketslurm.listings.views import format_timestamp, megabytes
 from pocketslurm.queue import nodes
 from pocketslurm.queue.state import now
-from pocketslurm.settings import VERSION
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from pocketslurm.listings.node_view import NodeView
@@ -23,19 +23,20 @@ def node_text(state: State, view: NodeView) -> str:
     """A node, as a paragraph with an empty line behind it."""
     settings, uname, load = state.settings, os.uname(), os.getloadavg()[0]
     gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
-    booted = moment(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
+    booted = format_timestamp(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
     partitions = ",".join(partitions_of(settings, view.name))
-    reason = f"   Reason={view.out.reason} [{view.out.user}@{moment(view.out.since)}]\n" if view.out else ""
+    reason = f"   Reason={view.out.reason} [{view.out.user}@{format_timestamp(view.out.since)}]\n" if view.out else ""
     return (
         f"NodeName={view.name} Arch={uname.machine} CoresPerSocket=1 \n"
         f"   CPUAlloc={view.cpus_used} CPUEfctv={settings.cpus} CPUTot={settings.cpus} CPULoad={load:.2f}\n"
         f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={gpus}\n"
-        f"   NodeAddr={view.name} NodeHostName={view.name} Version={VERSION}\n"
+        f"   NodeAddr={view.name} NodeHostName={view.name} Version={SLURM_VERSION}\n"
         f"   OS={uname.sysname} {uname.release} {uname.version} \n"
         f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={free_memory()} "
         f"Sockets={settings.cpus} Boards=1\n"
         f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
-        f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n   LastBusyTime={moment(now())}\n"
+        f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n"
+        f"   LastBusyTime={format_timestamp(now())}\n"
         f"   CfgTRES={tres_of(settings)}\n"
         f"   AllocTRES={tres_used(view)}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
         f"   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n{reason}"

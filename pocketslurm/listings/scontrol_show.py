@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import format_time
 from pocketslurm import processes
-from pocketslurm.errors import Problem, Refused
+from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.listings.node_view import NodeView, node_views
 from pocketslurm.listings.scontrol_job import job_text, step_text
 from pocketslurm.listings.scontrol_node import node_text, partition_text
-from pocketslurm.listings.views import View, moment
+from pocketslurm.listings.views import JobView, format_timestamp
 from pocketslurm.queue import job_ids, nodes
 from pocketslurm.queue.state import now
-from pocketslurm.settings import VERSION
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -46,7 +46,7 @@ _NONE = {
 _NO_TOPOLOGY = "No topology information available"
 
 
-class NotShown(Problem):
+class NotFound(PlainError):
     """There is no such node or partition; scontrol says so where it would have shown it."""
 
 
@@ -55,7 +55,7 @@ def show(state: State, entity: str, name: str | None, flags: Collection[str]) ->
     kinds = [names[0] for names in _ENTITIES if entity in names]
     kinds = kinds or [names[0] for names in _ENTITIES if names[0].startswith(entity)]
     if not kinds:
-        raise Problem(f"invalid entity:{entity} for keyword:show ")
+        raise PlainError(f"invalid entity:{entity} for keyword:show ")
     kind = kinds[0]
     oneliner = "oneliner" in flags
     if kind == "job":
@@ -84,7 +84,7 @@ def _show_nothing(kind: str, name: str | None) -> None:
         missing = f"Topology information contains no switch or node named {name}" if name else _NO_TOPOLOGY
         print(f"scontrol: error: {missing}", file=sys.stderr)
     elif kind == "frontend" and name:
-        raise NotShown(f"Node {name} not found")
+        raise NotFound(f"Node {name} not found")
     elif kind in _NONE:
         print(_NONE[kind])
 
@@ -95,14 +95,14 @@ def odds(state: State, name: str, words: list[str]) -> int:
         print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
     elif name == "completing":
         for job in state.jobs("completing"):
-            since = f"EndTime={moment(job.end_time)} CompletingTime={format_time(int(now() - job.end_time))}"
+            since = f"EndTime={format_timestamp(job.end_time)} CompletingTime={format_time(int(now() - job.end_time))}"
             print(f"JobId={job.job_id} {since} Nodes(COMPLETING)={fold(job.nodes)}")
     elif name == "wait_job":
         jobs = _find(state, words[0])
         if not jobs[0].active:
-            raise Problem(f"scontrol: Problem running job {words[0]}")
+            raise PlainError(f"scontrol: Problem running job {words[0]}")
         if jobs[0].state != "RUNNING":
-            raise Problem("scontrol: error: Job is not running")
+            raise PlainError("scontrol: error: Job is not running")
         print(f"scontrol: Nodes are ready for job {words[0]}", file=sys.stderr)
     elif name == "write":
         _write_script(state, words)
@@ -113,14 +113,14 @@ def odds(state: State, name: str, words: list[str]) -> int:
 
 def _write_script(state: State, words: list[str]) -> None:
     if words[0].lower() not in {"batch_script", "batch"}:
-        raise Problem(f"invalid entity:{words[0]} for keyword:write ")
+        raise PlainError(f"invalid entity:{words[0]} for keyword:write ")
     try:
         job = _find(state, words[1])[0]
-    except Problem:
-        raise Problem("job script retrieval failed: Invalid job id specified") from None
+    except PlainError:
+        raise PlainError("job script retrieval failed: Invalid job id specified") from None
     script, _ = state.script(job.array_job_id or job.job_id)
     if not script:
-        raise Problem("job script retrieval failed: Invalid job id specified")
+        raise PlainError("job script retrieval failed: Invalid job id specified")
     target = words[2] if len(words) > 2 else f"slurm-{words[1]}.sh"
     if target == "-":
         sys.stdout.flush()
@@ -135,8 +135,8 @@ def _list_pids(state: State, words: list[str]) -> None:
     print(f"{'PID':<8} {'JOBID':<8} {'STEPID':<8} {'LOCALID':<7} GLOBALID")
     wanted = words[0].partition(".")[0] if words else None
     for job in state.jobs("state = 'RUNNING'"):
-        if wanted in {None, str(job.job_id)} and job.leader == job.job_id:
-            for process in processes.below([processes.pid_of(job.supervisor)]):
+        if wanted in {None, str(job.job_id)} and job.leader_id == job.job_id:
+            for process in processes.descendants([processes.pid_of(job.supervisor)]):
                 print(f"{process.pid:<8} {job.job_id:<8} {'-':<8} {'-':<7} -")
 
 
@@ -148,11 +148,11 @@ def _find(state: State, name: str) -> list[Job]:
     try:
         jobs = job_ids.select(state, name, *_known(state))
     except ValueError:
-        raise Problem("scontrol_print_job error: Invalid job id specified") from None
+        raise PlainError("scontrol_print_job error: Invalid job id specified") from None
     if not jobs and "_" in name:
-        raise NotShown(f"Job {name} not found")
+        raise NotFound(f"Job {name} not found")
     if not jobs:
-        raise Problem("slurm_load_jobs error: Invalid job id specified")
+        raise PlainError("slurm_load_jobs error: Invalid job id specified")
     return jobs
 
 
@@ -160,20 +160,20 @@ def _jobs(state: State, name: str | None, *, details: bool) -> list[str]:
     jobs = _find(state, name) if name else state.jobs(*_known(state))
     if not jobs:
         return ["No jobs in the system"]
-    return [job_text(View(state, job, now()), details=details) for job in jobs]
+    return [job_text(JobView(state, job, now()), details=details) for job in jobs]
 
 
 def _steps(state: State, name: str | None) -> list[str]:
     job_name, _, step_name = (name or "").partition(".")
     jobs = _find(state, job_name) if job_name else state.jobs("state = 'RUNNING'")
     texts = [
-        step_text(View(state, job, now()), step)
+        step_text(JobView(state, job, now()), step)
         for job in jobs
         for step in state.steps(job.job_id)
         if step.state == "RUNNING" and step_name in {"", step.label, str(step.step_id)}
     ]
     if name and not texts:
-        raise Problem(f"Job step {name} not found")
+        raise PlainError(f"Job step {name} not found")
     return texts or ["No job steps in the system"]
 
 
@@ -184,7 +184,7 @@ def _nodes(state: State, name: str | None) -> list[NodeView]:
     wanted = nodes.expand_names(name)
     found = [view for view in views if view.name in wanted]
     if not found:
-        raise NotShown(f"Node {name} not found")
+        raise NotFound(f"Node {name} not found")
     return found
 
 
@@ -193,8 +193,8 @@ def _partitions(state: State, name: str | None) -> list[Partition]:
         return list(state.settings.partitions)
     try:
         return [nodes.partition(state.settings, name)]
-    except Refused:
-        raise NotShown(f"Partition {name} not found") from None
+    except CommandError:
+        raise NotFound(f"Partition {name} not found") from None
 
 
 def _config(state: State) -> str:
@@ -223,10 +223,10 @@ def _config(state: State) -> str:
         "SlurmctldHost[0]": os.uname().nodename,
         "SlurmctldLogFile": str(state.directory / "controller.log"),
         "SLURM_CONF": str(state.directory / "slurm.json"),
-        "SLURM_VERSION": VERSION,
+        "SLURM_VERSION": SLURM_VERSION,
         "StateSaveLocation": str(state.directory),
         "TaskPlugin": "task/none",
     }
-    lines = [f"Configuration data as of {moment(now())}"]
+    lines = [f"Configuration data as of {format_timestamp(now())}"]
     lines += [f"{name:<23} = {value}" for name, value in values.items()]
     return "\n".join([*lines, "", f"Slurmctld(primary) at {os.uname().nodename} is UP"])

@@ -10,8 +10,8 @@ from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED
 from pocketslurm.listings.columns import in_order
 from pocketslurm.listings.node_view import SHORT, NodeView
-from pocketslurm.listings.views import clock, moment
-from pocketslurm.settings import VERSION, Partition, Settings
+from pocketslurm.listings.views import format_duration, format_timestamp
+from pocketslurm.settings import SLURM_VERSION, Partition, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def _cpus(row: Row) -> str:
 
 
 def _limit(seconds: int | None) -> str:
-    return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else clock(seconds)
+    return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else format_duration(seconds)
 
 
 def _gres(row: Row) -> str:
@@ -120,10 +120,10 @@ FIELDS = (
         "TIMESTAMP",
         "H",
         "timestamp",
-        lambda row: moment(row.first.out.since if row.first.out else 0, "Unknown"),
+        lambda row: format_timestamp(row.first.out.since if row.first.out else 0, "Unknown"),
         splits=True,
     ),
-    Field("VERSION", "v", "version", lambda _: VERSION),
+    Field("VERSION", "v", "version", lambda _: SLURM_VERSION),
     Field("CLUSTER", "V", "cluster", lambda _: "N/A"),
     Field("CPU_LOAD", "O", "cpusload", lambda _: f"{os.getloadavg()[0]:.2f}"),
     Field(

@@ -10,7 +10,7 @@ from pocketslurm.listings.json_documents import print_document
 from pocketslurm.listings.node_view import NodeView, node_views
 from pocketslurm.listings.scontrol_node import free_memory, partitions_of, tres_of, tres_used
 from pocketslurm.queue.state import now
-from pocketslurm.settings import VERSION
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from pocketslurm.queue.state import State
@@ -23,7 +23,7 @@ _UNUSED = {
     "burstbuffer_network_address": "", "boards": 1, "comment": "", "cores": 1, "cpu_binding": 0, "extra": "",
     "features": "", "active_features": "", "gres_drained": "N/A", "mcs_label": "",
     "next_state_after_reboot": "invalid", "next_state_after_reboot_flags": [], "owner": None, "port": _PORT,
-    "slurmd_version": VERSION, "temporary_disk": 0, "threads": 1, "tres_weighted": 0.0, "weight": 1,
+    "slurmd_version": SLURM_VERSION, "temporary_disk": 0, "threads": 1, "tres_weighted": 0.0, "weight": 1,
 }  # fmt: skip
 """What is the same of all virtual nodes."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm.nodelist import fold
 from pocketslurm.listings import tres_view
 from pocketslurm.listings.columns import in_order
-from pocketslurm.listings.views import View, clock, moment, null
+from pocketslurm.listings.views import JobView, format_duration, format_timestamp, null
 from pocketslurm.queue.submission import TOP_PRIORITY, niceness
 
 if TYPE_CHECKING:
@@ -20,19 +20,19 @@ class Field(NamedTuple):
     heading: str
     letter: str
     names: str
-    value: Callable[[View], str]
+    value: Callable[[JobView], str]
     whole: bool = False
 
 
-def _option(name: str, otherwise: str = "(null)") -> Callable[[View], str]:
+def _option(name: str, otherwise: str = "(null)") -> Callable[[JobView], str]:
     return lambda view: view.job.options.get(name) or otherwise
 
 
-def _nice(view: View) -> str:
+def _nice(view: JobView) -> str:
     return str(niceness(view.job.options))
 
 
-def _tres(name: str) -> Callable[[View], str]:
+def _tres(name: str) -> Callable[[JobView], str]:
     return lambda view: tres_view.asked(view.job.options).get(name, "N/A")
 
 
@@ -69,7 +69,7 @@ FIELDS = (
     Field("MIN_TMP_DISK", "d", "mintmpdisk", lambda _: "0"),
     Field("NODES", "D", "numnodes", lambda view: str(view.node_count)),
     Field("TASKS", "", "numtasks", lambda view: str(view.task_count)),
-    Field("END_TIME", "e", "endtime", lambda view: moment(view.end)),
+    Field("END_TIME", "e", "endtime", lambda view: format_timestamp(view.end)),
     Field("DEPENDENCY", "E", "dependency", lambda view: null(view.dependency)),
     Field("FEATURES", "f", "feature", _option("constraint")),
     Field("ARRAY_JOB_ID", "F", "arrayjobid", lambda view: str(view.job.array_job_id or view.job.job_id)),
@@ -86,7 +86,7 @@ FIELDS = (
     Field("TIME_LIMIT", "l", "timelimit", lambda view: view.time_limit, whole=True),
     Field("TIME_LEFT", "L", "timeleft", lambda view: view.time_left, whole=True),
     Field("MIN_MEMORY", "m", "minmemory", lambda view: view.memory[1]),
-    Field("TIME", "M", "timeused", lambda view: clock(view.elapsed), whole=True),
+    Field("TIME", "M", "timeused", lambda view: format_duration(view.elapsed), whole=True),
     Field("REQ_NODES", "n", "reqnodes", lambda view: fold(view.request.nodelist)),
     Field("NODELIST", "N", "nodelist", lambda view: view.nodelist),
     Field("COMMAND", "o", "command", lambda view: null(" ".join([view.job.command, *view.job.arguments]).strip())),
@@ -98,13 +98,13 @@ FIELDS = (
     Field("REASON", "r", "reason", lambda view: view.job.reason),
     Field("NODELIST(REASON)", "R", "reasonlist", lambda view: view.place),
     Field("", "s", "selectjobinfo", lambda _: ""),
-    Field("START_TIME", "S", "starttime", lambda view: moment(view.start)),
+    Field("START_TIME", "S", "starttime", lambda view: format_timestamp(view.start)),
     Field("ST", "t", "statecompact", lambda view: view.short_state),
     Field("STATE", "T", "state", lambda view: view.job.shown_state),
     Field("UID", "U", "userid", lambda view: str(view.job.uid)),
     Field("USER", "u", "username", lambda view: view.job.user),
     Field("RESERVATION", "v", "reservation", lambda _: "(null)"),
-    Field("SUBMIT_TIME", "V", "submittime", lambda view: moment(view.job.submit_time)),
+    Field("SUBMIT_TIME", "V", "submittime", lambda view: format_timestamp(view.job.submit_time)),
     Field("WCKEY", "w", "wckey", _option("wckey")),
     Field("LICENSES", "W", "licenses", _option("licenses")),
     Field("EXC_NODES", "x", "", lambda view: fold(view.request.exclude)),
@@ -120,8 +120,8 @@ FIELDS = (
         "pendingtime",
         lambda view: str(int((view.job.start_time or view.now) - view.job.submit_time)),
     ),
-    Field("ELIGIBLE_TIME", "", "eligibletime", lambda view: moment(view.job.eligible_time)),
-    Field("ACCRUE_TIME", "", "accruetime", lambda view: moment(view.job.eligible_time)),
+    Field("ELIGIBLE_TIME", "", "eligibletime", lambda view: format_timestamp(view.job.eligible_time)),
+    Field("ACCRUE_TIME", "", "accruetime", lambda view: format_timestamp(view.job.eligible_time)),
     Field("HET_JOB_ID", "", "hetjobid", lambda view: str(view.job.het_job_id or "N/A")),
     Field("HET_JOB_ID_SET", "", "hetjobidset", lambda view: view.het_job_id_set or "N/A"),
     Field("HET_JOB_OFFSET", "", "hetjoboffset", lambda v: "N/A" if v.job.het_job_id is None else str(v.job.het_offset)),
@@ -142,10 +142,15 @@ FIELDS = (
     Field("TRES_BIND", "", "tres-bind", _tres("TresBind")),
     Field("CPUS_PER_TRES", "", "cpus-per-tres", _tres("CpusPerTres")),
     Field("MEM_PER_TRES", "", "mem-per-tres", _tres("MemPerTres")),
-    Field("DEADLINE", "", "deadline", lambda view: moment(view.job.deadline)),
+    Field("DEADLINE", "", "deadline", lambda view: format_timestamp(view.job.deadline)),
     Field("ALLOC_SID", "", "allocsid", lambda view: view.session),
     Field("ALLOC_NODES", "", "allocnodes", lambda view: view.job.submit_host),
-    Field("LAST_SCHED_EVAL", "", "lastschedeval", lambda view: moment(view.job.start_time or view.job.submit_time)),
+    Field(
+        "LAST_SCHED_EVAL",
+        "",
+        "lastschedeval",
+        lambda view: format_timestamp(view.job.start_time or view.job.submit_time),
+    ),
     Field("MAX_CPUS", "", "maxcpus", lambda view: str(view.cpu_count)),
     Field("PREFER", "", "prefer", _option("prefer")),
     Field("NETWORK", "", "network", _option("network")),

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 from pocketslurm import exit_status
-from pocketslurm.errors import Refused
-from pocketslurm.job_states import STATES
+from pocketslurm.errors import CommandError
 from pocketslurm.queue import batch_step, node_selection, nodes
-from pocketslurm.queue.arrays import indices_of
 from pocketslurm.queue.dependencies import outlook
-from pocketslurm.queue.forecast import expected_end
+from pocketslurm.queue.job_ids import array_indices
 from pocketslurm.queue.job_size import WHOLE_NODE, decode
+from pocketslurm.queue.records import STATES
+from pocketslurm.queue.scheduler import expected_end
 from pocketslurm.steps.task_exits import ranges
 
 if TYPE_CHECKING:
-    from pocketslurm.queue.job_size import Request
-    from pocketslurm.queue.node_selection import Share
-    from pocketslurm.queue.records import Job
+    from pocketslurm.queue.job_size import JobSize
+    from pocketslurm.queue.node_selection import NodeShare
+    from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import State
 
 _WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FAILED"})
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Time used, as squeue prints it: `0:02`, `1:00:00`, `1-00:00:00`."""
     text = format_time(max(0, int(seconds)))
     if "-" in text:
@@ -37,7 +37,7 @@ def clock(seconds: float) -> str:
     return f"{int(hours)}:{minutes}:{rest}" if int(hours) else f"{int(minutes)}:{rest}"
 
 
-def moment(when: float, never: str = "N/A") -> str:
+def format_timestamp(when: float, never: str = "N/A") -> str:
     """A point in time, as Slurm prints it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(when)) if when else never
 
@@ -45,7 +45,7 @@ def moment(when: float, never: str = "N/A") -> str:
 _LONG_LIST = 61
 
 
-class View:
+class JobView:
     """One job, seen at one moment."""
 
     def __init__(self, state: State, job: Job, now: float) -> None:
@@ -54,38 +54,40 @@ class View:
         self.now = now
 
     @cached_property
-    def request(self) -> Request:
+    def request(self) -> JobSize:
         """What it asked for."""
         return decode(self.job.request)
 
     @cached_property
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[NodeShare]:
         """What it has of its nodes; while it waits, what it would have of empty ones."""
         job = self.job
         if job.nodes:
             rows = zip(job.nodes, job.tasks, job.cpus, job.mem, job.gpus, strict=True)
-            return [node_selection.Share(node, tasks, cpus, mem, tuple(gpus)) for node, tasks, cpus, mem, gpus in rows]
+            return [
+                node_selection.NodeShare(node, tasks, cpus, mem, tuple(gpus)) for node, tasks, cpus, mem, gpus in rows
+            ]
         try:
             partition = nodes.partition(self.state.settings, job.partition)
-        except Refused:
+        except CommandError:
             return []
         totals = nodes.in_partition(self.state.settings, partition)
-        return node_selection.allocate(self.request, totals, totals) or []
+        return node_selection.select_nodes(self.request, totals, totals) or []
 
     @property
     def label(self) -> str:
         """The id as users know it; a long list of waiting tasks is cut."""
         waiting = self.job.array_waiting
         if len(waiting) <= _LONG_LIST or os.environ.get("SLURM_BITSTR_LEN") == "0":
-            return self.job.label
-        return self.job._replace(array_waiting=f"{waiting[: _LONG_LIST - 1]}...").label
+            return self.job.display_id
+        return self.job._replace(array_waiting=f"{waiting[: _LONG_LIST - 1]}...").display_id
 
     @property
     def het_job_id_set(self) -> str:
         """The numbers of a heterogeneous job's components: `12-14`; empty for an ordinary job."""
         if self.job.het_job_id is None:
             return ""
-        return ranges(part.job_id for part in self.state.whole(self.job))
+        return ranges(part.job_id for part in self.state.components(self.job))
 
     @property
     def short_state(self) -> str:
@@ -156,14 +158,14 @@ class View:
     @property
     def time_limit(self) -> str:
         """As squeue prints it."""
-        return "UNLIMITED" if self.job.time_limit == UNLIMITED else clock(self.job.time_limit)
+        return "UNLIMITED" if self.job.time_limit == UNLIMITED else format_duration(self.job.time_limit)
 
     @property
     def time_left(self) -> str:
         """What is left of the limit."""
         if self.job.time_limit == UNLIMITED:
             return "UNLIMITED"
-        return clock(self.job.time_limit - self.elapsed)
+        return format_duration(self.job.time_limit - self.elapsed)
 
     @property
     def memory(self) -> tuple[str, str]:
@@ -206,7 +208,7 @@ class View:
     @property
     def exit_code(self) -> str:
         """`0:0`."""
-        return exit_status.shown(self.job.exit_code)
+        return exit_status.format_exit_code(self.job.exit_code)
 
     @property
     def logs(self) -> batch_step.Logs:
@@ -221,7 +223,7 @@ class View:
         job = self.job
         if job.array_job_id is None or job.array_task_id is not None:
             return [job]
-        return [job._replace(array_task_id=index, array_waiting="") for index in indices_of(job.array_waiting)]
+        return [job._replace(array_task_id=index, array_waiting="") for index in array_indices(job.array_waiting)]
 
 
 def megabytes(size: int) -> str:
@@ -237,3 +239,8 @@ def megabytes(size: int) -> str:
 def null(text: str) -> str:
     """Slurm's word for nothing."""
     return text or "(null)"
+
+
+def step_id(view: JobView, step: Step) -> str:
+    """A step as users know it; one of a heterogeneous job's component by the component's own number."""
+    return f"{view.job.display_id if view.job.het_job_id is None else view.job.job_id}.{step.label}"

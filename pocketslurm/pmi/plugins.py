@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.steps.step_creation import joined
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def check_mpi(plugin: str, *, strict: bool = True) -> None:
         Refused: It is another.
     """
     if plugin not in {*_NONE, "pmi2"} and (strict or not _elsewhere(plugin)):
-        raise Refused(
+        raise CommandError(
             f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
             f"error: cannot find mpi plugin for mpi/{plugin}",
             f"error: MPI: Cannot create context for mpi/{plugin}",

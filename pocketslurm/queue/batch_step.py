@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from pocketslurm import installation, limits
+from pocketslurm import installation, resources
 from pocketslurm.log_paths import ARRAY_OUTPUT, BATCH_OUTPUT, Names, batch_path
-from pocketslurm.queue import exports
+from pocketslurm.queue import job_environment
 from pocketslurm.queue.job_environment import batch_environ
 from pocketslurm.queue.records import BATCH_STEP, Step
 from pocketslurm.queue.state import now
@@ -74,7 +74,7 @@ def announce(state: State, job: Job) -> None:
     state.add_step(step._replace(cpus=job.cpus[:1], mem=job.mem[:1], gpus=job.gpus[:1]))
 
 
-def launch(state: State, job: Job) -> Launched:
+def start_script(state: State, job: Job) -> Launched:
     """Start the script in a session of its own.
 
     Raises:
@@ -84,7 +84,7 @@ def launch(state: State, job: Job) -> Launched:
     script, stored = state.script(job.array_job_id or job.job_id)
     environ = _environ(state, job, stored)
     if _reads_bash_env(script, environ):
-        installation.survive_profiles(state.directory, environ)
+        installation.set_bash_env(state.directory, environ)
     files = logs(job)
     stdin = os.open(files.stdin, os.O_RDONLY | os.O_CLOEXEC)
     stdout = _open_log(files.stdout, job)
@@ -112,7 +112,7 @@ def open_error_log(job: Job) -> int:
         return -1
 
 
-def say(stderr: int, text: str) -> None:
+def write_to_log(stderr: int, text: str) -> None:
     """A line of slurmstepd's in the job's own log."""
     try:
         os.write(stderr, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
@@ -125,13 +125,13 @@ def say_cancelled(stderr: int, job: Job, why: str) -> None:
     cause = f" DUE TO {why}" if why else ""
     cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    say(stderr, f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
+    write_to_log(stderr, f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
 
 
 def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
-    components = state.whole(job) if job.het_job_id else ()
-    environ = batch_environ(job, state.settings, exports.decode(stored), components)
-    folder = str(installation.find(state.directory))
+    components = state.components(job) if job.het_job_id else ()
+    environ = batch_environ(job, state.settings, job_environment.decode(stored), components)
+    folder = str(installation.commands_folder(state.directory))
     paths = environ.get("PATH", os.defpath).split(os.pathsep)
     if folder not in paths:
         environ["PATH"] = os.pathsep.join([folder, *paths])
@@ -178,13 +178,13 @@ def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, i
             _enter(job.work_dir)  # slurmstepd tries it, and once more in the process that becomes the script
         _execute(path, job, environ)
     except BaseException as error:  # noqa: BLE001 - it must not get back into the supervisor
-        say(2, str(error))
+        write_to_log(2, str(error))
     finally:
         os._exit(1)
 
 
 def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
-    limits.obey(job.limits)
+    resources.apply_limits(job.limits)
     try:
         os.execve(path, [str(path), *job.arguments], environ)  # noqa: S606 - its first line names the shell
     except OSError as error:
@@ -192,7 +192,7 @@ def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
             interpreter = file.readline()[2:].split()[:1]
         name = interpreter[0].decode(errors="replace") if interpreter else ""
         missing = f"bad interpreter({name})" if not os.access(name, os.X_OK) else str(path)
-        say(2, f"execve(): {missing}: {error.strerror}")
+        write_to_log(2, f"execve(): {missing}: {error.strerror}")
         os._exit(error.errno or 1)
 
 
@@ -200,7 +200,7 @@ def _enter(folder: str) -> bool:
     try:
         os.chdir(folder)
     except OSError as error:
-        say(2, f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
+        write_to_log(2, f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
         os.chdir("/tmp")  # noqa: S108 - where slurmd goes
         return False
     return True

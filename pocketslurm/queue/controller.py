@@ -10,20 +10,25 @@ import contextlib
 import os
 import signal
 import sqlite3
+import time
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from pocketslurm import limits, processes
-from pocketslurm.queue import controller_start, supervisor, wakeup
-from pocketslurm.queue.database import damaged
-from pocketslurm.queue.journal import log
-from pocketslurm.queue.recovery import book_lost, sweep
-from pocketslurm.queue.scheduler import Pass
+from pocketslurm import processes, resources
+from pocketslurm.queue import controller_start, messages, supervisor
+from pocketslurm.queue.controller_start import log
+from pocketslurm.queue.database import is_damaged
+from pocketslurm.queue.job_processes import identifying_variables
+from pocketslurm.queue.scheduler import LAUNCH_FAILED_HELD, Pass
 from pocketslurm.queue.state import now, unusable
+from pocketslurm.queue.submission import NOTHING_ALLOCATED, requeue
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import State
+
 
 LOOK_SECONDS = 2.0
 """How often it looks by itself: for supervisors that died, and for its own directory."""
@@ -40,12 +45,12 @@ class Controller:
         self._supervisors: dict[int, int] = {}
         self._next_purge = 0.0
         self._ready = False
-        self._sleeper = wakeup.Sleeper(state.directory, wakeup.CONTROLLER)
+        self._sleeper = messages.WakeupPipe(state.directory, messages.CONTROLLER)
 
     def run(self) -> None:
         """Look, start, sleep; until the queue is empty or the directory is gone."""
         processes.adopt_orphans("hpc-slurmctld")
-        limits.lift()
+        resources.raise_limits()
         while not self._directory_gone():
             try:
                 again = self._look()
@@ -53,7 +58,7 @@ class Controller:
                 OSError,
                 sqlite3.Error,
             ) as error:  # a full disk, a process table at its end: the next look may fare better
-                if damaged(error):
+                if is_damaged(error):
                     log(f"error: {unusable(self.state.directory, error)}")
                     break
                 log(f"error: {error}")
@@ -101,8 +106,8 @@ class Controller:
         for job in self.state.jobs("(state = 'RUNNING' OR completing) AND het_offset = 0"):
             mine = job.job_id in self._supervisors.values()
             if not mine and not processes.alive(job.supervisor):
-                sweep(self.state, job, spare={os.getpid(), *self._supervisors})
-                log(book_lost(self.state, job))
+                kill_leftovers(self.state, job, spare={os.getpid(), *self._supervisors})
+                log(recover_lost_job(self.state, job))
 
     def _supervise(self, job: Job) -> None:
         """Fork the job's supervisor."""
@@ -117,7 +122,7 @@ class Controller:
             os.setsid()
             supervisor.main(self.state, job)
         except BaseException as error:  # noqa: BLE001 - the log is all that will tell of it
-            log(f"error: JobId={job.label} has lost its supervisor: {type(error).__name__}: {error}")
+            log(f"error: JobId={job.display_id} has lost its supervisor: {type(error).__name__}: {error}")
             traceback.print_exc()
         finally:
             os._exit(0)
@@ -145,3 +150,69 @@ def main(state: State, lock: int) -> NoReturn:
         with contextlib.suppress(Exception):
             state.close()
         os._exit(0)
+
+
+_LAST_WORDS = (
+    "slurmstepd: error: *** JOB {} ON {} CANCELLED AT {} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"
+)
+
+_PATIENCE = 3
+_YOUNG_SECONDS = 10.0
+
+
+def kill_leftovers(state: State, job: Job, spare: Collection[int] = ()) -> None:
+    """Kill what is left of a job, found by its environment: nobody else's processes carry both marks."""
+    others = [each.supervisor for each in state.active_jobs()] + [state.meta(controller_start.META) or ""]
+    without = {processes.pid_of(name) for name in others if processes.alive(name)} | set(spare) | {os.getpid()}
+    for _ in range(10):
+        roots = [pid for pid in processes.with_environment(identifying_variables(state, job)) if pid not in without]
+        left = processes.descendants(roots, without=without, inclusive=True)
+        if not left:
+            return
+        processes.kill([process.pid for process in left], signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def recover_lost_job(state: State, job: Job) -> str:
+    """Enter the end of a job that nobody watches: back into the queue, or NODE_FAIL; the line for the log."""
+    with state.transaction():
+        job = state.job(job.job_id) or job
+        if not (job.state == "RUNNING" or job.completing) or processes.alive(job.supervisor):
+            return ""
+        if job.state == "RUNNING" and not job.supervisor:
+            return _book_never_started(state, job)
+        for step in [step for part in state.components(job) for step in state.steps(part.job_id)]:
+            if step.state == "RUNNING":
+                state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
+        if job.state == "PENDING":
+            requeue(state, job)
+            return f"JobId={job.display_id} requeued without its supervisor"
+        if job.state != "RUNNING":
+            state.update_components(job.job_id, completing=False)
+            return f"JobId={job.display_id} ended without its supervisor: {job.state}"
+        if job.batch:
+            _write_last_words(job)
+        if job.batch and job.requeue:
+            dies_young = job.restart_count >= _PATIENCE and now() - job.start_time < _YOUNG_SECONDS
+            # A job that brings its supervisor down every time must not do so for ever.
+            requeue(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if dies_young else job)
+            return f"JobId={job.display_id} lost its supervisor, requeued{' and held' * dies_young}"
+        state.update_components(job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0)
+        state.update_components(job.job_id, completing=False)
+        return f"JobId={job.display_id} lost its supervisor: NODE_FAIL"
+
+
+def _book_never_started(state: State, job: Job) -> str:
+    """Nodes were given, but nobody came to run it: as if it had not been tried, a few times."""
+    held = job.attempt - job.restart_count > _PATIENCE
+    hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}
+    state.update_components(job.job_id, completing=False)
+    state.update_components(job.job_id, state="PENDING", start_time=0.0, **NOTHING_ALLOCATED, **hold)
+    return f"JobId={job.display_id} was not started, requeued{' and held' * held}"
+
+
+def _write_last_words(job: Job) -> None:
+    if job.std_err.startswith("/") and os.path.isfile(job.std_err):  # noqa: PTH113
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        with open(job.std_err, "a") as file:  # noqa: PTH123
+            file.write(_LAST_WORDS.format(job.job_id, job.nodes[0], stamp))

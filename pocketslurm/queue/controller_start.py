@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from pocketslurm import processes
 from pocketslurm.installation import load_module
-from pocketslurm.queue import wakeup
+from pocketslurm.queue import messages
 
 if TYPE_CHECKING:
     from pocketslurm.queue.state import State
+
 
 LOCK = "controller.lock"
 LOG = "controller.log"
@@ -23,7 +26,7 @@ READY = "controller_ready"
 _PATIENCE = 10.0
 
 
-def check(state: State) -> None:
+def check_code(state: State) -> None:
     """Make sure that a controller runs or could: what is in the queue already cannot be refused any more.
 
     Raises:
@@ -33,7 +36,7 @@ def check(state: State) -> None:
         load_module("queue.controller")
 
 
-def ensure(state: State) -> None:
+def ensure_running(state: State) -> None:
     """See to it that a controller looks at the queue.
 
     Raises:
@@ -48,16 +51,16 @@ def ensure(state: State) -> None:
             return
         # It registers before it reads the queue, and takes its name away in the transaction that finds it empty.
         if processes.alive(state.meta(META) or ""):
-            wakeup.poke(state.directory, wakeup.CONTROLLER)
+            messages.wake(state.directory, messages.CONTROLLER)
             return
         time.sleep(0.003)
 
 
-def put_in_order(state: State) -> None:
+def wait_until_ready(state: State) -> None:
     """Where jobs have no controller, because everything was killed, wait for one that has booked what is lost."""
     deadline = time.monotonic() + _PATIENCE
     while _is_orphaned(state) and time.monotonic() < deadline:
-        ensure(state)
+        ensure_running(state)
         time.sleep(0.01)
 
 
@@ -92,3 +95,10 @@ def _fork_controller(state: State, lock: int) -> None:
             main(state, lock)
     finally:
         os._exit(0)
+
+
+def log(text: str) -> None:
+    """A line with the time, written at once; nothing for an empty one."""
+    if text:
+        with contextlib.suppress(OSError, ValueError):
+            print(time.strftime("[%Y-%m-%dT%H:%M:%S]"), text, file=sys.stderr, flush=True)

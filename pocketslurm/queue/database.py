@@ -124,7 +124,7 @@ def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -
             db.execute(f"ALTER TABLE {table} ADD COLUMN {_column(name, record)}")
 
 
-def damaged(error: Exception) -> bool:
+def is_damaged(error: Exception) -> bool:
     """Whether the file is no database (any more), which no waiting will change."""
     return type(error) is sqlite3.DatabaseError
 

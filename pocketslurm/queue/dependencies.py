@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.option_values import Condition, DependencyJob, parse_dependency
-from pocketslurm.queue.arrays import indices_of
+from pocketslurm.queue.job_ids import array_indices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +59,11 @@ def unknown_task(state: State, text: str) -> bool:
         for wanted in condition.jobs:
             jobs = _jobs(state, wanted._replace(task=None))
             array = next((job for job in jobs if job.array_job_id == wanted.job_id), None)
-            if array and wanted.task not in {None, "*"} and int(wanted.task or 0) not in indices_of(array.array_spec):
+            if (
+                array
+                and wanted.task not in {None, "*"}
+                and int(wanted.task or 0) not in array_indices(array.array_spec)
+            ):
                 return True
     return False
 
@@ -76,13 +80,13 @@ def _singleton(state: State, job: Job) -> Verdict:
     same = f"name = ? AND uid = ? AND job_id != ? AND ({ahead})"
     others = state.jobs(same, (job.name, job.uid, job.job_id, job.job_id))
     apart = [other for other in others if job.array_job_id is None or other.array_job_id != job.array_job_id]
-    return Verdict.OPEN if any(other.leader != job.leader for other in apart) else Verdict.MET
+    return Verdict.OPEN if any(other.leader_id != job.leader_id for other in apart) else Verdict.MET
 
 
 def _judge(state: State, job: Job, condition: Condition, wanted: DependencyJob, now: float) -> tuple[Verdict, float]:
     if condition.kind == "aftercorr" and wanted.task is None and job.array_job_id is not None:
         # The waiting tasks together are as ready as their readiest one.
-        own = [job.array_task_id] if job.array_task_id is not None else indices_of(job.array_waiting)
+        own = [job.array_task_id] if job.array_task_id is not None else array_indices(job.array_waiting)
         each = [_ended(_jobs(state, wanted._replace(task=str(index))), "afterok") for index in own]
         order = (Verdict.MET, Verdict.OPEN, Verdict.FAILED)
         return next((verdict for verdict in order if verdict in each), Verdict.MET), 0.0
@@ -98,7 +102,7 @@ def ready_tasks(state: State, job: Job) -> set[int] | None:
     ready: set[int] | None = None
     for condition in conditions:
         for wanted in condition.jobs if condition.kind == "aftercorr" else ():
-            own = indices_of(job.array_waiting)
+            own = array_indices(job.array_waiting)
             met = {i for i in own if _ended(_jobs(state, wanted._replace(task=str(i))), "afterok") is Verdict.MET}
             ready = met if ready is None else ready & met
     return ready
@@ -112,7 +116,7 @@ def _jobs(state: State, wanted: DependencyJob) -> Sequence[Job]:
     if wanted.task is None or wanted.task == "*":
         return array
     index = int(wanted.task)
-    return [job for job in array if job.array_task_id == index or index in indices_of(job.array_waiting)]
+    return [job for job in array if job.array_task_id == index or index in array_indices(job.array_waiting)]
 
 
 def _begun(jobs: Iterable[Job], delay: float, now: float) -> tuple[Verdict, float]:

@@ -6,13 +6,16 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
-from pocketslurm.queue.arrays import indices_of
+from hpc_kit.slurm.option_values import fold_indices, parse_array
+from pocketslurm.errors import PlainError
+from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import State
+
 
 _JOB = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([^\]]+)\]|(\*)))?(?:\+([0-9]+))?(?:\.([a-z0-9]+(?:\+[0-9]+)?))?")
 
@@ -43,7 +46,7 @@ def _parse(word: str) -> JobId:
     tasks: tuple[int, ...] | None = (int(match[2]),) if match[2] else None
     if match[3]:
         try:
-            tasks = tuple(indices_of(match[3]))
+            tasks = tuple(array_indices(match[3]))
         except HpcKitError:
             raise ValueError(word) from None
     return JobId(word.strip(), int(match[1]), tasks, int(match[5]) if match[5] else None, match[6])
@@ -63,7 +66,7 @@ def find(state: State, wanted: JobId, known: str = "1", values: Sequence[object]
         if job.array_task_id in wanted.tasks:
             found.append(job)
         elif job.array_waiting:
-            named = [index for index in indices_of(job.array_waiting) if index in wanted.tasks]
+            named = [index for index in array_indices(job.array_waiting) if index in wanted.tasks]
             found += [job._replace(array_task_id=index, array_waiting="") for index in named]
     return found
 
@@ -76,3 +79,53 @@ def select(state: State, text: str, known: str = "1", values: Sequence[object] =
     """
     found = {(job.job_id, job.array_task_id): job for each in parse(text) for job in find(state, each, known, values)}
     return list(found.values())
+
+
+_INVALID = "Invalid job id specified"
+FINISHED = "Job has already finished"
+
+
+def find_jobs(state: State, word: str) -> list[Job]:
+    """The records that an id, or `jobname=...`, names."""
+    name, equals, value = word.partition("=")
+    if equals and name.lower() in {"jobname", "name"}:
+        found = [job for job in state.active_jobs() if job.name == value]
+    else:
+        try:
+            recent = "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?"
+            found = select(state, value if equals else word, recent, (now() - state.settings.min_job_age,))
+        except ValueError:
+            found = []
+    if not found:
+        raise PlainError(f"{_INVALID} for job {value if equals else word}")
+    return found
+
+
+def own_record(state: State, job: Job) -> Job:
+    """The record of a waiting task that was named alone, split off if it has none yet."""
+    current = state.job(job.job_id)
+    if current is None:
+        raise PlainError(f"{_INVALID} for job {job.display_id}")
+    if current.array_waiting and job.array_task_id is not None:
+        return split_array_task(state, current, job.array_task_id)
+    return current
+
+
+def array_indices(text: str) -> list[int]:
+    """The indices that `fold_indices` wrote down."""
+    return list(parse_array(text).indices) if text else []
+
+
+def split_array_task(state: State, waiting: Job, index: int) -> Job:
+    """Give one waiting task its own record, in one transaction with what is then done to it.
+
+    The last one that is left takes over the array's own record and number, as in Slurm.
+    """
+    left = [each for each in array_indices(waiting.array_waiting) if each != index]
+    if not left:
+        state.update_job(waiting.job_id, array_task_id=index, array_waiting="")
+        return waiting._replace(array_task_id=index, array_waiting="")
+    task = waiting._replace(job_id=state.next_job_id(), array_task_id=index, array_waiting="")
+    state.add_job(task)
+    state.update_job(waiting.job_id, array_waiting=fold_indices(left))
+    return task

@@ -20,19 +20,23 @@ if TYPE_CHECKING:
 
 def running_steps(state: State, job: Job) -> list[Step]:
     """The steps that run, of all its components, without the batch script."""
-    steps = (step for part in state.whole(job) for step in state.steps(part.job_id))
+    steps = (step for part in state.components(job) for step in state.steps(part.job_id))
     return [step for step in steps if step.state == "RUNNING" and step.step_id >= 0]
 
 
-def all_of(state: State, job: Job) -> list[int]:
+def job_pids(state: State, job: Job) -> list[int]:
     """Every living process that the job has started."""
     spare = _daemons(state)
     if job.batch:
         return _pids([os.getpid()], spare)
     # The tasks of an srun without a script are no children of this process; their environment tells whose they are.
     # What salloc runs is no task, and stays.
-    roots = [pid for pid in processes.marked(marks(state, job), b"SLURM_STEP_ID") if pid not in spare]
-    return [process.pid for process in processes.below(roots, without=spare, inclusive=True)]
+    roots = [
+        pid
+        for pid in processes.with_environment(identifying_variables(state, job), b"SLURM_STEP_ID")
+        if pid not in spare
+    ]
+    return [process.pid for process in processes.descendants(roots, without=spare, inclusive=True)]
 
 
 def outside_steps(state: State, job: Job) -> list[int]:
@@ -43,31 +47,33 @@ def outside_steps(state: State, job: Job) -> list[int]:
     return _pids([os.getpid()], _daemons(state) | sruns)
 
 
-def of_step(step: Step) -> list[int]:
+def step_pids(step: Step) -> list[int]:
     """An srun and its tasks."""
     if not processes.alive(step.srun):
         return []
-    return [process.pid for process in processes.below([processes.pid_of(step.srun)], inclusive=True)]
+    return [process.pid for process in processes.descendants([processes.pid_of(step.srun)], inclusive=True)]
 
 
 def end_lost_steps(state: State, job: Job) -> None:
     """Steps whose srun was killed: their processes are ended, and they are booked as Slurm does it."""
     for step in running_steps(state, job):
         if not processes.alive(step.srun):
-            roots = processes.marked({*marks(state, job), f"SLURM_STEP_ID={step.step_id}".encode()})
-            left = processes.below(roots, without=_daemons(state), inclusive=True)
+            roots = processes.with_environment(
+                {*identifying_variables(state, job), f"SLURM_STEP_ID={step.step_id}".encode()}
+            )
+            left = processes.descendants(roots, without=_daemons(state), inclusive=True)
             processes.kill([process.pid for process in left], signal.SIGKILL)
             with state.transaction():
                 state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
 
 
-def marks(state: State, job: Job) -> set[bytes]:
+def identifying_variables(state: State, job: Job) -> set[bytes]:
     """What stands in the environment of every process of a job, and of no other."""
     return {f"SLURM_JOB_ID={job.job_id}".encode(), f"{STATE_VARIABLE}={state.directory}".encode()}
 
 
 def _pids(roots: Collection[int], without: Collection[int]) -> list[int]:
-    return [process.pid for process in processes.below(roots, without=without)]
+    return [process.pid for process in processes.descendants(roots, without=without)]
 
 
 def _daemons(state: State) -> set[int]:

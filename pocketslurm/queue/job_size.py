@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import HpcKitError
+from hpc_kit.errors import HpcKitError, UnitError
 from hpc_kit.slurm import nodelist, option_values
+from hpc_kit.slurm.option_values import parse_gpus, parse_gres
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 from hpc_kit.slurm.units import parse_memory
-from pocketslurm.errors import Refused
-from pocketslurm.queue import job_gpus
+from pocketslurm.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 WHOLE_NODE = -1
 """`--mem=0`: all the memory that the node has."""
@@ -19,7 +22,7 @@ WHOLE_NODE = -1
 NO_SUCH_NAME = "Invalid node name specified"
 
 
-class Request(NamedTuple):
+class JobSize(NamedTuple):
     """The size of a job.
 
     Attributes:
@@ -67,20 +70,20 @@ class Request(NamedTuple):
         return self.ntasks or self.min_nodes * max(1, self.tasks_per_node)
 
 
-def decode(stored: Mapping[str, object]) -> Request:
+def decode(stored: Mapping[str, object]) -> JobSize:
     """The request in a job's record."""
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-    return Request(**known)  # type: ignore[arg-type]  # written by `encode`
+    return JobSize(**known)  # type: ignore[arg-type]  # written by `encode`
 
 
-def encode(request: Request) -> dict[str, object]:
+def encode(request: JobSize) -> dict[str, object]:
     """The fields that say something, for a job's record."""
     given = request._asdict()
     del given["notes"]
-    return {name: value for name, value in given.items() if value != Request._field_defaults[name]}
+    return {name: value for name, value in given.items() if value != JobSize._field_defaults[name]}
 
 
-def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> Request:
+def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobSize:
     """Work out the size from options by long name.
 
     Raises:
@@ -89,7 +92,7 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> Requ
     _check_exclusions(options)
     hosts = _hosts(options, environ)
     least, most = _node_range(options, len(dict.fromkeys(hosts)))
-    request = Request(
+    request = JobSize(
         min_nodes=least,
         max_nodes=most,
         ntasks=_number(options, "ntasks"),
@@ -106,22 +109,22 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> Requ
         overcommit="overcommit" in options,
         contiguous="contiguous" in options,
         fewest="use-min-nodes" in options,
-        gpus=job_gpus.count(options, "gpus"),
-        gpus_per_node=job_gpus.count(options, "gpus-per-node", "gres"),
-        gpus_per_task=job_gpus.count(options, "gpus-per-task"),
-        gpu_types=job_gpus.types(options),
+        gpus=count(options, "gpus"),
+        gpus_per_node=count(options, "gpus-per-node", "gres"),
+        gpus_per_task=count(options, "gpus-per-task"),
+        gpu_types=types(options),
     )
     _check_memory_of_gpus(request)
     request = _tasks_of_gpus(request, _number(options, "ntasks-per-gpu") or _number(options, "ntasks-per-tres"))
     request = _fit_tasks(request, arbitrary=_is_arbitrary(options, environ), hosts=hosts)
-    return job_gpus.settle(request, per_task="gpus-per-task" in options, counted_nodes=bool(options.get("nodes")))
+    return settle(request, per_task="gpus-per-task" in options, counted_nodes=bool(options.get("nodes")))
 
 
-def _check_memory_of_gpus(request: Request) -> None:
+def _check_memory_of_gpus(request: JobSize) -> None:
     if request.mem_per_gpu and not (request.gpus or request.gpus_per_node or request.gpus_per_task):
         size = max(0, request.mem_per_gpu)
         note = f"error: Requested mem_per_tres=gres:gpu:{size} but did not request any GPU."
-        raise Refused(note, job_gpus.INVALID)
+        raise CommandError(note, INVALID)
 
 
 def _node_range(options: Mapping[str, str], named: int) -> tuple[int, int]:
@@ -129,15 +132,15 @@ def _node_range(options: Mapping[str, str], named: int) -> tuple[int, int]:
     if "nodes" not in options:
         return max(1, named), 0
     if not options["nodes"].strip("0"):
-        raise Refused(denied="Node count specification invalid")
+        raise CommandError(denied="Node count specification invalid")
     wanted = option_values.parse_nodes(options["nodes"])
     least = max(wanted.minimum, named)
     if least > wanted.maximum:
-        raise Refused(f"error: invalid number of nodes (-N {least}-{wanted.maximum})")
+        raise CommandError(f"error: invalid number of nodes (-N {least}-{wanted.maximum})")
     return least, wanted.maximum
 
 
-def _tasks_of_gpus(request: Request, per_gpu: int) -> Request:
+def _tasks_of_gpus(request: JobSize, per_gpu: int) -> JobSize:
     """Tasks from GPUs, with so many for each."""
     if per_gpu and request.gpus and not request.ntasks:
         return request._replace(ntasks=per_gpu * request.gpus)
@@ -146,7 +149,7 @@ def _tasks_of_gpus(request: Request, per_gpu: int) -> Request:
     return request
 
 
-def _fit_tasks(request: Request, *, arbitrary: bool, hosts: list[str]) -> Request:
+def _fit_tasks(request: JobSize, *, arbitrary: bool, hosts: list[str]) -> JobSize:
     """Tasks from nodes, nodes from tasks: what sbatch does to the numbers before it sends them."""
     least, most = request.min_nodes, request.max_nodes or len(request.nodelist)
     if arbitrary and hosts and not request.ntasks:
@@ -166,13 +169,15 @@ def _fit_tasks(request: Request, *, arbitrary: bool, hosts: list[str]) -> Reques
 
 def _check_exclusions(options: Mapping[str, str]) -> None:
     if len(options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"}) > 1:
-        raise Refused("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+        raise CommandError("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
     if options.keys() & {"ntasks-per-gpu", "ntasks-per-tres"}:
         for other in ("gpus-per-task", "gpus-per-socket", "ntasks-per-node"):
             if other in options:
-                raise Refused(f"fatal: --{other} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
+                raise CommandError(
+                    f"fatal: --{other} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+                )
     if "quiet" in options and "verbose" in options:
-        raise Refused("error: don't specify both --verbose (-v) and --quiet (-Q)")
+        raise CommandError("error: don't specify both --verbose (-v) and --quiet (-Q)")
 
 
 def _hosts(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
@@ -185,7 +190,7 @@ def _hosts(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
             with open(named) as file:  # noqa: PTH123
                 text = ",".join(line.split("#")[0].strip() for line in file)
         except OSError:
-            raise Refused("error: Invalid --nodefile node file") from None
+            raise CommandError("error: Invalid --nodefile node file") from None
         named = ",".join(part for part in text.split(",") if part)
     return _expand(named)
 
@@ -194,7 +199,7 @@ def _expand(text: str) -> list[str]:
     try:
         return nodelist.expand(text)
     except HpcKitError:
-        raise Refused(denied=NO_SUCH_NAME) from None
+        raise CommandError(denied=NO_SUCH_NAME) from None
 
 
 def _is_arbitrary(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
@@ -211,3 +216,137 @@ def _memory(options: Mapping[str, str], name: str) -> int:
     if not options.get(name):
         return 0
     return parse_memory(options[name]) or WHOLE_NODE
+
+
+INVALID = "error: Invalid generic resource (gres) specification"
+
+
+def read_gres(text: str) -> list[tuple[str | None, int]]:
+    """Read `--gres`: (type or None, count) of each item; `none` is nothing.
+
+    Raises:
+        Refused: An item is no GPU.
+    """
+    items = [item for item in text.split(",") if item and item.lower() != "none"]
+    if not all(map(is_gpu, items)):
+        raise CommandError(INVALID)
+    return [(each.type, each.number) for item in items for each in parse_gres(item)]
+
+
+def is_gpu(item: str) -> bool:
+    """Return whether an item of `--gres` asks for GPUs; Slurm 22.05 refuses the newer form `gres/gpu`."""
+    try:
+        return not item.startswith("gres/") and parse_gres(item)[0].name == "gpu"
+    except UnitError:
+        return False
+
+
+def count(options: Mapping[str, str], *names: str) -> int:
+    """How many GPUs these options ask for, of all types together; of one type, the last number counts."""
+    found: dict[str | None, int] = {}
+    for name in names:
+        if options.get(name):
+            found.update((read_gres if name == "gres" else parse_gpus)(options[name]))
+    return sum(found.values())
+
+
+def types(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The types of GPUs asked for.
+
+    Raises:
+        Refused: Some of an option's GPUs have a type, and some have none.
+    """
+    found: list[str] = []
+    for name in GPU_COUNT_OPTIONS:
+        kinds = [kind for kind, _ in parse_gpus(options[name])] if options.get(name) else []
+        if None in kinds and any(kinds):
+            raise CommandError("error: Invalid GRES specification (with and without type identification)")
+        found += filter(None, kinds)
+    found += [kind for kind, _ in read_gres(options.get("gres", "")) if kind]
+    return tuple(dict.fromkeys(found))
+
+
+def settle(request: JobSize, *, per_task: bool, counted_nodes: bool) -> JobSize:
+    """Tasks and nodes that follow from GPUs, and whether all these numbers agree.
+
+    Args:
+        request: What was asked for, its tasks worked out.
+        per_task: --gpus-per-task was given.
+        counted_nodes: --nodes was given.
+
+    Raises:
+        Refused: They do not agree.
+    """
+    _check_order(request, counted_nodes=counted_nodes)
+    if request.gpus and request.gpus_per_node:
+        request = _settle_nodes(request, request.gpus // request.gpus_per_node, counted_nodes=counted_nodes)
+    if not per_task or not request.gpus_per_task:
+        return request
+    exact = counted_nodes and request.min_nodes == request.max_nodes
+    ntasks = request.ntasks or (request.min_nodes if exact else 0)
+    wanted = request.gpus // request.gpus_per_task or ntasks
+    if not wanted:
+        raise _invalid(". --gpus-per-task used without either --gpus or -n/--ntasks is not allowed.")
+    if ntasks and ntasks != wanted:
+        raise _invalid(". Based on --gpus and --gpus-per-task number of requested tasks differ from -n/--ntasks.")
+    return request._replace(ntasks=wanted)
+
+
+def _check_order(request: JobSize, *, counted_nodes: bool) -> None:
+    total = request.gpus
+    if not total:
+        return
+    if total < max(request.gpus_per_node, request.gpus_per_task):
+        raise CommandError("error: Failed to ensure --gpus >= --gres=gpu/--gpus-per-node >= --gpus-per-socket", INVALID)
+    if request.gpus_per_node and total % request.gpus_per_node:
+        raise _invalid(", --gpus is not multiple of --gres=gpu/--gpus-per-node")
+    if request.gpus_per_task and total % request.gpus_per_task:
+        raise _invalid(", --gpus not multiple of --gpus-per-task")
+    if counted_nodes and total < request.min_nodes:
+        raise _invalid(", --gpus < -N")
+
+
+def _settle_nodes(request: JobSize, nodes: int, *, counted_nodes: bool) -> JobSize:
+    least, most = request.min_nodes, request.max_nodes
+    if counted_nodes and not least <= nodes <= most:
+        raise _invalid(
+            f". Based on --gpu and --gres=gpu/--gpus-per-node required nodes ({nodes}) "
+            f"doesn't fall between min_nodes ({least}) and max_nodes ({most}) boundaries."
+        )
+    return request._replace(min_nodes=nodes, max_nodes=nodes)
+
+
+def _invalid(what: str) -> CommandError:
+    return CommandError(f"error: Failed to validate job spec{what}", INVALID)
+
+
+def portable_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options as the size of a job or a step is worked out from them.
+
+    Generic resources other than GPUs are left out, and `--tres-per-task` is told in the older options.
+    """
+    found = dict(options)
+    if "gres" in found:
+        items = found["gres"].split(",")
+        found["gres"] = ",".join(item for item in items if is_gpu(item) or item.lower() == "none")
+        if not found["gres"]:
+            del found["gres"]
+    for item in found.pop("tres-per-task", "").split(","):
+        kind, _, amount = item.replace("=", ":").removeprefix("gres/").partition(":")
+        if kind == "cpu":
+            found.setdefault("cpus-per-task", amount)
+        elif kind == "gpu":
+            found.setdefault("gpus-per-task", amount or "1")
+    return found
+
+
+def relax(request: JobSize, names: set[str]) -> JobSize:
+    """The request for nodes as large as it needs, none of those excluded that are not there."""
+    return request._replace(fits=True, exclude=tuple(name for name in request.exclude if name in names), gpu_types=())
+
+
+def note_missing_nodes(command: str, request: JobSize, count: int) -> None:
+    """Tell a person, and no script that reads along, what keeps a job from ever starting."""
+    if request.min_nodes > count and sys.stderr.isatty():
+        more = "[embedded] nodes in the cluster file makes more of them"
+        print(f"{command}: note: {request.min_nodes} nodes, and there are {count}: {more}", file=sys.stderr)

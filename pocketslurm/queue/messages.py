@@ -6,8 +6,15 @@ a kind of its own, and a supervisor passes over what it cannot read.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import signal
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Cancel(NamedTuple):
@@ -58,10 +65,10 @@ class Complete(NamedTuple):
     status: int
 
 
-Told = Cancel | EndComponent | Signal | TellStep | Suspend | Resume | Notify | Complete
+JobOrder = Cancel | EndComponent | Signal | TellStep | Suspend | Resume | Notify | Complete
 
 
-def write(told: Told) -> tuple[str, str]:  # noqa: PLR0911 - one for each kind
+def encode_order(told: JobOrder) -> tuple[str, str]:  # noqa: PLR0911 - one for each kind
     """An order's kind and value, as the state keeps them."""
     match told:
         case Cancel(why):
@@ -84,14 +91,14 @@ def write(told: Told) -> tuple[str, str]:  # noqa: PLR0911 - one for each kind
             return "complete", str(status)
 
 
-def read(kind: str, value: str) -> Told | None:
+def decode_order(kind: str, value: str) -> JobOrder | None:
     """The order that stands there, None where this release knows no such order."""
     with suppress(ValueError):
         return _read(kind, value)
     return None
 
 
-def _read(kind: str, value: str) -> Told | None:  # noqa: PLR0911 - one for each kind
+def _read(kind: str, value: str) -> JobOrder | None:  # noqa: PLR0911 - one for each kind
     words = value.split()
     match kind, words:
         case "cancel", _:
@@ -123,3 +130,102 @@ def _fits(order: list[str]) -> bool:
         case ["signal", number]:
             return number.isdecimal()
     return False
+
+
+_SRUN_FOLDER = "orders"
+
+
+def send_to_srun(directory: Path, job_id: int, step: str, order: str) -> bool:
+    """Give an order; False where no srun reads there (any more)."""
+    try:
+        pipe = os.open(_path(directory, job_id, step), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(pipe, f"{order}\n".encode())
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+    return True
+
+
+class SrunInbox:
+    """Where the srun of one step, or of one part of it, reads its orders."""
+
+    def __init__(self, directory: Path, job_id: int, step: str) -> None:
+        self._path = _path(directory, job_id, step)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(self._path), 0o700)  # noqa: PTH102, PTH120 - no pathlib at the start of srun
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)  # noqa: PTH108
+        os.mkfifo(self._path, 0o600)
+        # Opened for writing as well, or every sender's leaving would read as an end.
+        self.fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def read(self) -> list[str]:
+        """The orders that have come."""
+        try:
+            return os.read(self.fd, 65536).decode().splitlines()
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        """Take no more."""
+        os.close(self.fd)
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)  # noqa: PTH108
+
+
+def _path(directory: Path, job_id: int, step: str) -> str:
+    return f"{directory}/{_SRUN_FOLDER}/{job_id}.{step}"
+
+
+_PIPES_FOLDER = "wake"
+CONTROLLER = "controller"
+
+
+def wake(directory: Path, who: str | int) -> bool:
+    """Wake the controller, or a job's supervisor by its id; False where nobody listens."""
+    try:
+        pipe = os.open(directory / _PIPES_FOLDER / str(who), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with contextlib.suppress(BlockingIOError):  # so many bytes wait there already that one more changes nothing
+        os.write(pipe, b"!")
+    os.close(pipe)
+    return True
+
+
+class WakeupPipe:
+    """One who waits to be woken: by a byte, by the end of a child, or by the clock."""
+
+    def __init__(self, directory: Path, who: str | int) -> None:
+        folder = directory / _PIPES_FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._path = folder / str(who)
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        os.mkfifo(self._path, 0o600)
+        # Opened for writing as well, or every sender's leaving would read as an end.
+        self._pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._child_end, self._signal_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._signal_end, warn_on_full_buffer=False)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, `seconds` at the longest."""
+        poll = select.poll()
+        for each in (self._pipe, self._child_end):
+            poll.register(each, select.POLLIN)
+        for each, _ in poll.poll(max(0, int(seconds * 1000) + 1)):
+            with contextlib.suppress(BlockingIOError):
+                os.read(each, 65536)
+
+    def close(self) -> None:
+        """Listen no more."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        signal.set_wakeup_fd(-1)
+        for each in (self._pipe, self._child_end, self._signal_end):
+            os.close(each)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.errors import Refused
-from pocketslurm.queue.job_size import NO_SUCH_NAME, WHOLE_NODE, Request
+from pocketslurm.errors import CommandError
+from pocketslurm.queue.job_size import NO_SUCH_NAME, WHOLE_NODE, JobSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pocketslurm.queue.job_size import JobSize
     from pocketslurm.queue.records import Job
     from pocketslurm.settings import Settings
+
 
 NO_NODES = "Requested node configuration is not available"
 
@@ -26,7 +28,7 @@ class Node(NamedTuple):
     whole: bool = True
 
 
-class Share(NamedTuple):
+class NodeShare(NamedTuple):
     """What a job has of one node."""
 
     node: str
@@ -65,7 +67,7 @@ def free_nodes(nodes: Iterable[Node], jobs: Iterable[Job]) -> list[Node]:
     return list(left.values())
 
 
-def allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) -> list[Share] | None:
+def select_nodes(request: JobSize, nodes: Sequence[Node], totals: Sequence[Node]) -> list[NodeShare] | None:
     """The job's share of each node that it gets, or None while it does not fit.
 
     Args:
@@ -78,7 +80,7 @@ def allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) ->
     return _allocate(request, nodes, totals)
 
 
-def grown(request: Request, nodes: Sequence[Node]) -> list[Node]:
+def grown(request: JobSize, nodes: Sequence[Node]) -> list[Node]:
     """The nodes, those on which nothing runs at least as large as the request needs them to be."""
     count = request.max_nodes or request.min_nodes
     tasks = request.tasks_per_node or -(-request.ntasks // count) or 1
@@ -94,7 +96,7 @@ def grown(request: Request, nodes: Sequence[Node]) -> list[Node]:
     ]
 
 
-def _allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) -> list[Share] | None:
+def _allocate(request: JobSize, nodes: Sequence[Node], totals: Sequence[Node]) -> list[NodeShare] | None:
     whole = {node.name: node for node in totals}
     rooms = [room for node in nodes if (room := _room(request, node, whole[node.name])).tasks]
     for count in _counts(request, len(rooms)):
@@ -104,7 +106,7 @@ def _allocate(request: Request, nodes: Sequence[Node], totals: Sequence[Node]) -
     return None
 
 
-def impossible(request: Request, totals: Sequence[Node]) -> str | None:
+def impossible(request: JobSize, totals: Sequence[Node]) -> str | None:
     """Why a job can never run on these nodes: a pending reason, where Slurm lets it wait for other times; or None.
 
     Raises:
@@ -112,9 +114,9 @@ def impossible(request: Request, totals: Sequence[Node]) -> str | None:
     """
     names = {node.name for node in totals}
     if not set(request.nodelist) <= names or set(request.nodelist) & set(request.exclude):
-        raise Refused(denied=NO_SUCH_NAME)
+        raise CommandError(denied=NO_SUCH_NAME)
     if not set(request.exclude) <= names:
-        raise Refused(denied=NO_SUCH_NAME)
+        raise CommandError(denied=NO_SUCH_NAME)
     totals = grown(request, totals) if request.fits else totals
     if not request.overcommit and request.tasks * request.cpus_per_task > sum(node.cpus for node in totals):
         return "PartitionConfig"
@@ -123,15 +125,15 @@ def impossible(request: Request, totals: Sequence[Node]) -> str | None:
     most = max((node.cpus for node in totals), default=0)
     per_node = request.cpus_per_task * max(1, request.tasks_per_node)
     if not request.overcommit and max(per_node, request.min_cpus) > most:
-        raise Refused("error: CPU count per node can not be satisfied", denied=NO_NODES)
+        raise CommandError("error: CPU count per node can not be satisfied", denied=NO_NODES)
     if max(request.mem_per_node, request.mem_per_cpu) > max((node.mem for node in totals), default=0):
-        raise Refused("error: Memory specification can not be satisfied", denied=NO_NODES)
-    if allocate(request, totals, totals) is None:
-        raise Refused(denied=NO_NODES)
+        raise CommandError("error: Memory specification can not be satisfied", denied=NO_NODES)
+    if select_nodes(request, totals, totals) is None:
+        raise CommandError(denied=NO_NODES)
     return None
 
 
-def _counts(request: Request, available: int) -> Iterable[int]:
+def _counts(request: JobSize, available: int) -> Iterable[int]:
     """Numbers of nodes to try: few where nobody said, many where a range was given."""
     least = max(request.min_nodes, len(request.nodelist))
     if request.tasks_per_node and request.ntasks and not request.overcommit:
@@ -142,7 +144,7 @@ def _counts(request: Request, available: int) -> Iterable[int]:
     return range(least, available + 1)
 
 
-def _room(request: Request, node: Node, total: Node) -> _Room:
+def _room(request: JobSize, node: Node, total: Node) -> _Room:
     """The tasks that would fit on a node, none where something that every node must have is missing."""
     lacking = (
         node.name in request.exclude
@@ -166,18 +168,18 @@ def _room(request: Request, node: Node, total: Node) -> _Room:
     return _Room(node, max(0, min(limits)))
 
 
-def _tasks_per_node(request: Request) -> int:
+def _tasks_per_node(request: JobSize) -> int:
     """So many must find a place on every node: room is kept for them, even if the last node has fewer."""
     return min(request.tasks_per_node, request.ntasks) if request.ntasks else request.tasks_per_node
 
 
-def _fixed_memory(request: Request, total: Node) -> int:
+def _fixed_memory(request: JobSize, total: Node) -> int:
     if WHOLE_NODE in {request.mem_per_node, request.mem_per_cpu}:
         return total.mem
     return max(request.mem_per_node, request.mem_per_gpu * request.gpus_per_node)
 
 
-def _choose(request: Request, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
+def _choose(request: JobSize, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
     """The first `count` nodes in order with which all tasks and GPUs find a place."""
     must = set(request.nodelist)
     if not must <= {room.node.name for room in rooms}:
@@ -208,12 +210,12 @@ def _is_run(rooms: Sequence[_Room], must: set[str], names: list[str]) -> bool:
     return distance == len(rooms) - 1 and must <= {room.node.name for room in rooms}
 
 
-def _enough(request: Request, rooms: Sequence[_Room]) -> bool:
+def _enough(request: JobSize, rooms: Sequence[_Room]) -> bool:
     needed = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
     return sum(room.tasks for room in rooms) >= needed and sum(len(r.node.gpus) for r in rooms) >= request.gpus
 
 
-def _deal(request: Request, rooms: Sequence[_Room], totals: dict[str, Node]) -> list[Share]:
+def _deal(request: JobSize, rooms: Sequence[_Room], totals: dict[str, Node]) -> list[NodeShare]:
     """Tasks, CPUs, memory and GPUs node by node: filled in order, with one task left for each later node."""
     ntasks = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
     gpus_left = request.gpus
@@ -230,13 +232,13 @@ def _deal(request: Request, rooms: Sequence[_Room], totals: dict[str, Node]) -> 
     return shares
 
 
-def _gpu_share(request: Request, room: _Room, tasks: int, left: int) -> int:
+def _gpu_share(request: JobSize, room: _Room, tasks: int, left: int) -> int:
     if request.gpus:
         return max(0, min(len(room.node.gpus), left))
     return request.gpus_per_node or request.gpus_per_task * tasks
 
 
-def _share(request: Request, node: Node, total: Node, tasks: int, gpus: int) -> Share:
+def _share(request: JobSize, node: Node, total: Node, tasks: int, gpus: int) -> NodeShare:
     cpus = 1 if request.overcommit else max(tasks, _tasks_per_node(request)) * request.cpus_per_task
     cpus = max(cpus, request.min_cpus, request.cpus_per_gpu * gpus)
     if request.exclusive:
@@ -248,4 +250,49 @@ def _share(request: Request, node: Node, total: Node, tasks: int, gpus: int) -> 
         mem = request.mem_per_gpu * gpus
     if not request.ntasks:
         tasks = cpus // request.cpus_per_task
-    return Share(node.name, request.tasks_per_node or tasks, min(cpus, node.cpus), min(mem, node.mem), node.gpus[:gpus])
+    return NodeShare(
+        node.name, request.tasks_per_node or tasks, min(cpus, node.cpus), min(mem, node.mem), node.gpus[:gpus]
+    )
+
+
+class Part(NamedTuple):
+    """A component: what it asks for, what is free for it, and its partition's usable nodes when nothing runs."""
+
+    request: JobSize
+    free: Sequence[Node]
+    totals: Sequence[Node]
+
+
+def places(parts: Sequence[Part]) -> list[list[NodeShare]] | None:
+    """The shares of each component, or None while they do not fit at once.
+
+    Where they do not if each takes what it likes in turn, those go first that have the least choice, and if need be
+    each has as few nodes as will do.
+    """
+    in_turn = range(len(parts))
+    choosy = sorted(in_turn, key=lambda index: len(candidates(parts[index].request, parts[index].totals)))
+    modest = [part._replace(request=part.request._replace(fewest=True)) for part in parts]
+    return _one_by_one(parts, in_turn) or _one_by_one(parts, choosy) or _one_by_one(modest, choosy)
+
+
+def candidates(request: JobSize, totals: Iterable[Node]) -> set[str]:
+    """The nodes that a request can be given some of."""
+    names = {node.name for node in totals} - set(request.exclude)
+    named_all = len(request.nodelist) >= (request.max_nodes or request.min_nodes)
+    return names & set(request.nodelist) if named_all else names
+
+
+def _one_by_one(parts: Sequence[Part], order: Iterable[int]) -> list[list[NodeShare]] | None:
+    found: dict[int, list[NodeShare]] = {}
+    taken: set[str] = set()
+    for index in order:
+        request, free, totals = parts[index]
+        named = {name for other in parts if other is not parts[index] for name in other.request.nodelist}
+        left = [node for node in totals if node.name not in taken | named]
+        names = {node.name for node in left}
+        shares = select_nodes(request, [node for node in free if node.name in names], left)
+        if shares is None:
+            return None
+        found[index] = shares
+        taken |= {share.node for share in shares}
+    return [found[index] for index in range(len(parts))]

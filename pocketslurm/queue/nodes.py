@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.queue.node_selection import Node, all_nodes
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def partition(settings: Settings, name: str) -> Partition:
             return each
     if not settings.strict:
         return settings.partitions[0]._replace(name=name)
-    raise Refused(f"error: invalid partition specified: {name}", denied="Invalid partition name specified")
+    raise CommandError(f"error: invalid partition specified: {name}", denied="Invalid partition name specified")
 
 
 def partitions(settings: Settings, named: str | None) -> list[Partition]:

@@ -1,9 +1,11 @@
 """What the embedded Slurm keeps of a job and of a step: one row each."""
 
-# ruff: noqa: RUF012 - records are never changed in place, so their empty defaults may be shared
 from __future__ import annotations
 
 from typing import NamedTuple
+
+# ruff: noqa: RUF012 - records are never changed in place, so their empty defaults may be shared
+
 
 NEVER = 0.0
 """A point in time that has not come."""
@@ -124,12 +126,12 @@ class Job(NamedTuple):
         return "SUSPENDED" if self.suspended_at and self.state == "RUNNING" else self.state
 
     @property
-    def leader(self) -> int:
+    def leader_id(self) -> int:
         """The job that this one begins and ends with: itself, but for a component of a heterogeneous job."""
         return self.het_job_id or self.job_id
 
     @property
-    def label(self) -> str:
+    def display_id(self) -> str:
         """The id as users know it: `12`, `12_3`, `12_[4-9%2]`, `12+1`."""
         if self.het_job_id is not None:
             return f"{self.het_job_id}+{self.het_offset}"
@@ -188,3 +190,31 @@ class Step(NamedTuple):
 
 BATCH_STEP = -1
 """The `step_id` of a batch script."""
+
+
+STATES = {
+    "PENDING": "PD", "RUNNING": "R", "SUSPENDED": "S", "COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F",
+    "TIMEOUT": "TO", "NODE_FAIL": "NF", "PREEMPTED": "PR", "BOOT_FAIL": "BF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM",
+    "COMPLETING": "CG", "CONFIGURING": "CF", "RESIZING": "RS", "RESV_DEL_HOLD": "RD", "REQUEUED": "RQ",
+    "REQUEUE_FED": "RF", "REQUEUE_HOLD": "RH", "REVOKED": "RV", "SIGNALING": "SI", "SPECIAL_EXIT": "SE",
+    "STAGE_OUT": "SO", "STOPPED": "ST",
+}  # fmt: skip
+"""The states that Slurm 22.05 knows, in its order, with their short forms."""
+
+
+def parse_states(text: str) -> frozenset[str]:
+    """Read `PD,running,all`.
+
+    Raises:
+        ValueError: The word that is no state.
+    """
+    long = {short: name for name, short in STATES.items()}
+    found: set[str] = set()
+    for word in text.split(","):
+        name = long.get(word.upper(), word.upper())
+        if name == "ALL":
+            return frozenset(STATES)
+        if name not in STATES:
+            raise ValueError(word)
+        found.add(name)
+    return frozenset(found)

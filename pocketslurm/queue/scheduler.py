@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
 from pocketslurm import processes
-from pocketslurm.errors import Refused
-from pocketslurm.queue import arrays, node_selection, nodes
-from pocketslurm.queue.component_selection import Part, candidates, places
+from pocketslurm.errors import CommandError
+from pocketslurm.queue import job_ids, node_selection, nodes
 from pocketslurm.queue.dependencies import Verdict, outlook, ready_tasks
-from pocketslurm.queue.job_size import Request, decode
+from pocketslurm.queue.job_size import JobSize, decode
+from pocketslurm.queue.node_selection import Part, candidates, places
+from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
-    from pocketslurm.queue.node_selection import Node, Share
+    from pocketslurm.queue.job_size import JobSize
+    from pocketslurm.queue.node_selection import Node, NodeShare
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import State
+
 
 DEPTH = 1000
 """Pending jobs that one pass looks at; the rest comes when these are gone."""
@@ -50,7 +53,7 @@ class Pass:
         """Start what can be started."""
         first = f"priority DESC, job_id LIMIT {DEPTH}"
         for job in self.state.jobs("state = 'PENDING' AND NOT completing AND het_offset = 0", order=first):
-            parts = self.state.whole(job)
+            parts = self.state.components(job)
             reasons = [self._why_not_yet(part) for part in parts]
             if not any(reasons):
                 reasons = self._start(parts)
@@ -87,7 +90,7 @@ class Pass:
 
     def _drop(self, job: Job, state: str, reason: str) -> None:
         """End a job that has not begun."""
-        self.state.update_whole(job.leader, state=state, reason=reason, end_time=self.now)
+        self.state.update_components(job.leader_id, state=state, reason=reason, end_time=self.now)
 
     def _dependency(self, job: Job) -> str | None:
         found = outlook(self.state, job, self.now)
@@ -118,7 +121,7 @@ class Pass:
         partition = nodes.partition(self.state.settings, job.partition)
         try:
             never = node_selection.impossible(decode(job.request), nodes.in_partition(self.state.settings, partition))
-        except Refused:
+        except CommandError:
             never = "BadConstraints"
         return never or ("PartitionTimeLimit" if nodes.over_limit(partition, job.time_limit) else None)
 
@@ -127,17 +130,17 @@ class Pass:
         names = nodes.of_partition(self.state.settings, nodes.partition(self.state.settings, job.partition))
         return [node for node in self.totals if node.name in names]
 
-    def _start_array(self, job: Job, request: Request, totals: list[Node]) -> str | None:
+    def _start_array(self, job: Job, request: JobSize, totals: list[Node]) -> str | None:
         ready = ready_tasks(self.state, job)
-        for index in arrays.indices_of(job.array_waiting):
+        for index in job_ids.array_indices(job.array_waiting):
             if self._is_full(job):
                 return "JobArrayTaskLimit"
             if ready is not None and index not in ready:
                 continue
-            shares = node_selection.allocate(request, self._free(totals), totals)
+            shares = node_selection.select_nodes(request, self._free(totals), totals)
             if shares is None:
                 return self._keep(request, totals)
-            task = arrays.split(self.state, job, index)
+            task = job_ids.split_array_task(self.state, job, index)
             job = self.state.job(job.job_id) or job
             self._begin(task, shares)
         return None if ready is None or not job.array_waiting else "Dependency"
@@ -162,7 +165,7 @@ class Pass:
         names = {node.name for node in totals} - self.kept
         return [node for node in self.free if node.name in names]
 
-    def _reasons(self, asked: list[tuple[Request, list[Node]]]) -> list[str | None]:
+    def _reasons(self, asked: list[tuple[JobSize, list[Node]]]) -> list[str | None]:
         """Why components find no nodes; what would not fit when nothing runs keeps nothing from those behind."""
         if len(asked) == 1 or places([Part(request, totals, totals) for request, totals in asked]):
             return [self._keep(*each) for each in asked]
@@ -170,7 +173,7 @@ class Pass:
         too_many = sum(request.min_nodes for request, _ in asked) > len(there)
         return [_unavailable(*each) or ("PartitionNodeLimit" if too_many else "Resources") for each in asked]
 
-    def _keep(self, request: Request, totals: list[Node]) -> str:
+    def _keep(self, request: JobSize, totals: list[Node]) -> str:
         """Keep what a job could run on from those behind it; the reason why it does not run itself."""
         if missing := _unavailable(request, totals):
             return missing
@@ -179,7 +182,7 @@ class Pass:
         self.kept |= wanted
         return "Priority" if behind else "Resources"
 
-    def _begin(self, job: Job, shares: list[Share]) -> None:
+    def _begin(self, job: Job, shares: list[NodeShare]) -> None:
         changes: dict[str, object] = {
             "state": "RUNNING",
             "reason": "None",
@@ -199,13 +202,41 @@ class Pass:
         }
         self.state.update_job(job.job_id, **changes)
         started = job._replace(**changes)  # type: ignore[arg-type]
-        if started.leader == started.job_id:
+        if started.leader_id == started.job_id:
             self.started.append(started)
         self.holding.append(started)
         self.free = node_selection.free_nodes(self.free, [started])
 
 
-def _unavailable(request: Request, totals: list[Node]) -> str:
+def _unavailable(request: JobSize, totals: list[Node]) -> str:
     """The reason where nodes that must be among a job's take no jobs now."""
     missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
     return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}" if missing else ""
+
+
+YEAR = 365 * 86400
+"""How long Slurm takes a job without a limit to run."""
+
+
+def expected_end(job: Job) -> float:
+    """When a running job ends at the latest."""
+    return job.start_time + job.suspended + (job.time_limit if job.time_limit >= 0 else YEAR)
+
+
+def expected_start(state: State, job: Job, request: JobSize) -> tuple[float, list[NodeShare]]:
+    """The moment, and what it would be given.
+
+    Raises:
+        Refused: Never.
+    """
+    partition = nodes.partition(state.settings, job.partition)
+    totals = nodes.in_partition(state.settings, partition)
+    running = sorted(state.jobs("state = 'RUNNING' OR completing"), key=expected_end)
+    moment = max(now(), job.begin_time)
+    while True:
+        shares = node_selection.select_nodes(request, node_selection.free_nodes(totals, running), totals)
+        if shares is not None:
+            return moment, shares
+        if not running:
+            raise CommandError(denied=node_selection.NO_NODES)
+        moment = max(moment, expected_end(running.pop(0)))

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import AnswerNo, HpcKitError
-from pocketslurm.queue.database import NAME, connect, damaged, decode, encode, retry
+from pocketslurm.queue.database import NAME, connect, decode, encode, is_damaged, retry
 from pocketslurm.queue.records import Job, Step
-from pocketslurm.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load, state_directory
+from pocketslurm.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load_settings, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class State:
     def reload(self) -> None:
         """Take over settings that were changed since; a file that cannot be used changes nothing."""
         with contextlib.suppress(HpcKitError):
-            self.settings = load({STATE_VARIABLE: str(self.directory), CONF_VARIABLE: self.conf})
+            self.settings = load_settings({STATE_VARIABLE: str(self.directory), CONF_VARIABLE: self.conf})
 
     @classmethod
     def open(cls, environ: Mapping[str, str]) -> State:
@@ -53,7 +53,7 @@ class State:
         Raises:
             AnswerNo: It cannot be made or written.
         """
-        settings = load(environ)
+        settings = load_settings(environ)
         directory = _directory(settings, environ)
         state = cls(directory, settings)
         state.conf = environ.get(CONF_VARIABLE, "")
@@ -119,7 +119,7 @@ class State:
         rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)
         return [Job(**decode(row, Job)) for row in rows]
 
-    def whole(self, job: Job) -> list[Job]:
+    def components(self, job: Job) -> list[Job]:
         """All components of the job that this one is the leader of, or a component of; of an ordinary job itself."""
         return [job] if job.het_job_id is None else self.jobs("het_job_id = ?", (job.het_job_id,), "het_offset")
 
@@ -131,7 +131,7 @@ class State:
         """Change some columns of a job."""
         self._update("jobs", changes, "job_id = ?", (job_id,))
 
-    def update_whole(self, job_id: int, **changes: object) -> None:
+    def update_components(self, job_id: int, **changes: object) -> None:
         """Change some columns of a job, and of all components that it leads and that are not over by themselves.
 
         One whose processes are still being ended keeps the state that it has.
@@ -220,12 +220,12 @@ def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
 
 def trouble(environ: Mapping[str, str], error: sqlite3.Error) -> AnswerNo:
     """What is said where the queue of this environment cannot be read or written any more."""
-    return unusable(_directory(load(environ), environ), error)
+    return unusable(_directory(load_settings(environ), environ), error)
 
 
 def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
     """What is said of a state directory that cannot be used."""
-    if damaged(error):
+    if is_damaged(error):
         file = shlex.quote(str(directory / NAME))
         return AnswerNo(
             "the queue of the embedded Slurm is damaged: nothing is started or told until it is put aside",

@@ -6,32 +6,33 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm import limits, processes
-from pocketslurm.errors import Refused
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm import option_values, units
+from hpc_kit.slurm.datetimes import parse_datetime
+from pocketslurm import processes, resources
+from pocketslurm.errors import CommandError
 from pocketslurm.option_support import NO_SUCH, SBATCH_SUPPORT, Support
 from pocketslurm.queue import (
     controller_start,
     dependencies,
-    exports,
-    leniency,
+    job_environment,
+    job_size,
     messages,
     node_selection,
     nodes,
-    wakeup,
 )
-from pocketslurm.queue.job_gpus import INVALID
-from pocketslurm.queue.job_size import Request, encode, read_request
+from pocketslurm.queue.job_size import INVALID, JobSize, encode, read_request
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import now
-from pocketslurm.queue.terms import read_terms
 from pocketslurm.settings import FIRST_ID_VARIABLE
-from pocketslurm.users import is_known, whoami
+from pocketslurm.users import current_user, user_or_group_exists
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pocketslurm.queue.state import State
     from pocketslurm.settings import Partition, Settings
+
 
 TOP_PRIORITY = 4294901760
 """Slurm's basic priorities count down from here."""
@@ -58,15 +59,15 @@ def check_supported(options: Mapping[str, str], settings: Settings) -> None:
     for name, value in options.items():
         row = SBATCH_SUPPORT.get(name)
         if row and row.support is Support.REFUSED:
-            raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
+            raise CommandError(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
         if settings.strict and value and name in NO_SUCH:
-            raise Refused(denied=NO_SUCH[name])
+            raise CommandError(denied=NO_SUCH[name])
         if settings.strict and name == "clusters" and (lines := settings.other_clusters(value)):
-            raise Refused(*lines)
-        if name in {"uid", "gid"} and value not in whoami().names(name):
-            if not is_known(name, value):
-                raise Refused(f"error: Invalid --{name} specification", status=255)
-            raise Refused(denied="Access/permission denied")
+            raise CommandError(*lines)
+        if name in {"uid", "gid"} and value not in current_user().names(name):
+            if not user_or_group_exists(name, value):
+                raise CommandError(f"error: Invalid --{name} specification", status=255)
+            raise CommandError(denied="Access/permission denied")
 
 
 def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
@@ -85,12 +86,12 @@ def submit_together(state: State, components: Sequence[Submission], environ: Map
         Refused: Slurm would not take one of them.
     """
     jobs = [prepare(state, what, environ)[0] for what in components]
-    controller_start.check(state)
+    controller_start.check_code(state)
     try:
         jobs = _enter(state, jobs, components, environ)
     except sqlite3.OperationalError as error:  # the disk is full, or may not be written
-        raise Refused(f"error: {error}", denied="I/O error writing script/environment to file") from error
-    controller_start.ensure(state)
+        raise CommandError(f"error: {error}", denied="I/O error writing script/environment to file") from error
+    controller_start.ensure_running(state)
     return jobs
 
 
@@ -102,7 +103,7 @@ def _enter(
     with state.transaction():
         for offset, (job, what) in enumerate(zip(jobs, components, strict=True)):
             if job.dependency and dependencies.unknown_task(state, job.dependency):
-                raise Refused(denied="Job dependency problem")
+                raise CommandError(denied="Job dependency problem")
             least = environ.get(FIRST_ID_VARIABLE, "")
             job_id = state.next_job_id(int(least) if least.isdecimal() else 0)
             leader = entered[0].job_id if entered else job_id
@@ -115,12 +116,16 @@ def _enter(
             )
             state.add_job(numbered)
             if what.script is not None and leader == job_id:
-                state.add_script(job_id, what.script, exports.encode(exports.chosen(what.options, environ)))
+                state.add_script(
+                    job_id,
+                    what.script,
+                    job_environment.encode_environ(job_environment.exported_environ(what.options, environ)),
+                )
             entered.append(numbered)
     return entered
 
 
-def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple[Job, Request]:
+def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple[Job, JobSize]:
     """Work out and check everything about a job but its id."""
     options = what.options
     check_supported(options, state.settings)
@@ -129,7 +134,7 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
     terms = read_terms(options, environ, state.settings, partition)
     if nodes.over_limit(partition, terms.time_limit):
         reason = reason or "PartitionTimeLimit"
-    owner = whoami()
+    owner = current_user()
     folder = environ.get("PWD", "")
     here = folder if folder and _same(folder) else working_folder()
     job = Job(
@@ -156,21 +161,21 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         work_dir=os.path.normpath(os.path.join(here, options.get("chdir", ""))),  # noqa: PTH118
         batch=what.script is not None,
         holder=what.holder,
-        limits=limits.chosen(options.get("propagate")),
+        limits=resources.propagated_limits(options.get("propagate")),
         submit_time=now(),
     )
     return job._replace(**terms._asdict()), request
 
 
-def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> Request:
+def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> JobSize:
     """The size of a job; what is not here it may ask for where the settings are not strict."""
     if not settings.strict:
-        return leniency.fitted(read_request(leniency.counted(options), environ), set(nodes.names(settings)))
+        return job_size.relax(read_request(job_size.portable_options(options), environ), set(nodes.names(settings)))
     request = read_request(options, environ)
     if not settings.gpus and (request.gpus or request.gpus_per_node or request.gpus_per_task):
-        raise Refused(INVALID)
+        raise CommandError(INVALID)
     if not set(request.gpu_types) <= {settings.gpu_type}:
-        raise Refused(denied=node_selection.NO_NODES)
+        raise CommandError(denied=node_selection.NO_NODES)
     return request
 
 
@@ -198,25 +203,25 @@ def submit_allocation(
 
 def complete_allocation(state: State, job_id: int, status: int) -> None:
     """End such an allocation with the wait status of its step."""
-    state.order(job_id, *messages.write(messages.Complete(status)))
-    wakeup.poke(state.directory, job_id)
+    state.order(job_id, *messages.encode_order(messages.Complete(status)))
+    messages.wake(state.directory, job_id)
 
 
-def _choose_partition(state: State, options: Mapping[str, str], request: Request) -> tuple[Partition, str | None]:
+def _choose_partition(state: State, options: Mapping[str, str], request: JobSize) -> tuple[Partition, str | None]:
     """The first partition of those named that the job fits into, and why it can never run there, if so."""
     settings = state.settings
     wanted = (options.get("partition") or settings.partitions[0].name).split(",")
     found = [nodes.partition(settings, name) for name in wanted]
-    refusal: Refused | None = None
+    refusal: CommandError | None = None
     for each in found:
         try:
             reason = node_selection.impossible(request, nodes.in_partition(state.settings, each))
-        except Refused as error:
+        except CommandError as error:
             refusal = refusal or error
             continue
         if not reason or each is found[-1]:
             return each, reason
-    raise refusal or Refused(denied="Invalid partition name specified")
+    raise refusal or CommandError(denied="Invalid partition name specified")
 
 
 def _priority(options: Mapping[str, str], job_id: int) -> int:
@@ -246,3 +251,104 @@ def _same(folder: str) -> bool:
         return os.path.samefile(folder, ".")  # noqa: PTH121
     except OSError:
         return False
+
+
+NOTHING_ALLOCATED: dict[str, object] = {"nodes": [], "cpus": [], "mem": [], "gpus": [], "tasks": [], "supervisor": ""}
+
+
+def requeue(state: State, job: Job) -> None:
+    """Put a job whose processes are gone back into the queue; one with no priority stays held there."""
+    queued: dict[str, object] = {
+        "state": "PENDING",
+        "completing": False,
+        "priority": job.priority,
+        "reason": "None" if job.priority else job.reason,
+        "restart_count": job.restart_count + 1,
+        "start_time": 0.0,
+        "end_time": 0.0,
+        "exit_code": 0,
+        "suspended_at": 0.0,
+        "suspended": 0.0,
+        **NOTHING_ALLOCATED,
+    }
+    for part in state.components(job):
+        state.update_job(part.job_id, **queued)
+
+
+class JobTerms(NamedTuple):
+    """Columns of a job's record, under the same names."""
+
+    time_limit: int
+    array_spec: str
+    array_at_once: int
+    dependency: str
+    begin_time: float
+    deadline: float
+    requeue: bool
+    umask: int
+
+
+def read_terms(
+    options: Mapping[str, str], environ: Mapping[str, str], settings: Settings, partition: Partition
+) -> JobTerms:
+    """Read them.
+
+    Raises:
+        Refused: One of them is none that Slurm takes.
+    """
+    begin, deadline = _instant(options, "begin"), _instant(options, "deadline")
+    if deadline and deadline < begin:
+        raise CommandError("error: Incompatible begin and deadline time specification")
+    if deadline and deadline < int(now()):
+        raise CommandError(denied="Requested time limit is invalid (missing or exceeds some limit)")
+    spec, at_once = _array(options, settings.max_array_size)
+    requeue = _requeue(options, default=settings.requeue)
+    limit = _time_limit(options, partition)
+    return JobTerms(limit, spec, at_once, _dependency(options), begin, deadline, requeue, _umask(environ))
+
+
+def _time_limit(options: Mapping[str, str], partition: Partition) -> int:
+    if options.get("time"):
+        seconds = units.parse_time(options["time"])
+        if seconds:  # zero means the partition's own limit
+            return seconds if seconds < 0 else -(-seconds // 60) * 60
+    return partition.max_time if partition.default_time is None else partition.default_time
+
+
+def _array(options: Mapping[str, str], max_array_size: int) -> tuple[str, int]:
+    text = options.get("array")
+    if not text:
+        return "", 0
+    try:
+        # Slurm takes a limit of 0 for none.
+        spec = option_values.parse_array(text.removesuffix("%0"), max_array_size)
+    except HpcKitError:
+        raise CommandError(denied="Invalid job array specification") from None
+    return option_values.fold_indices(spec.indices), spec.at_once or 0
+
+
+def _dependency(options: Mapping[str, str]) -> str:
+    text = options.get("dependency", "")
+    try:
+        if text:
+            option_values.parse_dependency(text)
+    except HpcKitError:
+        raise CommandError(denied="Job dependency problem") from None
+    return text
+
+
+def _instant(options: Mapping[str, str], name: str) -> float:
+    return parse_datetime(options[name]).timestamp() if options.get(name) else 0.0
+
+
+def _requeue(options: Mapping[str, str], *, default: bool) -> bool:
+    return "requeue" in options or ("no-requeue" not in options and default)
+
+
+def _umask(environ: Mapping[str, str]) -> int:
+    try:
+        return int(environ["SLURM_UMASK"], 8)
+    except (KeyError, ValueError):
+        own = os.umask(0o022)
+        os.umask(own)
+        return own

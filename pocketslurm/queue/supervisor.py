@@ -7,29 +7,23 @@ import shutil
 import signal
 import sqlite3
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from pocketslurm import memory, processes
-from pocketslurm.queue import (
-    batch_step,
-    controller_start,
-    deadlines,
-    job_processes,
-    messages,
-    recovery,
-    suspension,
-    wakeup,
-)
-from pocketslurm.queue.booking import book_steps
-from pocketslurm.queue.component_ends import ComponentEnds
-from pocketslurm.queue.database import damaged
-from pocketslurm.queue.journal import log
+from hpc_kit.slurm.option_values import parse_signal
+from pocketslurm import processes, resources
+from pocketslurm.queue import batch_step, controller_start, job_processes, messages, submission
+from pocketslurm.queue.controller_start import log
+from pocketslurm.queue.database import is_damaged
+from pocketslurm.queue.messages import send_to_srun
+from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
-from pocketslurm.steps.orders import send
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import Order, State
+
 
 _LOOK_SECONDS = 2.0
 _ENDING_SECONDS = 0.03
@@ -43,7 +37,7 @@ class Supervisor:
     def __init__(self, state: State, job: Job) -> None:
         self.state = state
         self.job = job
-        self._sleeper = wakeup.Sleeper(state.directory, job.job_id)
+        self._sleeper = messages.WakeupPipe(state.directory, job.job_id)
         self._name = processes.identity(os.getpid())
         self._ending = False
         self._kill_at = 0.0
@@ -52,7 +46,7 @@ class Supervisor:
         self._stderr = -1
         self._status: int | None = None
         self._warned = False
-        self._oom = memory.OomCounter()
+        self._oom = resources.OomCounter()
         self._components = ComponentEnds(state, self._tell)
 
     def run(self) -> None:
@@ -75,8 +69,8 @@ class Supervisor:
                 return True
             self._sleeper.sleep(self._how_long())
         except (OSError, sqlite3.Error) as error:  # a full disk must not end a job: the next look may fare better
-            if not damaged(error):
-                log(f"error: JobId={self.job.label}: {error}")
+            if not is_damaged(error):
+                log(f"error: JobId={self.job.display_id}: {error}")
             elif self._status is not None:  # its end cannot be booked
                 self._abandon()
             time.sleep(_LOOK_SECONDS)
@@ -89,7 +83,7 @@ class Supervisor:
             wanted = job is not None and (job.state == "RUNNING" or job.completing)
             if job is None or not wanted or job.attempt != self.job.attempt or job.supervisor:
                 return False
-            self.state.update_whole(job.job_id, supervisor=self._name)
+            self.state.update_components(job.job_id, supervisor=self._name)
             if job.batch:
                 batch_step.announce(self.state, job)
         self.job = job
@@ -99,15 +93,15 @@ class Supervisor:
         """Cancelled before its script could begin: told and booked as if that had been killed at once."""
         if self.job.batch:
             self._stderr = batch_step.open_error_log(self.job)
-        told = [messages.read(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
+        told = [messages.decode_order(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
         self._end(next((order.why for order in told if isinstance(order, messages.Cancel)), ""))
         self._status = signal.SIGTERM if self.job.batch else 0
 
     def _launch(self) -> None:
         try:
-            self._pid, self._stderr = batch_step.launch(self.state, self.job)
+            self._pid, self._stderr = batch_step.start_script(self.state, self.job)
         except OSError as error:
-            log(f"error: JobId={self.job.label} could not be started: {error}")
+            log(f"error: JobId={self.job.display_id} could not be started: {error}")
             self._status = batch_step.LAUNCH_FAILED
 
     def _look(self) -> bool:
@@ -133,12 +127,12 @@ class Supervisor:
 
     def _watch_clock(self) -> None:
         minute = self.state.settings.minute
-        end = deadlines.end_of_time(self.job, minute)
-        warning = deadlines.warning(self.job, minute)
+        end = end_of_time(self.job, minute)
+        warning = warning_signal(self.job, minute)
         if end and now() >= end:
             with self.state.transaction():
                 over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
-                self.state.update_whole(self.job.job_id, **over)
+                self.state.update_components(self.job.job_id, **over)
             self._end("TIME LIMIT")
         elif warning and not self._warned and now() >= warning.moment:
             self._warned = True
@@ -151,13 +145,13 @@ class Supervisor:
         if self._ending:
             return _ENDING_SECONDS
         minute = self.state.settings.minute
-        ends = [deadlines.end_of_time(job, minute) for job in (self.job, *self._components.running(self.job))]
-        warning = None if self._warned else deadlines.warning(self.job, minute)
+        ends = [end_of_time(job, minute) for job in (self.job, *self._components.running(self.job))]
+        warning = None if self._warned else warning_signal(self.job, minute)
         moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
 
     def _obey(self, order: Order) -> None:
-        match messages.read(order.kind, order.value):
+        match messages.decode_order(order.kind, order.value):
             case messages.Cancel(why):
                 self._end(why)
             case messages.EndComponent(job_id):
@@ -167,15 +161,15 @@ class Supervisor:
             case messages.TellStep(label, text, job_id):
                 self._tell_steps(label, text, job_id)
             case messages.Suspend():
-                suspension.stop(self.state, self.job)
+                stop_processes(self.state, self.job)
             case messages.Resume():
-                suspension.resume(self.state, self.job)
+                resume_processes(self.state, self.job)
             case messages.Notify(text):
-                batch_step.say(self._stderr, text)
+                batch_step.write_to_log(self._stderr, text)
             case messages.Complete(status):
                 self._status = status
             case _:
-                log(f"error: JobId={self.job.label}: unknown order: {order.kind} {order.value}")
+                log(f"error: JobId={self.job.display_id}: unknown order: {order.kind} {order.value}")
 
     def _tell_steps(self, label: str, order: str, job_id: int | None) -> None:
         """Pass an order to a step; one of the leader, or of an ordinary job, to all parts of it."""
@@ -204,10 +198,10 @@ class Supervisor:
 
     def _tell(self, step: Step, order: str) -> None:
         """Pass an order to a step's srun; where that does not listen, do it without."""
-        if not send(self.state.directory, step.job_id, step.label, order):
+        if not send_to_srun(self.state.directory, step.job_id, step.label, order):
             word, _, value = order.partition(" ")
             number = int(value) if word == "signal" else signal.SIGKILL if word == "kill" else signal.SIGTERM
-            processes.kill(job_processes.of_step(step), number)
+            processes.kill(job_processes.step_pids(step), number)
 
     def _end(self, why: str) -> None:
         """Ask everything to end, and say so in the log; KillWait later it is no question any more."""
@@ -215,7 +209,7 @@ class Supervisor:
             return
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
         if self.job.suspended_at:  # who stands still does not hear
-            suspension.resume(self.state, self.job)
+            resume_processes(self.state, self.job)
         if self._stderr >= 0 and self._status is None:
             batch_step.say_cancelled(self._stderr, self.job, why)
         for step in job_processes.running_steps(self.state, self.job):
@@ -228,7 +222,7 @@ class Supervisor:
         """The script is over: what it left behind is killed, steps that still run are asked first."""
         state, reason = self._verdict()
         with self.state.transaction():
-            self.state.update_whole(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
+            self.state.update_components(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
         for step in job_processes.running_steps(self.state, self.job):
             self._tell(step, "cancel")
@@ -238,9 +232,9 @@ class Supervisor:
         status = self._status or 0
         if status == 0:
             return "COMPLETED", "None"
-        ends = [step.exit_code for part in self.state.whole(self.job) for step in self.state.steps(part.job_id)]
-        if memory.looks_killed(status, ends) and self._oom.rose():
-            self._status = memory.OUT_OF_MEMORY
+        ends = [step.exit_code for part in self.state.components(self.job) for step in self.state.steps(part.job_id)]
+        if resources.is_any_killed(status, ends) and self._oom.rose():
+            self._status = resources.OUT_OF_MEMORY
             return "OUT_OF_MEMORY", "OutOfMemory"
         return "FAILED", "NonZeroExitCode" if os.WIFEXITED(status) else "JobLaunchFailure"
 
@@ -251,7 +245,7 @@ class Supervisor:
             return False
         # With the batch shell goes what it has started.
         processes.kill(job_processes.outside_steps(self.state, self.job), signal.SIGKILL)
-        return not job_processes.all_of(self.state, self.job)
+        return not job_processes.job_pids(self.state, self.job)
 
     def _kill(self) -> None:
         """First by way of the steps' own sruns, which book it, then with force."""
@@ -261,12 +255,12 @@ class Supervisor:
                 self._tell(step, "kill")
             processes.kill(job_processes.outside_steps(self.state, self.job), signal.SIGKILL)
         elif now() >= self._force_at:
-            processes.kill(job_processes.all_of(self.state, self.job), signal.SIGKILL)
+            processes.kill(job_processes.job_pids(self.state, self.job), signal.SIGKILL)
 
     def _abandon(self) -> NoReturn:
         """The directory, or the job's record, is gone: the job goes too."""
         for _ in range(100):
-            left = [process.pid for process in processes.below([os.getpid()])]
+            left = [process.pid for process in processes.descendants([os.getpid()])]
             processes.kill(left, signal.SIGKILL)
             processes.reap()
             if not left:
@@ -279,17 +273,128 @@ class Supervisor:
         with self.state.transaction():
             job = self.state.job(self.job.job_id) or self.job
             self._components.release_all()
-            for part in self.state.whole(job):
-                self.state.update_job(part.job_id, derived_exit_code=book_steps(self.state, part, status))
+            for part in self.state.components(job):
+                self.state.update_job(part.job_id, derived_exit_code=record_steps(self.state, part, status))
             if job.state == "PENDING":
-                recovery.requeue(self.state, job)
+                submission.requeue(self.state, job)
             else:
-                self.state.update_whole(job.job_id, completing=False, exit_code=status)
+                self.state.update_components(job.job_id, completing=False, exit_code=status)
         shutil.rmtree(batch_step.script_path(self.state, job).parent, ignore_errors=True)
         self._sleeper.close()
-        controller_start.ensure(self.state)
+        controller_start.ensure_running(self.state)
 
 
 def main(state: State, job: Job) -> None:
     """Supervise a job that was given nodes."""
     Supervisor(state, job).run()
+
+
+class ComponentEnds:
+    """Ends components beside the leader, whose job goes on without them.
+
+    Args:
+        tell: Passes an order to a step.
+    """
+
+    def __init__(self, state: State, tell: Callable[[Step, str], None]) -> None:
+        self._state = state
+        self._tell = tell
+        self._ending: set[int] = set()
+
+    def running(self, job: Job) -> list[Job]:
+        """The components beside the leader that run."""
+        return [part for part in self._state.components(job)[1:] if part.state == "RUNNING"]
+
+    def watch_clock(self, job: Job) -> None:
+        """End those whose own time limit is reached."""
+        for part in self.running(job):
+            end = end_of_time(part, self._state.settings.minute)
+            if end and now() >= end:
+                with self._state.transaction():
+                    over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
+                    self._state.update_job(part.job_id, **over)
+                self.end(job, part.job_id, "TIME LIMIT")
+
+    def end(self, job: Job, job_id: int, why: str) -> None:
+        """Ask the steps of one, whose record says already that it is over, to end."""
+        self._ending.add(job_id)
+        for step in job_processes.running_steps(self._state, job):
+            if step.job_id == job_id:
+                self._tell(step, f"cancel {why}".rstrip())
+
+    def release(self, job: Job) -> None:
+        """Take back the nodes of those whose steps are over."""
+        busy = {step.job_id for step in job_processes.running_steps(self._state, job)} if self._ending else set()
+        if over := self._ending - busy:
+            self._book(over)
+            controller_start.ensure_running(self._state)
+
+    def release_all(self) -> None:
+        """Nothing of the whole job is left; in the transaction that books its end."""
+        self._book(set(self._ending))
+
+    def _book(self, over: set[int]) -> None:
+        for job_id in over:
+            self._state.update_job(job_id, completing=False)
+        self._ending -= over
+
+
+def record_steps(state: State, job: Job, status: int) -> int:
+    """Enter the ends of a job's steps, with the wait status of its batch script; the highest of the others."""
+    steps = state.steps(job.job_id)
+    others = [step for part in state.components(job) for step in state.steps(part.job_id) if step.step_id != BATCH_STEP]
+    for step in steps:
+        if step.step_id == BATCH_STEP:
+            used = resources.children_usage(others)._asdict()
+            state.update_step(step, exit_code=status, end_time=now(), state=_state(status), **used)
+        elif step.state == "RUNNING":
+            state.update_step(step, exit_code=signal.SIGKILL, end_time=now(), state="CANCELLED")
+    return max((step.exit_code for step in state.steps(job.job_id) if step.step_id >= 0), default=0)
+
+
+def _state(status: int) -> str:
+    """How sacct shows a batch script that ended so."""
+    if status == resources.OUT_OF_MEMORY:
+        return "OUT_OF_MEMORY"
+    if os.WIFSIGNALED(status) or status == batch_step.LAUNCH_FAILED:
+        return "CANCELLED"
+    return "FAILED" if status else "COMPLETED"
+
+
+class WarningSignal(NamedTuple):
+    """The signal of --signal: when it is due, which, and whether for the batch shell alone."""
+
+    moment: float
+    number: int
+    batch_shell: bool
+
+
+def end_of_time(job: Job, minute: float) -> float:
+    """When the time limit is reached, 0.0 for never or while suspended; `minute` is what a minute of it lasts."""
+    if job.time_limit < 0 or job.suspended_at:
+        return 0.0
+    return job.start_time + job.suspended + job.time_limit / 60 * minute
+
+
+def warning_signal(job: Job, minute: float) -> WarningSignal | None:
+    """The signal before the end, if one was asked for."""
+    text, end = job.options.get("signal"), end_of_time(job, minute)
+    if not text or not end:
+        return None
+    spec = parse_signal(text)
+    return WarningSignal(end - spec.seconds / 60 * minute, spec.number, spec.batch_shell)
+
+
+def stop_processes(state: State, job: Job) -> None:
+    """Let all of a job's processes stand still, those too that are started meanwhile."""
+    # In a transaction: a command of the job's own that stood still in the midst of one would hold up the whole queue.
+    with state.transaction():
+        stopped: set[int] = set()
+        while new := set(job_processes.job_pids(state, job)) - stopped:
+            processes.kill(new, signal.SIGSTOP)
+            stopped |= new
+
+
+def resume_processes(state: State, job: Job) -> None:
+    """Let them go on."""
+    processes.kill(job_processes.job_pids(state, job), signal.SIGCONT)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.queue.state import now
 from pocketslurm.steps.messages import write
 
@@ -29,7 +29,7 @@ OVER = "Job/step already completing or completed"
 BUSY = "Requested nodes are busy"
 
 
-class NotNow(Refused):
+class NotNow(CommandError):
     """With --immediate: there would be room, but not at once."""
 
 
@@ -51,7 +51,7 @@ class Home(NamedTuple):
 def size(state: State, asked: Asked) -> int:
     """How many components the job has that the environment or --jobid names; 0 for an ordinary one, or none."""
     job = state.job(int(asked.get("jobid"))) if asked.has("jobid") else None
-    return len(state.whole(job)) if job is not None and job.het_job_id is not None else 0
+    return len(state.components(job)) if job is not None and job.het_job_id is not None else 0
 
 
 def find(state: State, parts: Sequence[Component], environ: Mapping[str, str], talk: Talk) -> list[Home]:
@@ -68,14 +68,14 @@ def find(state: State, parts: Sequence[Component], environ: Mapping[str, str], t
     job = state.job(job_id)
     advice = f"Check SLURM_JOB_ID environment variable. Expired or invalid job {job_id}"
     if job is None:
-        raise Refused(f"error: Unable to confirm allocation for job {job_id}: Invalid job id specified", advice)
+        raise CommandError(f"error: Unable to confirm allocation for job {job_id}: Invalid job id specified", advice)
     if job.state == "PENDING":
-        raise Refused(f"error: Unable to confirm allocation for job {job_id}: Job is pending execution", advice)
+        raise CommandError(f"error: Unable to confirm allocation for job {job_id}: Job is pending execution", advice)
     if job.state != "RUNNING":
-        raise Refused(f"error: Slurm job {job_id} has expired", advice)
-    if job.leader != job_id:
+        raise CommandError(f"error: Slurm job {job_id} has expired", advice)
+    if job.leader_id != job_id:
         why = "Job not heterogeneous job leader"
-        raise Refused(f"error: Unable to confirm allocation for job {job_id}: {why}", advice)
+        raise CommandError(f"error: Unable to confirm allocation for job {job_id}: {why}", advice)
     if asked.has("begin"):
         talk.error("--begin is ignored because nodes are already allocated.")
     return _homes(state, job, parts, own=False)
@@ -85,7 +85,7 @@ def _homes(state: State, job: Job, parts: Sequence[Component], *, own: bool) -> 
     """Each part's component; all parts share an ordinary job."""
     if job.het_job_id is None:
         return [Home(job, own) for _ in parts]
-    components = state.whole(job)
+    components = state.components(job)
     return [Home(components[part.group], own) for part in parts]
 
 
@@ -94,7 +94,7 @@ def _allocate(state: State, parts: Sequence[Component], environ: Mapping[str, st
 
     asked = parts[0].asked
     if asked.has("relative"):
-        raise Refused("fatal: --relative option invalid for job allocation request")
+        raise CommandError("fatal: --relative option invalid for job allocation request")
     job_id = submission.submit_allocation(state, [_for_a_job(part.asked) for part in parts], asked.command, environ)
     try:
         with catching():
@@ -114,7 +114,7 @@ def give_back(state: State, job_id: int, status: int) -> None:
         job = state.job(job_id)
         pending = job is not None and job.state == "PENDING"
         if pending:
-            state.update_whole(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
+            state.update_components(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
     if not pending:
         submission.complete_allocation(state, job_id, status)
 
@@ -131,13 +131,13 @@ def test_only(state: State, parts: Sequence[Component], environ: Mapping[str, st
 
 def _test(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
     from pocketslurm.queue import submission
-    from pocketslurm.queue.forecast import forecast
+    from pocketslurm.queue.scheduler import expected_start
 
     what = submission.Submission(_for_a_job(asked), "srun")
     try:
         job, request = submission.prepare(state, what, environ)
-        moment, shares = forecast(state, job, request)
-    except Refused as refusal:
+        moment, shares = expected_start(state, job, request)
+    except CommandError as refusal:
         write("".join(f"srun: {line}\n" for line in refusal.lines))
         write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
         return 1
@@ -161,7 +161,7 @@ def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
             break
         if job is None or job.state != "PENDING":
             talk.info("Job has been cancelled")
-            raise Refused(denied=OVER)
+            raise CommandError(denied=OVER)
         waited = time.monotonic() - began
         if patience is not None and waited > patience:
             give_back(state, job_id, 1 << 8)

@@ -96,7 +96,7 @@ def joined(jobs: Sequence[Job]) -> Job:
     if first.het_job_id is None:
         return first
     nodes, cpus = [node for job in jobs for node in job.nodes], [cpus for job in jobs for cpus in job.cpus]
-    return first._replace(job_id=first.leader, nodes=nodes, cpus=cpus)
+    return first._replace(job_id=first.leader_id, nodes=nodes, cpus=cpus)
 
 
 def by_name(record: Record, *columns: str) -> Record:

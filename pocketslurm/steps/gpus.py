@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.sizes import GpuCounts, count_gpus
-from pocketslurm.errors import Refused
-from pocketslurm.queue.job_gpus import read_gres, types
+from pocketslurm.errors import CommandError
+from pocketslurm.queue.job_size import read_gres, types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def check_types(asked: Asked, there: str | None, job_id: int) -> None:
     if unknown := [kind for kind in types(asked.values) if kind != there]:
         line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
         denied = "Invalid generic resource (gres) specification"
-        raise Refused(line, f"error: Unable to create step for job {job_id}: {denied}")
+        raise CommandError(line, f"error: Unable to create step for job {job_id}: {denied}")
 
 
 def binding(asked: Asked) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_kit.slurm import nodelist
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 
 
 def named(text: str, expected: int | None = None) -> list[str]:
@@ -23,9 +23,9 @@ def from_file(path: str, expected: int | None = None) -> list[str]:
         if expected is not None and len(hosts) >= expected:
             break
     if not hosts:
-        raise Refused("error: Hostlist is empty!")
+        raise CommandError("error: Hostlist is empty!")
     if expected is not None and len(hosts) < expected:
-        raise Refused("error: Too few NodeNames in Slurm Hostfile")
+        raise CommandError("error: Too few NodeNames in Slurm Hostfile")
     return hosts
 
 
@@ -34,7 +34,7 @@ def _lines(path: str) -> list[str]:
         with open(path) as file:  # noqa: PTH123 - at the start of every srun
             lines = [line.partition("#")[0].strip() for line in file]
     except OSError as error:
-        raise Refused(f"error: slurm_allocate_resources error opening file {path}, {error.strerror}") from None
+        raise CommandError(f"error: slurm_allocate_resources error opening file {path}, {error.strerror}") from None
     return [line for line in lines if line]
 
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm.pmi.plugins import of_plugin
-from pocketslurm.queue.exports import words
+from pocketslurm.queue.job_environment import words
 from pocketslurm.queue.submission import working_folder
 from pocketslurm.settings import STATE_VARIABLE
 from pocketslurm.steps.environment import Launch, by_name, of_allocation, of_components, step_environ, task_environ

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 
 
 def read(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
@@ -17,7 +17,7 @@ def read(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
         with open(path) as file:  # noqa: PTH123
             text = file.read()
     except OSError:
-        raise Refused(f"error: Could not open multi_prog config file {path}") from None
+        raise CommandError(f"error: Could not open multi_prog config file {path}") from None
     commands: dict[int, tuple[str, ...]] = {}
     count = ntasks or 1
     lines = text.replace("\\\n", "  ").splitlines()
@@ -27,37 +27,37 @@ def read(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
             continue
         try:
             tasks = _tasks(words, count, commands, fixed=ntasks is not None)
-        except Refused as refused:
-            raise Refused(*refused.lines, f"error: Line {number} of configuration file {path} invalid") from None
+        except CommandError as refused:
+            raise CommandError(*refused.lines, f"error: Line {number} of configuration file {path} invalid") from None
         count = max([count, *(task + 1 for task in tasks)])
         for offset, task in enumerate(tasks):
             commands.setdefault(task, _filled(words[1:], task, offset))
     missing = [task for task in range(count) if task not in commands]
     if missing:
-        raise Refused(f"error: Configuration file {path} invalid, no record for task id {missing[0]}")
+        raise CommandError(f"error: Configuration file {path} invalid, no record for task id {missing[0]}")
     return [commands[task] for task in range(count)]
 
 
 def _tasks(words: list[str], count: int, taken: dict[int, tuple[str, ...]], *, fixed: bool) -> list[int]:
     """The tasks of one line."""
     if len(words) < 2:
-        raise Refused
+        raise CommandError
     if words[0] == "*":
         return list(range(count))
     found: list[int] = []
     for item in words[0].split(","):
         low, dash, high = item.partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise Refused(f"error: Invalid task range specification ({item})")
+            raise CommandError(f"error: Invalid task range specification ({item})")
         first, last = int(low), int(high or low)
         if first > last:
-            raise Refused(f"error: Invalid task range, {first}-{last}")
+            raise CommandError(f"error: Invalid task range, {first}-{last}")
         if fixed and last >= count:
-            raise Refused(f"error: Invalid task id, {last} >= ntasks")
+            raise CommandError(f"error: Invalid task id, {last} >= ntasks")
         found += range(first, last + 1)
     twice = [task for task in found if task in taken]
     if twice:
-        raise Refused(f"error: Duplicate record for task {twice[0]}")
+        raise CommandError(f"error: Duplicate record for task {twice[0]}")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, St
         picked, left = [], picked
     least = _least_nodes(request, nodes)
     if len(picked) + len(left) < least:
-        raise Busy if blocked else Refused(denied=NO_SUCH_NODES)
+        raise Busy if blocked else CommandError(denied=NO_SUCH_NODES)
     idle = [node for node in left if not node.steps] if request.relative is None else []
     more = least - len(picked)
     if more > 0:
@@ -60,9 +60,9 @@ def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, St
 def _named(request: StepRequest, usable: dict[str, StepNode], blocked: int) -> list[StepNode]:
     names = [name for name in dict.fromkeys(request.hosts) if name in usable]
     if len(names) < len(set(request.hosts)):
-        raise Busy if blocked else Refused(denied=NO_MEMORY)
+        raise Busy if blocked else CommandError(denied=NO_MEMORY)
     if len(names) > request.max_nodes:
-        raise Refused(denied=NO_SUCH_NODES)
+        raise CommandError(denied=NO_SUCH_NODES)
     return [usable[name] for name in names]
 
 
@@ -73,7 +73,7 @@ def _least_nodes(request: StepRequest, nodes: Sequence[StepNode]) -> int:
     if request.cpu_count and len(sizes) == 1:
         least = max(least, -(-request.cpu_count // sizes.pop()))
     if least > request.max_nodes:
-        raise Refused(denied=TOO_MANY_CPUS)
+        raise CommandError(denied=TOO_MANY_CPUS)
     return least
 
 
@@ -109,4 +109,4 @@ def _fill(
 def _shortage(request: StepRequest, nodes: Sequence[StepNode], blocked: int, words: str = TOO_MANY_CPUS) -> Exception:
     """Not now where other steps are to blame, else never."""
     most = sum(node.free_cpus for node in nodes) + blocked
-    return Busy() if blocked and request.cpu_count <= most else Refused(denied=words)
+    return Busy() if blocked and request.cpu_count <= most else CommandError(denied=words)

@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm.components import BETWEEN, carried
-from pocketslurm.errors import Refused
-from pocketslurm.srun_option_support import INPUT
+from pocketslurm.errors import CommandError
+from pocketslurm.option_support import INPUT
 from pocketslurm.steps import options
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def assign(parts: Sequence[Words], environ: Mapping[str, str], size: int, *, str
     for index, part in enumerate(parts):
         for group in _groups(part.asked.values.get("het-group"), index, size):
             if group in found:
-                raise Refused("fatal: Duplicate het groups in single srun not supported")
+                raise CommandError("fatal: Duplicate het groups in single srun not supported")
             found[group] = part.asked
             if size:
                 theirs = of_group(environ, group)
@@ -100,12 +100,14 @@ def _groups(text: str | None, index: int, size: int) -> list[int]:
     else:
         groups = _numbers(text)
         if not size:
-            raise Refused("error: No directives to start application on any available hetjob components")
+            raise CommandError("error: No directives to start application on any available hetjob components")
     beyond = max(groups)
     if size and beyond >= size:
         if text is not None and len(groups) == 1:
-            raise Refused(f"error: Requested het-group offset exceeds highest hetjob index ({beyond} > {size - 1})")
-        raise Refused(
+            raise CommandError(
+                f"error: Requested het-group offset exceeds highest hetjob index ({beyond} > {size - 1})"
+            )
+        raise CommandError(
             f"error: Attempt to run a job step with het group value of {beyond}, but the job allocation has maximum "
             f"value of {size - 1}"
         )
@@ -119,7 +121,7 @@ def _numbers(text: str) -> list[int]:
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise Refused(
+            raise CommandError(
                 f"error: _parse_single_range: Invalid range: `{part}'", f"error: Invalid --het-group value: {text}"
             )
         # No job has so many components: of what is beyond them, the highest is enough to be told.

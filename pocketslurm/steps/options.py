@@ -8,9 +8,8 @@ from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.getopt import SRUN, ParsedOptions, parse_options
 from hpc_kit.slurm.option_table import Option, ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
-from pocketslurm.errors import BAD_OPTION, Refused, Usage
-from pocketslurm.option_support import Support, plugin_hint
-from pocketslurm.srun_option_support import ALLOCATION, INPUT, SRUN_SUPPORT
+from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
+from pocketslurm.option_support import ALLOCATION, INPUT, SRUN_SUPPORT, Support, plugin_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,15 +66,15 @@ def read(
         given, command = parse_options(argv, "srun")
     except HpcKitError as error:
         line = (error.found or error.what).removeprefix("srun: ")
-        raise Usage(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
+        raise UsageError(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
     for each in given.given:
         if each.option.since and strict:
-            raise Usage(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
+            raise UsageError(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
         _check(each.option, each.value)
     typed = dict(before or {})
     typed |= {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
     if len(_MEMORY & typed.keys()) > 1:
-        raise Refused("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+        raise CommandError("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
     inherited = _from_environ(environ)
     if _MEMORY & typed.keys():
         inherited = {name: value for name, value in inherited.items() if name not in _MEMORY}
@@ -116,7 +115,7 @@ def _check(option: Option, value: str | None) -> None:
         check_value(option, value)
     except HpcKitError as error:
         status = 1 if option.kind in {"number", "count", "gpus"} else BAD_OPTION
-        raise Refused(f"error: {_words(option, value or '')}", status=status) from error
+        raise CommandError(f"error: {_words(option, value or '')}", status=status) from error
 
 
 def _is_nothing(option: Option, value: str | None) -> bool:
@@ -138,4 +137,4 @@ def _refuse(values: Mapping[str, str]) -> None:
         inside = "jobid" in values and name in ALLOCATION
         empty = name in {"task-prolog", "task-epilog"} and value in {"", "none"}
         if row.support is Support.REFUSED and not inside and not empty:
-            raise Refused(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
+            raise CommandError(f"error: --{name} is not supported by the embedded Slurm: {row.note}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 from pocketslurm.distribution import layout, layout_arbitrary
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.steps.node_choice import NO_MEMORY, NO_SUCH_NODES, TOO_MANY_CPUS, Busy, StepNode, choose
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> 
 def _check_names(request: StepRequest, nodes: Sequence[StepNode]) -> None:
     names = {node.name for node in nodes}
     if not set(request.hosts) <= names:
-        raise Refused(denied=NO_SUCH_NODES)
+        raise CommandError(denied=NO_SUCH_NODES)
     if request.gpus.is_positive and not any(node.gpus for node in nodes):
-        raise Refused("error: Step requested GRES but job doesn't have GRES", denied=NO_GPUS)
+        raise CommandError("error: Step requested GRES but job doesn't have GRES", denied=NO_GPUS)
     if max(request.mem_per_node, request.mem_per_cpu) > max(node.mem for node in nodes):
-        raise Refused(denied=NO_MEMORY)
+        raise CommandError(denied=NO_MEMORY)
     if (request.gpus.per_node or 0) > max(len(node.gpus) for node in nodes):
-        raise Refused(denied=NO_GPUS)
+        raise CommandError(denied=NO_GPUS)
 
 
 def _is_usable(request: StepRequest, node: StepNode) -> bool:
@@ -134,7 +134,7 @@ def _check_cpus(request: StepRequest, chosen: Sequence[StepNode], cpus: Sequence
     """CPUs that suffice in all do not always suffice on each node, where tasks need several."""
     for node, count in zip(chosen, cpus, strict=True):
         if count > node.cpus:
-            raise Refused(denied=TOO_MANY_CPUS)
+            raise CommandError(denied=TOO_MANY_CPUS)
         if count > node.free_cpus and request.cpu_count:
             raise Busy
 
@@ -148,10 +148,10 @@ def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence
             count = min(len(node.free_gpus), left + later)
             left -= count
         if count > len(node.gpus):
-            raise Refused(denied=NO_GPUS)
+            raise CommandError(denied=NO_GPUS)
         if count > len(node.free_gpus):
             raise Busy
         dealt.append(list(node.free_gpus[:count]))
     if left:
-        raise Busy if left <= sum(node.blocked for node in chosen) else Refused(denied=NO_GPUS)
+        raise Busy if left <= sum(node.blocked for node in chosen) else CommandError(denied=NO_GPUS)
     return dealt

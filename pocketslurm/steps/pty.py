@@ -11,7 +11,7 @@ import termios
 import tty
 from typing import TYPE_CHECKING
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def open_terminal(asked: Asked, talk: Talk) -> Terminal | None:
         Refused: A stream is redirected as well.
     """
     if asked.has("output") or asked.has("error") or asked.has("input"):
-        raise Refused("error: --error/--input/--output are incompatible with --pty")
+        raise CommandError("error: --error/--input/--output are incompatible with --pty")
     try:
         return Terminal()
     except (OSError, termios.error):

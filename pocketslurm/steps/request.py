@@ -8,7 +8,7 @@ from hpc_kit.slurm.option_values import Distribution
 from hpc_kit.slurm.sizes import GpuCounts
 from hpc_kit.slurm.units import parse_memory
 from pocketslurm import distribution
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.steps.gpus import asked_gpus
 from pocketslurm.steps.size import Size
 
@@ -102,7 +102,7 @@ def part_requests(
     for asked, job in zip(parts, jobs, strict=True):
         taken = sum(request.max_nodes for request in found) if job.het_job_id is None else 0
         if taken and taken >= len(job.nodes):
-            raise Refused(
+            raise CommandError(
                 f"error: Allocation failure of {asked.get('nodes') or 1} nodes: job size of {len(job.nodes)}, "
                 f"already allocated {taken} nodes to previous components."
             )
@@ -123,8 +123,8 @@ def without(job: Job, taken: Collection[str]) -> Job:
 def _gpus(asked: Asked, size: Size) -> GpuCounts:
     try:
         return asked_gpus(asked)
-    except Refused as refused:
-        raise Refused(*size.notes, *refused.lines) from None
+    except CommandError as refused:
+        raise CommandError(*size.notes, *refused.lines) from None
 
 
 def _shown(size: Size, *, silent: bool) -> tuple[Distribution, str]:

@@ -11,9 +11,9 @@ from pocketslurm.steps.termination import Ending
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pocketslurm.queue.messages import SrunInbox
     from pocketslurm.queue.records import Step
     from pocketslurm.steps.messages import Talk
-    from pocketslurm.steps.orders import Inbox
     from pocketslurm.steps.task_process import Task
     from pocketslurm.steps.termination import Manner
     from pocketslurm.steps.timers import Clocks
@@ -36,7 +36,7 @@ class Part:
 
     def __init__(
         self,
-        created: tuple[Step, Inbox],
+        created: tuple[Step, SrunInbox],
         before: Sequence[Part],
         manner: Manner,
         talk: Talk,

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pocketslurm import processes
-from pocketslurm.memory import OUT_OF_MEMORY, OomCounter
+from pocketslurm.resources import OUT_OF_MEMORY, OomCounter
 from pocketslurm.steps.running_part import Part
 from pocketslurm.steps.step_creation import joined
 from pocketslurm.steps.stream_mover import Pump
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pocketslurm.pmi.server import PmiServer
+    from pocketslurm.queue.messages import SrunInbox
     from pocketslurm.queue.records import Step
     from pocketslurm.steps.messages import Talk
-    from pocketslurm.steps.orders import Inbox
     from pocketslurm.steps.task_files import Plumbing
     from pocketslurm.steps.task_process import Task
     from pocketslurm.steps.termination import Manner
@@ -53,7 +53,7 @@ class Run:
     """
 
     def __init__(
-        self, created: Sequence[tuple[Step, Inbox]], manner: Manner, talk: Talk, book: Callable[[Part], None]
+        self, created: Sequence[tuple[Step, SrunInbox]], manner: Manner, talk: Talk, book: Callable[[Part], None]
     ) -> None:
         self.step = joined([step for step, _ in created])
         self._manner = manner
@@ -107,8 +107,8 @@ class Run:
         except ChildProcessError:
             return []
         if any(other.running for other in self.parts if other is not part):
-            return [process.pid for process in processes.below(part.running, inclusive=True)]
-        return [process.pid for process in processes.below([os.getpid()])]
+            return [process.pid for process in processes.descendants(part.running, inclusive=True)]
+        return [process.pid for process in processes.descendants([os.getpid()])]
 
     def wait(self, plumbing: Plumbing, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
         """See the step through to its end, and serve its MPI programs; they end where not all could be launched."""

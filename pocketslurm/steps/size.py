@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.option_values import Distribution, parse_nodes
 from pocketslurm import distribution
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.steps import hosts
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Size:
         if self.per_node and not self.ntasks_set:
             self.ntasks, self.ntasks_set = self.min_nodes * self.per_node, True
         if self.errors:
-            raise Refused(*self.errors, *self.notes)
+            raise CommandError(*self.errors, *self.notes)
 
     def _check_pairs(self) -> None:
         """Contradictions; srun tells of all of them before it stops."""
@@ -87,14 +87,14 @@ class Size:
             self.hosts = hosts.from_file(self.asked.get("nodefile"))
         elif self.asked.has("nodelist"):
             if not self.asked.get("nodelist"):
-                raise Refused("error: Hostlist is empty!  Can not run job.")
+                raise CommandError("error: Hostlist is empty!  Can not run job.")
             self.hosts = hosts.named(self.asked.get("nodelist"), self._expected() if self.arbitrary else None)
         elif path := self.environ.get("SLURM_HOSTFILE"):
             self.distribution = Distribution("arbitrary", pack=self.distribution.pack)
             try:
                 self.hosts = hosts.from_file(path, self._expected())
-            except Refused as refused:
-                raise Refused(*refused.lines, "error: Failure getting NodeNames from hostfile") from None
+            except CommandError as refused:
+                raise CommandError(*refused.lines, "error: Failure getting NodeNames from hostfile") from None
 
     def _expected(self) -> int | None:
         """How many names a file of nodes must hold, where each is a task's."""
@@ -160,8 +160,8 @@ class Size:
             raise self._refused(*lines, *(["Are required nodes explicitly excluded?"] if self.exclude else []))
         return nodes
 
-    def _refused(self, *lines: str) -> Refused:
-        return Refused(*self.notes, *(f"error: {line}" for line in lines))
+    def _refused(self, *lines: str) -> CommandError:
+        return CommandError(*self.notes, *(f"error: {line}" for line in lines))
 
     def _check_relative(self, job: Job) -> None:
         relative = self.asked.number("relative")
@@ -215,4 +215,4 @@ def _distribution(asked: Asked, environ: Mapping[str, str]) -> Distribution:
         lines = ["error: Invalid --distribution specification"]
         if text.lower().startswith("plane"):
             lines.insert(0, "error: Invalid plane size or size not specified")
-        raise Refused(*lines, status=255) from None
+        raise CommandError(*lines, status=255) from None

@@ -7,12 +7,12 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm import processes
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
+from pocketslurm.queue.messages import SrunInbox
 from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
 from pocketslurm.steps.allocation import BUSY, OVER, Interrupted, NotNow, catching
 from pocketslurm.steps.node_choice import Busy
-from pocketslurm.steps.orders import Inbox
 from pocketslurm.steps.placement import place
 from pocketslurm.steps.request import without
 
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
     draft: Step
 
 
-Created = list[tuple["Step", Inbox]]
+Created = list[tuple["Step", SrunInbox]]
 """The parts of a step, and where each takes orders."""
 
 
@@ -82,13 +82,13 @@ def create(state: State, wanted: Sequence[Wanted], talk: Talk, *, patience: floa
                 time.sleep(_LOOK_SECONDS)
     except Interrupted as interrupted:
         talk.info(f"Cancelled pending job step with signal {interrupted.number}")
-        raise _unable(Refused(denied=OVER), job_id) from None
+        raise _unable(CommandError(denied=OVER), job_id) from None
     if reminder:
         talk.info(f"Step created for job {job_id}")
     return created
 
 
-def _unable(refused: Refused, job_id: int) -> Refused:
+def _unable(refused: CommandError, job_id: int) -> CommandError:
     """The controller's own words, as srun tells them of a step."""
     denied = [f"error: Unable to create step for job {job_id}: {refused.denied}"] if refused.denied else []
     return type(refused)(*refused.lines, *denied)
@@ -103,13 +103,13 @@ def _try(state: State, wanted: Sequence[Wanted]) -> Created | None:
                 placed.append(_placed(state, part, placed))
             except Busy:
                 return None
-            except Refused as refused:
+            except CommandError as refused:
                 raise _unable(refused, part.job.job_id) from None
-        number = state.next_step_id(wanted[0].job.leader)
+        number = state.next_step_id(wanted[0].job.leader_id)
         created = []
         for draft in placed:
             step = draft._replace(step_id=number, start_time=now())
-            created.append((step, Inbox(state.directory, step.job_id, step.label)))
+            created.append((step, SrunInbox(state.directory, step.job_id, step.label)))
             state.add_step(step)
     return created
 
@@ -118,7 +118,7 @@ def _placed(state: State, part: Wanted, before: Sequence[Step]) -> Step:
     """A part with its nodes: none that another part of the step has in the same job."""
     job = state.job(part.job.job_id)
     if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
-        raise Refused(denied=OVER)
+        raise CommandError(denied=OVER)
     others = [
         step
         for step in state.steps(job.job_id)

@@ -7,8 +7,8 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from pocketslurm import resources
+from pocketslurm.queue.messages import wake
 from pocketslurm.queue.state import now
-from pocketslurm.queue.wakeup import poke
 from pocketslurm.steps.task_exits import accounted_state
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Books:
 
     def whole(self, parts: Iterable[Part]) -> None:
         """Book what is left; what all have used stands with the first part."""
-        used = resources.of_children()._asdict()
+        used = resources.children_usage()._asdict()
         for part in parts:
             if part.index not in self._done:
                 self._end(part)
@@ -48,4 +48,4 @@ class Books:
         ending = "TIMEOUT" if part.ending.timed_out else accounted_state(status)
         self._state.update_step(part.step, state=ending, exit_code=status, end_time=now())
         if self._job.het_job_id is not None:  # a component that was cancelled is over now
-            poke(self._state.directory, self._job.leader)
+            wake(self._state.directory, self._job.leader_id)

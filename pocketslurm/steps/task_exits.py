@@ -10,7 +10,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from pocketslurm.memory import OUT_OF_MEMORY
+from pocketslurm.resources import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

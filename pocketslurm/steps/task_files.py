@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.log_paths import Names, Target, expand, target
 from pocketslurm.steps.streams import Inlet, Outlet, Sink
 from pocketslurm.steps.task_process import Streams
@@ -72,7 +72,7 @@ class Plumbing:
             try:
                 file = os.open(path, self._flags, mode)
             except OSError as error:
-                raise Refused(f"error: Could not open {name} file: {error.strerror}") from None
+                raise CommandError(f"error: Could not open {name} file: {error.strerror}") from None
             self.sinks[path] = Sink(file, self._width, self._whole_lines)
         return self.sinks[path]
 
@@ -83,7 +83,7 @@ class Plumbing:
             try:
                 return os.open(expand(where.path, self._names), os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise Refused(f"error: Could not open stdin file: {error.strerror}") from None
+                raise CommandError(f"error: Could not open stdin file: {error.strerror}") from None
         return None if _is_null(0) else 0
 
     def connect(self, place: Place) -> Streams:

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from hpc_kit.slurm.getopt import parse_options
 from pocketslurm.components import in_force
-from pocketslurm.errors import Refused
-from pocketslurm.queue.job_size import Request, decode, encode, read_request
-from pocketslurm.queue.node_selection import Node, all_nodes, allocate, free_nodes, impossible
+from pocketslurm.errors import CommandError
+from pocketslurm.queue.job_size import JobSize, decode, encode, read_request
+from pocketslurm.queue.node_selection import Node, all_nodes, free_nodes, impossible, select_nodes
 from pocketslurm.queue.records import Job
 from pocketslurm.settings import Settings
 
 NODES = all_nodes(Settings(gpus=2, memory=16000), ["n1", "n2", "n3", "n4"])
 
 
-def request(line: str) -> Request:
+def request(line: str) -> JobSize:
     options, rest = parse_options(line.split())
     assert not rest
     return read_request(in_force(options), {})
@@ -25,7 +25,7 @@ def request(line: str) -> Request:
 
 def shares(line: str, nodes: list[Node] = NODES) -> str | None:
     """Node, CPUs and tasks a node, and its GPUs: `n1:8/8 n2:2/2+0,1`."""
-    found = allocate(request(line), nodes, NODES)
+    found = select_nodes(request(line), nodes, NODES)
     if found is None:
         return None
     gpus = [f"+{','.join(map(str, share.gpus))}" if share.gpus else "" for share in found]
@@ -110,8 +110,8 @@ def test_nobody_gets_more_than_there_is_and_nothing_is_forgotten(
     ntasks: int, cpus: int, least: int, free: list[int]
 ) -> None:
     nodes = [node._replace(cpus=left) for node, left in zip(NODES, free, strict=True)]
-    asked = Request(ntasks=ntasks, cpus_per_task=cpus, min_cpus=cpus, min_nodes=min(least, ntasks))
-    found = allocate(asked, nodes, NODES)
+    asked = JobSize(ntasks=ntasks, cpus_per_task=cpus, min_cpus=cpus, min_nodes=min(least, ntasks))
+    found = select_nodes(asked, nodes, NODES)
     possible = sum(left // cpus for left in free) >= ntasks and sum(left >= cpus for left in free) >= asked.min_nodes
     assert (found is not None) == possible
     for share in found or ():
@@ -149,5 +149,5 @@ def test_hosts_may_come_from_a_file(tmp_path: pytest.TempPathFactory) -> None:
     asked = read_request({"distribution": "arbitrary"}, {"SLURM_HOSTFILE": str(hosts)})
     assert (asked.nodelist, asked.ntasks, asked.min_nodes) == (("n2", "n1"), 3, 2)
     assert read_request({"nodefile": str(hosts)}, {}).nodelist == ("n2", "n1")
-    with pytest.raises(Refused):
+    with pytest.raises(CommandError):
         read_request({"nodefile": "/no/such/file"}, {})

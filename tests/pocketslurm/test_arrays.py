@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.slurm.option_values import fold_indices
-from pocketslurm.queue.arrays import indices_of
+from pocketslurm.queue.job_ids import array_indices
 from tests.pocketslurm.conftest import Slurm, wait_for
 
 
 @given(st.sets(st.integers(0, 2000), min_size=1, max_size=60))
 def test_folded_indices_are_read_back(indices: set[int]) -> None:
-    assert indices_of(fold_indices(indices)) == sorted(indices)
+    assert array_indices(fold_indices(indices)) == sorted(indices)
 
 
 @pytest.mark.parametrize(

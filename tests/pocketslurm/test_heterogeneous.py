@@ -15,7 +15,7 @@ import pytest
 
 from pocketslurm import processes
 from pocketslurm.commands.scancel import PART_OF_WHOLE
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.queue.database import connect
 from pocketslurm.settings import Partition
 from pocketslurm.steps import option_parts
@@ -433,7 +433,7 @@ def test_variables_of_a_component_stand_before_the_plain_ones() -> None:
 def test_a_part_without_a_program_has_the_next_ones() -> None:
     parts = option_parts.read(["-n2", ":", "-n1", "hostname"], {})
     assert [part.asked.command for part in option_parts.assign(parts, {}, 0)] == [("hostname",)] * 2
-    with pytest.raises(Refused, match="Duplicate"):
+    with pytest.raises(CommandError, match="Duplicate"):
         option_parts.assign(option_parts.read(["--het-group=1", ":", "x"], {}), {}, 2)
 
 
@@ -505,7 +505,7 @@ def test_steps_of_an_allocation_that_counts_no_tasks(slurm: Slurm, components: t
 
 
 def test_a_range_beyond_all_components_is_refused_at_once() -> None:
-    with pytest.raises(Refused, match="group value of 9999999999, but the job allocation has maximum value of 2"):
+    with pytest.raises(CommandError, match="group value of 9999999999, but the job allocation has maximum value of 2"):
         option_parts._groups("0-9999999999", 0, 3)
-    with pytest.raises(Refused, match="Invalid range: `2-1'"):
+    with pytest.raises(CommandError, match="Invalid range: `2-1'"):
         option_parts._groups("2-1", 0, 3)

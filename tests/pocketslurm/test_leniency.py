@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pocketslurm.queue.job_size import Request
-from pocketslurm.queue.leniency import counted
-from pocketslurm.queue.node_selection import Node, allocate, grown
+from pocketslurm.queue.job_size import JobSize, portable_options
+from pocketslurm.queue.node_selection import Node, grown, select_nodes
 from tests.pocketslurm.conftest import Slurm
 
 OF_ANOTHER_CLUSTER = [
@@ -91,14 +90,14 @@ def test_options_of_pyxis_are_refused_with_what_to_do(lenient: Slurm) -> None:
 
 def test_a_node_grows_only_while_nothing_runs_on_it() -> None:
     busy, idle = Node("a", 4, 100, (), whole=False), Node("b", 8, 100)
-    request = Request(min_nodes=1, ntasks=1, cpus_per_task=20, mem_per_node=500, gpus=2, fits=True)
+    request = JobSize(min_nodes=1, ntasks=1, cpus_per_task=20, mem_per_node=500, gpus=2, fits=True)
     assert grown(request, [busy, idle]) == [busy, Node("b", 20, 500, (0, 1))]
-    assert allocate(request, [busy], [idle._replace(name="a"), idle]) is None
+    assert select_nodes(request, [busy], [idle._replace(name="a"), idle]) is None
 
 
 def test_a_job_that_fits_gets_no_larger_node() -> None:
     nodes = [Node(name, 8, 100, (0, 1)) for name in "ab"]
-    shares = allocate(Request(ntasks=10, gpus=4, fits=True), nodes, nodes)
+    shares = select_nodes(JobSize(ntasks=10, gpus=4, fits=True), nodes, nodes)
     assert shares
     assert [(share.node, share.cpus, share.gpus) for share in shares] == [("a", 8, (0, 1)), ("b", 2, (0, 1))]
 
@@ -115,7 +114,7 @@ def test_a_job_that_fits_gets_no_larger_node() -> None:
     ],
 )
 def test_what_counts_of_the_options(options: dict[str, str], found: dict[str, str]) -> None:
-    assert counted(options) == found
+    assert portable_options(options) == found
 
 
 def test_columns_of_a_newer_sacct(lenient: Slurm) -> None:

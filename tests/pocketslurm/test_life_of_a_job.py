@@ -235,7 +235,7 @@ def test_twenty_at_once_get_twenty_ids(slurm: Slurm) -> None:
 def test_two_hundred_queued_jobs_are_no_trouble(slurm: Slurm) -> None:
     holder = slurm.submit("sleep 600", "-N4", "--exclusive")
     slurm.until(holder, "RUNNING")
-    program = "import os; from pocketslurm import sbatch\n"
+    program = "import os; from pocketslurm.commands import sbatch\n"
     program += "for _ in range(200): sbatch.main(['-Q', '--wrap', 'true'], os.environ)"
     subprocess.run([sys.executable, "-c", program], env=slurm.environ, cwd=slurm.folder, check=True)
     reasons = slurm.said("squeue", "-h", "-t", "PD", "-o", "%r").split()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketslurm import memory
+from pocketslurm import resources
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import State
 from pocketslurm.queue.supervisor import Supervisor
@@ -25,8 +25,8 @@ from pocketslurm.settings import STATE_VARIABLE
 )
 def test_the_kernels_counters_are_read(tmp_path: Path, text: str, count: int) -> None:
     (tmp_path / "events").write_text(text)
-    assert memory.kills(tmp_path / "events") == count
-    assert memory.kills(tmp_path / "none") == 0
+    assert resources.kills(tmp_path / "events") == count
+    assert resources.kills(tmp_path / "none") == 0
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_counter_of_the_own_group_is_found(tmp_path: Path, lines: str, expec
     for name in ("user.slice/x/memory.events", "memory/a/memory.oom_control"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
-    found = memory.counters(lines, tmp_path)
+    found = resources.counters(lines, tmp_path)
     assert found == ([tmp_path / name for name in expected] or [Path("/proc/vmstat")])
 
 
@@ -56,7 +56,7 @@ def test_the_counter_of_the_own_group_is_found(tmp_path: Path, lines: str, expec
     ],
 )
 def test_only_a_death_by_sigkill_counts(statuses: list[int], killed: bool) -> None:
-    assert memory.looks_killed(statuses[0], statuses[1:]) == killed
+    assert resources.is_any_killed(statuses[0], statuses[1:]) == killed
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_job_is_booked_so(
         monkeypatch.setattr(supervisor._oom, "rose", lambda: rose)
         supervisor._status = status
         assert supervisor._verdict() == verdict
-        assert (supervisor._status == memory.OUT_OF_MEMORY) == (verdict[0] == "OUT_OF_MEMORY")
+        assert (supervisor._status == resources.OUT_OF_MEMORY) == (verdict[0] == "OUT_OF_MEMORY")
     finally:
         supervisor._sleeper.close()
         signal.signal(signal.SIGCHLD, before)

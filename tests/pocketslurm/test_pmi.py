@@ -11,7 +11,7 @@ import pytest
 from hpc_kit.errors import SpecError
 from pocketslurm.pmi.key_values import mapping
 from pocketslurm.pmi.protocol import PMI2, Garbage, Wire
-from pocketslurm.settings import decode
+from pocketslurm.settings import settings_from_json
 from tests.pocketslurm import pmi_talk
 from tests.pocketslurm.conftest import Slurm
 from tests.pocketslurm.inside import Inside, Said, enter
@@ -252,7 +252,7 @@ def test_a_cluster_may_have_it_by_default(make_slurm: Callable[..., Slurm]) -> N
     assert slurm.said("srun", "-n2", "--mpi=none", *tell) == "no no\n" * 2
     assert "MpiDefault              = pmi2\n" in slurm.said("scontrol", "show", "config")
     with pytest.raises(SpecError):
-        decode('{"mpi_default": 3}', Path("slurm.json"))
+        settings_from_json('{"mpi_default": 3}', Path("slurm.json"))
 
 
 def test_where_nobody_is_strict_pmix_is_pmi2_without_a_word(make_slurm: Callable[..., Slurm]) -> None:

@@ -19,8 +19,8 @@ import pytest
 
 from pocketslurm import installation, processes
 from pocketslurm.queue import batch_step
+from pocketslurm.queue.controller import recover_lost_job
 from pocketslurm.queue.records import Job
-from pocketslurm.queue.recovery import book_lost
 from pocketslurm.queue.state import State, unusable
 from pocketslurm.queue.supervisor import Supervisor
 from pocketslurm.settings import STATE_VARIABLE
@@ -55,7 +55,9 @@ def kill_everything(slurm: Slurm) -> None:
 def test_a_disk_that_is_full_for_a_while_ends_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     job = slurm.submit("true")
     slurm.until(job, "COMPLETED")
-    monkeypatch.setattr("pocketslurm.queue.supervisor.wakeup.Sleeper", Mock())  # signals of this process stay its own
+    monkeypatch.setattr(
+        "pocketslurm.queue.supervisor.messages.WakeupPipe", Mock()
+    )  # signals of this process stay its own
     supervised = Supervisor(slurm.state(), slurm.job(job))
     looks: list[Exception | bool] = [
         sqlite3.OperationalError("disk I/O error"),
@@ -169,9 +171,9 @@ def test_a_job_that_is_just_starting_does_not_make_its_directory_anew(tmp_path: 
     job = Job(1, "a", "ada", 1000, "users", 1000, "local", nodes=["n1"], cpus=[1], mem=[1], gpus=[[]], tasks=[1])
     shutil.rmtree(state.directory)
     with pytest.raises(OSError, match="No such file"):
-        batch_step.launch(state, job)
+        batch_step.start_script(state, job)
     with pytest.raises(FileNotFoundError):
-        installation.find(state.directory)
+        installation.commands_folder(state.directory)
     assert not state.directory.exists()
 
 
@@ -246,7 +248,7 @@ def test_a_job_that_nobody_comes_to_run_is_held_in_the_end(slurm: Slurm) -> None
     state = slurm.state()
     for attempt in range(1, 5):
         state.update_job(job_id, state="RUNNING", priority=1, attempt=attempt, supervisor="", nodes=["n1"])
-        said = book_lost(state, slurm.job(job_id))
+        said = recover_lost_job(state, slurm.job(job_id))
         held = attempt == 4
         assert said == f"JobId={job_id} was not started, requeued{' and held' * held}"
         job = slurm.job(job_id)

@@ -237,7 +237,7 @@ def test_an_environment_may_come_from_a_file(slurm: Slurm) -> None:
 def test_every_option_of_sbatch_has_its_row() -> None:
     assert set(SBATCH) == set(SBATCH_SUPPORT)
     assert set(SBATCH_VARIABLES.values()) <= set(SBATCH_SUPPORT)
-    assert all(row.note for row in SBATCH_SUPPORT.values() if row.support is not Support.DONE)
+    assert all(row.note for row in SBATCH_SUPPORT.values() if row.support is not Support.WORKS)
 
 
 def test_a_script_is_looked_for_along_the_path(slurm: Slurm, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.queue.records import Job, Step
 from pocketslurm.steps.node_choice import NO_MEMORY, NO_SUCH_NODES, TOO_MANY_CPUS, Busy
 from pocketslurm.steps.options import read
@@ -129,14 +129,14 @@ def test_memory_is_shared_out_among_steps() -> None:
 )
 def test_what_never_fits_is_refused(line: str, words: str) -> None:
     for others in ([], [other("n1,n2,n3,n4")]):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(CommandError) as caught:
             placed(line, *others)
         assert caught.value.denied == words
 
 
 @pytest.mark.parametrize("line", ["-N3 -n4 -c3", "-N1 -n5 -O --exact"])
 def test_what_fits_the_job_but_not_its_single_nodes_is_refused_once_they_are_free(line: str) -> None:
-    with pytest.raises(Refused, match=TOO_MANY_CPUS):
+    with pytest.raises(CommandError, match=TOO_MANY_CPUS):
         placed(line)
     with pytest.raises(Busy):
         placed(line, other("n1,n2,n3,n4"))
@@ -171,7 +171,7 @@ def test_gpus_of_other_steps_are_not_given_twice() -> None:
     assert placed("-N1 -n1 --exact --gpus=1", taken, job=JOB).gpus == [[3]]
     with pytest.raises(Busy):
         placed("-N1 -n1 --exact --gpus-per-node=2", taken, job=JOB)
-    with pytest.raises(Refused, match=NO_GPUS.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(CommandError, match=NO_GPUS.replace("(", r"\(").replace(")", r"\)")):
         placed("-N1 -n1 --exact --gpus-per-node=3", taken, job=JOB)
 
 
@@ -185,7 +185,7 @@ def test_no_cpu_is_given_twice_and_no_task_lost(
     line = f"-N{nodes} -n{ntasks} -m {distribution}" + f" -c{cpus}" * bool(cpus) + " --exact" * exact
     try:
         found = placed(line, other("n1,n2,n3,n4", cpus=used))
-    except (Busy, Refused):
+    except (Busy, CommandError):
         return
     free = dict(zip(WITHOUT_GPUS.nodes, [4 - each for each in used], strict=True))
     assert all(0 < count <= free[node] for node, count in zip(found.nodes, found.cpus, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.slurm.sizes import GpuCounts
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.steps.gpus import asked_gpus, binding, visible
 from pocketslurm.steps.options import Asked, read
 
@@ -35,7 +35,7 @@ def test_how_many(line: str, gpus: GpuCounts) -> None:
 
 
 def test_other_resources_are_refused() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(CommandError):
         asked_gpus(asked("--gres=lustre:1"))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.slurm.getopt import SRUN
-from pocketslurm.errors import BAD_OPTION, Refused
-from pocketslurm.option_support import Support
-from pocketslurm.srun_option_support import ALLOCATION, INPUT, SRUN_SUPPORT
+from pocketslurm.errors import BAD_OPTION, CommandError
+from pocketslurm.option_support import ALLOCATION, INPUT, SRUN_SUPPORT, Support
 from pocketslurm.steps.options import Asked, read
 
 IN_JOB = {"SLURM_JOB_ID": "12"}
@@ -19,15 +18,15 @@ def asked(line: str, **environ: str) -> Asked:
 
 def refusal(line: str, **environ: str) -> tuple[str, int]:
     """What srun prints, and its status."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CommandError) as caught:
         asked(line, **environ)
-    return caught.value.said_by("srun"), caught.value.status
+    return caught.value.text_for("srun"), caught.value.status
 
 
 def test_every_option_of_srun_is_spoken_for() -> None:
     assert SRUN_SUPPORT.keys() == SRUN.keys()
     assert ALLOCATION | set(INPUT.values()) <= SRUN_SUPPORT.keys()
-    silent = {name for name, row in SRUN_SUPPORT.items() if row.support is not Support.DONE and not row.note}
+    silent = {name for name, row in SRUN_SUPPORT.items() if row.support is not Support.WORKS and not row.note}
     assert not silent
 
 
@@ -117,7 +116,7 @@ def test_what_cannot_be_honoured_is_refused_by_name_with_a_reason(option: str, n
 def test_options_of_newer_releases_are_known_unless_somebody_is_strict() -> None:
     assert read(["--tres-bind=gres/gpu:closest", "--wait-for-children", "true"], {}, strict=False).command == ("true",)
     assert refusal("--wait-for-children true")[0].startswith("srun: unrecognized option '--wait-for-children'\n")
-    with pytest.raises(Refused, match="no OCI runtime"):
+    with pytest.raises(CommandError, match="no OCI runtime"):
         read(["--container-id=x", "true"], {}, strict=False)
 
 
@@ -138,7 +137,7 @@ def test_an_empty_value_of_some_options_is_none(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["-n", "-N", "-c", "-t", "--mem", "--open-mode"])
 def test_an_empty_value_of_others_is_a_mistake(line: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(CommandError):
         read([line, "", "true"], {})
 
 

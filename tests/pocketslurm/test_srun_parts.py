@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pocketslurm.errors import Refused
-from pocketslurm.steps import hosts, multi_prog, orders
+from pocketslurm.errors import CommandError
+from pocketslurm.queue import messages
+from pocketslurm.steps import hosts, multi_prog
 from pocketslurm.steps.launch import exported
 
 
-def said(refused: Refused) -> list[str]:
+def said(refused: CommandError) -> list[str]:
     return [line.removeprefix("error: ") for line in refused.lines]
 
 
@@ -56,13 +57,13 @@ def test_programs_of_tasks(tmp_path: Path, text: str, ntasks: int | None, comman
     ],
 )
 def test_a_file_of_programs_that_is_wrong(tmp_path: Path, text: str, ntasks: int, first: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CommandError) as caught:
         multi(tmp_path, text, ntasks)
     assert said(caught.value)[0] == first.format(tmp_path / "multi")
 
 
 def test_a_missing_file_of_programs(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="Could not open multi_prog config file"):
+    with pytest.raises(CommandError, match="Could not open multi_prog config file"):
         multi_prog.read(str(tmp_path / "missing"), 1)
 
 
@@ -79,7 +80,7 @@ def test_hosts_of_a_list_or_of_a_file(tmp_path: Path) -> None:
 
 def test_an_empty_file_of_hosts(tmp_path: Path) -> None:
     (tmp_path / "hosts").touch()
-    with pytest.raises(Refused, match="Hostlist is empty!"):
+    with pytest.raises(CommandError, match="Hostlist is empty!"):
         hosts.from_file(str(tmp_path / "hosts"))
 
 
@@ -109,23 +110,23 @@ def test_what_export_lets_through(export: str | None, expected: dict[str, str]) 
 
 
 def test_orders_come_in_their_order_and_only_while_somebody_listens(tmp_path: Path) -> None:
-    assert not orders.send(tmp_path, 12, "0", "kill")
-    inbox = orders.Inbox(tmp_path, 12, "0")
+    assert not messages.send_to_srun(tmp_path, 12, "0", "kill")
+    inbox = messages.SrunInbox(tmp_path, 12, "0")
     assert inbox.read() == []
-    assert orders.send(tmp_path, 12, "0", "signal 10")
-    assert orders.send(tmp_path, 12, "0", "cancel TIME LIMIT")
+    assert messages.send_to_srun(tmp_path, 12, "0", "signal 10")
+    assert messages.send_to_srun(tmp_path, 12, "0", "cancel TIME LIMIT")
     assert inbox.read() == ["signal 10", "cancel TIME LIMIT"]
     assert select.select([inbox.fd], [], [], 0)[0] == [], "a sender that left must not wake it again"
     assert stat.S_IMODE(os.stat(tmp_path / "orders" / "12.0").st_mode) == 0o600
     inbox.close()
-    assert not orders.send(tmp_path, 12, "0", "kill")
+    assert not messages.send_to_srun(tmp_path, 12, "0", "kill")
 
 
 def test_what_a_dead_srun_left_is_no_listener(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     os.mkfifo(tmp_path / "orders" / "12.0")
-    assert not orders.send(tmp_path, 12, "0", "kill")
-    inbox = orders.Inbox(tmp_path, 12, "0")
-    assert orders.send(tmp_path, 12, "0", "kill")
+    assert not messages.send_to_srun(tmp_path, 12, "0", "kill")
+    inbox = messages.SrunInbox(tmp_path, 12, "0")
+    assert messages.send_to_srun(tmp_path, 12, "0", "kill")
     assert inbox.read() == ["kill"]
     inbox.close()

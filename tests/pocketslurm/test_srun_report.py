@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.slurm.nodelist import expand
-from pocketslurm.memory import OUT_OF_MEMORY
+from pocketslurm.resources import OUT_OF_MEMORY
 from pocketslurm.steps.task_exits import Report, ranges, task_word
 
 

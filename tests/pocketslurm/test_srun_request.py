@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketslurm.errors import Refused
+from pocketslurm.errors import CommandError
 from pocketslurm.queue.records import Job
 from pocketslurm.steps.options import read
 from pocketslurm.steps.request import StepRequest, step_request
@@ -24,9 +24,9 @@ def request(line: str, environ: dict[str, str] = OF_JOB, *, allocated: bool = Fa
 
 
 def refusal(line: str, environ: dict[str, str] = OF_JOB) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CommandError) as caught:
         request(line, environ)
-    return caught.value.said_by("srun")
+    return caught.value.text_for("srun")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketslurm.queue.deadlines import end_of_time
 from pocketslurm.queue.records import Job
+from pocketslurm.queue.supervisor import end_of_time
 from tests.pocketslurm.conftest import wait_for
 
 if TYPE_CHECKING:

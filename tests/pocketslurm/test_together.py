@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketslurm.queue.component_selection import Part, places
-from pocketslurm.queue.node_selection import Node, all_nodes
+from pocketslurm.queue.node_selection import Node, Part, all_nodes, places
 from pocketslurm.settings import Settings
 from tests.pocketslurm.test_allocate import request
 

@@ -6,8 +6,18 @@ import signal
 
 import pytest
 
-from pocketslurm.queue import messages, wakeup
-from pocketslurm.queue.messages import Cancel, Complete, EndComponent, Notify, Resume, Signal, Suspend, TellStep, Told
+from pocketslurm.queue import messages
+from pocketslurm.queue.messages import (
+    Cancel,
+    Complete,
+    EndComponent,
+    JobOrder,
+    Notify,
+    Resume,
+    Signal,
+    Suspend,
+    TellStep,
+)
 from pocketslurm.queue.records import Job
 from tests.pocketslurm.conftest import Slurm, wait_for
 
@@ -43,9 +53,9 @@ def test_a_row_of_a_release_that_lacks_columns_has_their_defaults(slurm: Slurm) 
         (TellStep("0", "kill", 8), ("part", "8.0 kill")),
     ],
 )
-def test_orders_keep_the_form_in_which_other_releases_read_them(told: Told, written: tuple[str, str]) -> None:
-    assert messages.write(told) == written
-    assert messages.read(*written) == told
+def test_orders_keep_the_form_in_which_other_releases_read_them(told: JobOrder, written: tuple[str, str]) -> None:
+    assert messages.encode_order(told) == written
+    assert messages.decode_order(*written) == told
 
 
 UNREADABLE = [
@@ -62,7 +72,7 @@ UNREADABLE = [
 
 @pytest.mark.parametrize(("kind", "value"), UNREADABLE)
 def test_what_cannot_be_read_is_no_order(kind: str, value: str) -> None:
-    assert messages.read(kind, value) is None
+    assert messages.decode_order(kind, value) is None
 
 
 def test_a_supervisor_passes_over_what_it_cannot_read_and_goes_on(slurm: Slurm) -> None:
@@ -73,7 +83,7 @@ def test_a_supervisor_passes_over_what_it_cannot_read_and_goes_on(slurm: Slurm) 
     for kind, value in [*UNREADABLE, ("signal", f"{signal.SIGUSR1:d} batch"), ("step", "0 kill")]:
         state.order(job_id, kind, value)
     state.close()
-    wakeup.poke(slurm.directory, job_id)
+    messages.wake(slurm.directory, job_id)
     assert slurm.until(job_id, "COMPLETED").attempt == 1
     assert "heard\nended\n" in slurm.log("out")
     assert (slurm.directory / "controller.log").read_text().count(f"error: JobId={job_id}: ") == len(UNREADABLE)

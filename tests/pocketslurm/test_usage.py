@@ -67,9 +67,9 @@ def test_nothing_is_told_of_memory_before_the_end(slurm: Slurm) -> None:
      (3600.5, "01:00:00"), (90061.25, "1-01:01:01")],
 )  # fmt: skip
 def test_cpu_seconds_are_written_as_slurm_does(used: float, text: str) -> None:
-    assert resources.shown(used) == text
+    assert resources.format_cpu_time(used) == text
 
 
 def test_the_rest_of_what_steps_have_used_is_never_below_nothing() -> None:
     step = Step(1, 0, 0, "a", ["n1"], user_cpu=1e9, system_cpu=1e9, peak_memory=1 << 40)
-    assert resources.of_children([step]) == resources.Usage()
+    assert resources.children_usage([step]) == resources.ResourceUsage()

@@ -48,7 +48,7 @@ def test_the_lines_of_a_fork_that_leaves_at_once_are_counted(tmp_path: Path) -> 
         found = coverage.CoverageData(str(part))
         found.read()
         counted.update(found)
-    code = exit_status.shown.__code__
+    code = exit_status.format_exit_code.__code__
     body = {line for _, _, line in code.co_lines() if line is not None and line > code.co_firstlineno}
     assert body & set(counted.lines(str(code.co_filename)) or [])
     assert counted.measured_files() <= {
