@@ -3,22 +3,22 @@
 ::
 
     HpcKitError                      what, found, remedy; exit status 2: wrong use
-    ├── SpecError                    a job or cluster file, or a --set, says something that cannot be
-    ├── UnitError                    a time, memory size or count that Slurm would not take
+    ├── SpecError                    a job file, a cluster file or a --set is wrong
+    ├── UnitError                    a time, memory size or count that Slurm does not accept
     ├── HostlistError                a malformed node list; `position` points at the character
-    ├── DirectiveError               an #SBATCH line or an option that Slurm would not take
-    ├── TemplateError                a template is missing, or asks for a value that does not exist
+    ├── DirectiveError               an #SBATCH line or an option that Slurm does not accept
+    ├── TemplateError                a template is missing, or uses a value that does not exist
     ├── LauncherError                the launcher's variables cannot be used
-    │   ├── IncompleteEnvironment    some of them are missing or are no numbers
-    │   └── ContradictoryEnvironment two of them cannot both be true
-    └── AnswerNo                     exit status 1: the question was right, the answer is no
-        ├── SlurmUnavailable         no Slurm here, or it does not answer
+    │   ├── IncompleteEnvironment    a variable is missing or is not a number
+    │   └── ContradictoryEnvironment two variables contradict each other
+    └── AnswerNo                     exit status 1: the request was right, and the answer is no
+        ├── SlurmUnavailable         no Slurm on this machine, or it does not answer
         ├── SubmitRefused            sbatch refused the script
         ├── RecordError              the runs folder cannot be written or read
         ├── UnknownJob               neither Slurm nor runs/ knows this job
-        ├── RendezvousError          the ranks did not find one another in time
-        ├── LaunchError              a host of a launch over ssh cannot be used
-        └── JobFailed                the job ended badly
+        ├── RendezvousError          the ranks did not find each other in time
+        ├── LaunchError              a host cannot be used over ssh
+        └── JobFailed                the job failed
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import ClassVar
 
 
 class HpcKitError(Exception):
-    """An error that tells what is wrong, what was found, and what to do.
+    """An error in three parts: what is wrong, what was found, and what to do.
 
     Args:
-        what: One line, the fault itself.
-        found: The values it was seen by; may be several lines.
-        remedy: The edit or command that mends it; may be several lines.
+        what: The fault, in one line.
+        found: The values that show the fault; may have several lines.
+        remedy: The edit or command that fixes it; may have several lines.
     """
 
     exit_status: ClassVar[int] = 2
@@ -55,11 +55,11 @@ class HpcKitError(Exception):
 
 
 class SpecError(HpcKitError):
-    """A job file, cluster file or --set says something that cannot be."""
+    """A job file, a cluster file or a --set is wrong."""
 
 
 class UnitError(HpcKitError):
-    """A time, memory size or count is not written the way Slurm reads it."""
+    """Slurm cannot read a time, a memory size or a count."""
 
 
 class HostlistError(HpcKitError):
@@ -68,7 +68,7 @@ class HostlistError(HpcKitError):
     Args:
         what: The fault.
         text: The whole list.
-        position: Index of the character in `text` where reading stopped.
+        position: Index in `text` of the character at which parsing stopped.
         remedy: What to write instead.
     """
 
@@ -79,21 +79,21 @@ class HostlistError(HpcKitError):
 
 
 class DirectiveError(HpcKitError):
-    """An #SBATCH line, or an option on a command line, is not one that Slurm takes."""
+    """Slurm does not accept an #SBATCH line or an option of the command line."""
 
 
 class TemplateError(HpcKitError):
-    """A template is missing, or asks for a value that does not exist."""
+    """A template is missing, or uses a value that does not exist."""
 
 
 class LauncherError(HpcKitError):
-    """The launcher's variables do not say who this process is.
+    """The launcher's variables do not identify this process.
 
     Args:
-        what: One line, the fault itself.
-        found: The variables it was seen by.
-        remedy: What to set, or to unset.
-        everywhere: Whether all ranks of the launch certainly fail alike.
+        what: The fault, in one line.
+        found: The variables that show the fault.
+        remedy: Variables to set or to unset.
+        everywhere: True if all ranks of the launch fail in the same way.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class LauncherError(HpcKitError):
         self.everywhere = everywhere
 
     def shortened(self, teller: int) -> LauncherError:
-        """The same in one line, for a rank beside that which tells all of it."""
+        """Return this error in one line, for the ranks that do not print the whole error."""
         found = "; ".join(line.strip() for line in (self.found or "").splitlines())
         return type(self)(f"{self.what}: {found}; rank {teller} tells what to do")
 
@@ -113,25 +113,25 @@ class IncompleteEnvironment(LauncherError):
 
 
 class ContradictoryEnvironment(LauncherError):
-    """Two variables cannot both be true; both are named with their values."""
+    """Two variables contradict each other; the error names both with their values."""
 
 
 class AnswerNo(HpcKitError):
-    """The question was right; the answer is no."""
+    """The request was right, and the answer is no."""
 
     exit_status: ClassVar[int] = 1
 
 
 class SlurmUnavailable(AnswerNo):
-    """There is no Slurm here, or it does not answer."""
+    """This machine has no Slurm, or Slurm does not answer."""
 
 
 class SubmitRefused(AnswerNo):
-    """Sbatch refused the script; its own words are in `found`."""
+    """Sbatch refused the script; `found` contains its message."""
 
 
 class RecordError(AnswerNo):
-    """A run's folder cannot be written or read."""
+    """The folder of a run cannot be written or read."""
 
 
 class UnknownJob(AnswerNo):
@@ -139,19 +139,19 @@ class UnknownJob(AnswerNo):
 
 
 class RendezvousError(AnswerNo):
-    """The ranks did not find one another in time."""
+    """The ranks did not find each other in time."""
 
 
 class LaunchError(AnswerNo):
-    """A host of a launch over ssh cannot be reached, or not be used."""
+    """A host cannot be reached or used over ssh."""
 
 
 class JobFailed(AnswerNo):
-    """The job ended badly; `found` tells which rank failed first and how."""
+    """The job failed; `found` names the rank that failed first, and its error."""
 
 
 def page(name: str) -> str:
-    """Where a page of docs/ lies, for a remedy: in the checkout, or inside the installed package.
+    """Return the path of a page of docs/, in the checkout or in the installed package.
 
     Args:
         name: Such as `templates.md`.
