@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from hpc_kit.bench.around import Held, all_that_is_held
 from hpc_kit.errors import JobFailed
+from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.command_environment import query_environment, submit_environment
 from hpc_kit.slurm.pending_reasons import explain_reason, is_user_limit, needs_intervention
-from hpc_kit.slurm.user import user_name
 
 _PAUSE = 0.05
 QUEUE_PAUSE = 2.0

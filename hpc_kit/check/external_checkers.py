@@ -14,9 +14,8 @@ from typing import NamedTuple
 from hpc_kit.check.batch_script import Script
 from hpc_kit.check.rules.base import Evidence, Finding, Severity
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.client import Runner
+from hpc_kit.slurm.client import Runner, find_slurm
 from hpc_kit.slurm.command_environment import submit_environment
-from hpc_kit.slurm.presence import find_slurm
 
 NO_SLURM = "no Slurm to ask"
 """Why sbatch is skipped where this machine is no login node."""

@@ -37,14 +37,14 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
 
     question = data_parallel.Question(**asked)  # type: ignore[arg-type]
     slurm = here(cluster)
-    slurm.access.require(slurm.cluster.name)
+    slurm.client.check_available(slurm.cluster.name)
     data_parallel.refuse(question)
     return carry_out(
         "dp",
         data_parallel.TITLE,
         data_parallel.COLUMNS,
         question._asdict(),
-        lambda sheet: data_parallel.measure(question, sheet, slurm.access.environ),
+        lambda sheet: data_parallel.measure(question, sheet, slurm.client.environ),
         out=out,
         as_json=as_json,
     )

@@ -40,11 +40,11 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
 
     question = startup.Question(**asked)  # type: ignore[arg-type]
     slurm = here(cluster)
-    slurm.access.require(slurm.cluster.name)
+    slurm.client.check_available(slurm.cluster.name)
     root = search_path.current_folder()
     jobs = next(folder for folder in search_path.folders("jobs", root) if (folder / startup.PROGRAM).is_file())
     slurm.runs.mkdir(parents=True, exist_ok=True)
-    environ, gpus = slurm.access.environ, slurm.cluster.node.gpus
+    environ, gpus = slurm.client.environ, slurm.cluster.node.gpus
     gpus = start_jobs.gpus_of_a_node(environ) if gpus is None else gpus
     reached = start_jobs.Slurm(cluster, environ, (jobs / startup.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
     startup.refuse(question)

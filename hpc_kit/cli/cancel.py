@@ -20,12 +20,12 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
 
     Exit status: 0 they are ended, or had ended already; 1 a job is not known (then none is ended), or scancel refuses.
     """
-    from hpc_kit.runs.cancelling import are_launches, cancel
+    from hpc_kit.runs.cancel import cancel, needs_slurm
 
     place = here(cluster, sure=True)
-    if not are_launches(words, place.runs):
-        place.access.require(place.cluster.name)
-    before = cancel(list(words), place.runs, place.access, cluster=place.cluster.name)
+    if needs_slurm(words, place.runs):
+        place.client.check_available(place.cluster.name)
+    before = cancel(list(words), place.runs, place.client, cluster=place.cluster.name)
     if as_json:
         import json
 

@@ -107,12 +107,12 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import read_script
     from hpc_kit.check.rules import RULES, Subject, check
-    from hpc_kit.runs.access import version_of
-    from hpc_kit.slurm.client import run
+    from hpc_kit.slurm.client import run_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
+    from hpc_kit.spec.cluster_client import slurm_version_of
 
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
-    version = version_of(cluster, os.environ)
+    version = slurm_version_of(cluster, os.environ)
     # A job's log folder is made by submit; that it can be made is looked at apart.
     found = check(Subject(script, None if job else os.path.isdir, version))
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
@@ -121,7 +121,7 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
         not_checked[subject] = reason
     # As submit asks: the variables that a job's script overrules do not reach sbatch.
     environ = drop_overriding_variables(submit_environment(os.environ), text)[0] if job else os.environ
-    for outcome in external_checkers.ask_all(script, run, environ, real_slurm=not embedded):
+    for outcome in external_checkers.ask_all(script, run_command, environ, real_slurm=not embedded):
         found += outcome.findings
         if outcome.skipped:
             not_checked[outcome.name] = outcome.skipped

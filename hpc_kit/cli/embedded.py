@@ -49,6 +49,6 @@ def _environ(name: str) -> dict[str, str]:
         raise SpecError(
             f"cluster {name} is not the embedded one", found=f"slurm = '{cluster.slurm}'", remedy="--cluster local"
         )
-    from hpc_kit.runs.access import embedded_environ
+    from hpc_kit.spec.cluster_client import embedded_environment
 
-    return embedded_environ(cluster, os.environ)
+    return embedded_environment(cluster, os.environ)

@@ -15,8 +15,8 @@ from hpc_kit.cli.session import CLUSTER, RUNS, Here, here, line
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.access import Access
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
 
 JSON_BYTES = 16 << 20
@@ -46,19 +46,19 @@ def command(
     place = here(cluster)
     run = run_of(place, word)
     _check(run, rank, every=every, batch=batch)
-    access = _access(run, place, follow=follow)
-    if follow and access is not None:
-        return output.follow(run, access, ranks=None if every else (rank or 0,), as_json=as_json)
+    client = _client(run, place, follow=follow)
+    if follow and client is not None:
+        return output.follow(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
     elements = run.elements()
     ranks = [] if batch else run.ranks() if every else [rank or 0]
     if as_json:
-        statuses = _statuses(elements or [run], access)
+        statuses = _statuses(elements or [run], client)
         told = [_entry(job, ranks, status) for job, status in zip(elements or [run], statuses, strict=True)]
         click.echo(json.dumps(told if elements else told[0], indent=2))
         return 0
     for each in elements or [run]:
         log = each.batch_log if batch else each.rank_log(rank or 0)
-        if rank is None and not log.exists() and each.end_marker() is not None and not each.is_launch:
+        if rank is None and not log.exists() and each.end_marker() is not None and each.backend.has_batch_script:
             log = each.batch_log  # it has ended before any rank: what its script said is all there is
         if elements:
             line(each.job_id, output.shown(each.folder))
@@ -66,7 +66,7 @@ def command(
             _print_all(each)
         elif log.exists() or not elements:
             _print(log)
-    _print_end(run, elements, access, place)
+    _print_end(run, elements, client, place)
     return 0
 
 
@@ -86,7 +86,7 @@ def run_of(place: Here, word: str | None) -> Run:
     if word is not None:
         named = known.find_by_name(word) or known.find_unrecorded(word) if JobSelection.from_words([word]).names else []
         return (
-            named[0] if named else known.require(word, lambda run: may_belong_to(run, place.cluster.name, place.access))
+            named[0] if named else known.require(word, lambda run: may_belong_to(run, place.cluster.name, place.client))
         )
     recent = known.recent(1)
     if not recent:
@@ -100,43 +100,39 @@ def run_of(place: Here, word: str | None) -> Run:
 def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
     if sum((rank is not None, every, batch)) > 1:
         raise SpecError("--rank, --all and --batch exclude one another", remedy="keep one of them")
-    if batch and run.is_launch:
+    if batch and not run.backend.has_batch_script:
         raise UnknownJob(f"{run.job_id} is a launch over ssh: it has no batch script", remedy="--all, or --rank N")
     if rank is not None and run.record is not None and rank >= run.record.resolved.world_size:
         last = run.record.resolved.world_size - 1
         raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
 
 
-def _access(run: Run, place: Here, *, follow: bool) -> Access | None:
+def _client(run: Run, place: Here, *, follow: bool) -> SlurmClient | None:
     """The Slurm to ask of a run; None: it is of another one, where this one has somebody else's job of that id."""
     from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to, unknown_here
 
     known = run.record
-    if known is None or may_belong_to(run, place.cluster.name, place.access):
-        return client_for(run, place.access)
+    if known is None or may_belong_to(run, place.cluster.name, place.client):
+        return client_for(run, place.client)
     if follow:
-        raise unknown_here(run, known, place.cluster.name, place.access, f"hpc-kit logs {run.job_id} -f")
+        raise unknown_here(run, known, place.cluster.name, place.client, f"hpc-kit logs {run.job_id} -f")
     # What is told to be typed next is for the run's own cluster.
     click.get_current_context().params["cluster"] = cluster_option(known)
     return None
 
 
-def _statuses(jobs: list[Run], access: Access | None) -> list[JobStatus | None]:
+def _statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
     """What Slurm says of them; without a controller, their own files have to do."""
-    if access is None:
+    if client is None:
         return [None] * len(jobs)
-    from hpc_kit.runs import launched
-
-    if jobs[0].is_launch:
-        return [launched.status_of(job) for job in jobs]
-    from hpc_kit.slurm.job_status import status_of_job
+    from hpc_kit.runs.backend import query_runs
 
     try:
-        told = access.query(job.job_id for job in jobs)
+        told = query_runs(jobs, client)
     except SlurmUnavailable as error:
         click.echo(f"hpc-kit: {error.what}: what follows comes from the job's own files", err=True)
         told = {}
-    return [status_of_job(told, job.job_id) for job in jobs]
+    return [told.get(job.job_id) for job in jobs]
 
 
 def _print(log: Path) -> None:
@@ -166,20 +162,20 @@ def _print_all(run: Run) -> None:
             click.echo(f"{rank:>4}: {text}")
 
 
-def _print_end(run: Run, elements: list[Run], access: Access | None, place: Here) -> None:
+def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, place: Here) -> None:
     """How the job ended, or how to go on with one that has not."""
     from hpc_kit.runs.cluster_match import describe_cluster
     from hpc_kit.runs.outcome import record_outcomes
 
     jobs = elements or [run]
-    statuses = _statuses(jobs, access)
+    statuses = _statuses(jobs, client)
     if any(status is not None and not status.state.finished for status in statuses):
         output.next_steps(run.job_id, going=True)
         return
     outcomes = record_outcomes(zip(jobs, statuses, strict=True))
-    if access is None and run.record is not None and not all(each.state.finished for each in outcomes):
+    if client is None and run.record is not None and not all(each.state.finished for each in outcomes):
         click.echo(
-            f"\njob {run.job_id} was submitted to cluster {describe_cluster(run.record, place.access)}, not asked here"
+            f"\njob {run.job_id} was submitted to cluster {describe_cluster(run.record, place.client)}, not asked here"
         )
         output.next_steps(run.job_id, going=True)
         return
@@ -198,7 +194,7 @@ def _entry(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, ob
     if status is None or status.state.finished:
         told |= output.outcome_entry(record_outcome(run, status))
     logs = {str(rank): _log_entry(run.rank_log(rank)) for rank in ranks}
-    return {**told, "batch": None if run.is_launch else _log_entry(run.batch_log), "ranks": logs}
+    return {**told, "batch": _log_entry(run.batch_log) if run.backend.has_batch_script else None, "ranks": logs}
 
 
 def _log_entry(log: Path) -> dict[str, object]:

@@ -19,18 +19,18 @@ from hpc_kit.slurm.job_ids import sort_key
 from hpc_kit.spec.default_cluster import VARIABLE
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.access import Access
     from hpc_kit.runs.first_failure import RankFailure
     from hpc_kit.runs.follow import Event
     from hpc_kit.runs.outcome import Outcome
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.client import SlurmClient
 
 INTERRUPTED = 130
 
 
 def follow(
     run: Run,
-    access: Access,
+    client: SlurmClient,
     *,
     ranks: Sequence[int] | None = (0,),
     as_json: bool = False,
@@ -49,7 +49,7 @@ def follow(
     try:
         from hpc_kit.runs import follow as monitor
 
-        for event in monitor.follow(elements or [run], access, ranks=ranks):
+        for event in monitor.follow(elements or [run], client, ranks=ranks):
             if isinstance(event, monitor.Ended):
                 outcomes.append(event.outcome)
             if as_json:

@@ -86,4 +86,4 @@ def _submit(cluster: str, path: Path, root: Path) -> int:
     if resolved.cluster.slurm != "embedded":
         output.next_steps(submitted.job_id, going=True)
         return 0
-    return output.follow(submitted.run, submitted.access)
+    return output.follow(submitted.run, submitted.client)

@@ -79,13 +79,12 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
 def _known(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """A run by its id or name, and what Slurm says of it, where it can be asked."""
     from hpc_kit.runs.cluster_match import client_for, may_belong_to
-    from hpc_kit.slurm.job_status import status_of_job
 
     place = here(cluster)
     run = run_of(place, word)
-    if not may_belong_to(run, place.cluster.name, place.access):
+    if not may_belong_to(run, place.cluster.name, place.client):
         return run, None
     try:
-        return run, status_of_job(client_for(run, place.access).query([run.job_id]), run.job_id)
+        return run, run.backend.query([run], client_for(run, place.client)).get(run.job_id)
     except SlurmUnavailable:
         return run, None

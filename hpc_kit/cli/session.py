@@ -13,7 +13,7 @@ from hpc_kit.spec.default_cluster import default_name
 from hpc_kit.spec.load import load_cluster
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.access import Access
+    from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.spec.cluster import Cluster
 
 CLUSTER = click.option("--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine].")
@@ -34,7 +34,7 @@ class Here(NamedTuple):
     """A cluster, its Slurm as this process reaches it, and its folder of runs."""
 
     cluster: Cluster
-    access: Access
+    client: SlurmClient
     runs: Path
 
 
@@ -49,11 +49,11 @@ def here(name: str | None, *, sure: bool = False) -> Here:
         SpecError: There is no such cluster file.
         SlurmUnavailable: Which cluster fits cannot be known, and has to be.
     """
-    from hpc_kit.runs.access import access_of
+    from hpc_kit.spec.cluster_client import open_client
 
     root = search_path.current_folder()
     cluster = load_cluster(name or default_name(root, os.environ, sure=sure), root=root)
-    return Here(cluster, access_of(cluster), root / (other_runs() or cluster.runs))
+    return Here(cluster, open_client(cluster), root / (other_runs() or cluster.runs))
 
 
 def other_runs() -> str | None:

@@ -25,7 +25,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
 
     place = here(cluster)
     known = RunIndex(place.runs)
-    listing = list_jobs(JobSelection.from_words(words), known, place.access, cluster=place.cluster.name)
+    listing = list_jobs(JobSelection.from_words(words), known, place.client, cluster=place.cluster.name)
     if as_json:
         import json
 

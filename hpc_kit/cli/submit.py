@@ -105,7 +105,7 @@ def _follow(sent: list[Submission]) -> int:
 
     ids = [each.job_id for each in sent]
     statuses = [
-        output.follow(open_run(each.run_folder), each.access, others=ids[number:])
+        output.follow(open_run(each.run_folder), each.client, others=ids[number:])
         for number, each in enumerate(sent, 1)
     ]
     return next((status for status in statuses if status), 0)
@@ -151,7 +151,7 @@ def _send(
         text = render_resolved(job, standalone=standalone, root=root)
         tell = partial(_tell_job, sent=sent, job=job, after=after)
         try:
-            submit.submit_script(job, text, root=root, command_line=sys.argv, taken=tell)
+            submit.submit_script(job, text, root=root, command_line=sys.argv, on_submitted=tell)
         except HpcKitError:
             for earlier in sent[:number]:
                 line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")

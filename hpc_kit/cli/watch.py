@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from hpc_kit.runs.watching import JobChange, ListingUpdate
+    from hpc_kit.runs.follow import JobChange, ListingUpdate
 
 EMBEDDED_INTERVAL = 1.0
 
@@ -42,12 +42,12 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
 
     Exit status: 0 all ended well; 1 one did not, or is not known; 2 wrong use; 130 Ctrl-C.
     """
-    from hpc_kit.runs.watching import follow_listing
+    from hpc_kit.runs.follow import follow_listing
 
     place = here(cluster)
     if interval is None:
-        interval = EMBEDDED_INTERVAL if place.access.embedded else place.access.pause
-    looks = follow_listing(words, place.runs, place.access, interval=interval, cluster=place.cluster.name)
+        interval = EMBEDDED_INTERVAL if place.client.embedded else place.client.poll_seconds
+    looks = follow_listing(words, place.runs, place.client, interval=interval, cluster=place.cluster.name)
     try:
         if as_json:
             return _told(looks, _json)

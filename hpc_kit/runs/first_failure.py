@@ -1,4 +1,4 @@
-"""Why a job failed: the rank that failed first, its host, and its own words; never those of ranks that fell with it."""
+"""The rank that failed first: its host, its signal and its own traceback. Ranks that failed because of it do not count."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.job_status import JobStatus
 
-
 TAIL_LINES = 20
 KILLED_LINES = 5
-AFTER_OTHERS = 3
 TAIL_BYTES = 1 << 18
 
-ENDED_FROM_OUTSIDE = frozenset(
+LINES_AFTER_TRACEBACK = 60
+"""Lines that may follow the traceback of a process that died from it: libraries print at exit."""
+
+LINES_AFTER_HANDLED_TRACEBACK = 3
+"""The same limit if the process ended with another code than 1: it may have handled the exception long before."""
+
+MAX_MESSAGE_LINES = 40
+"""Limit for the message of one exception."""
+
+ENDED_BY_SLURM = frozenset(
     {
         JobState.CANCELLED,
         JobState.TIMEOUT,
@@ -61,13 +68,29 @@ _SIGNALS = {
     "Trace/breakpoint trap": "SIGTRAP",
     "Out Of Memory": "SIGKILL",
 }
-_CUT = re.compile(r"^slurmstepd\S*: error: \*\*\* .* CANCELLED AT (?P<time>\S+) DUE TO ")
-_SLURM_SAYS = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error|fatal): .*")
-_MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
-
+_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* .* CANCELLED AT (?P<time>\S+) DUE TO ")
+_SLURM_MESSAGE = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error|fatal): .*")
+_OUT_OF_MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
 
 SHELL_MESSAGE = re.compile(r"(?:(?:task|worker|agent): line \d+: +\d+ [A-Z]\w+.*|Terminated|Killed)$")
-"""What bash says of a program that a signal ended, in the shell of its task; of SIGTERM, it may be the word alone."""
+"""Bash's message in a task's shell about a program that a signal ended; for SIGTERM it may be a single word."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_TRACEBACK = re.compile(r"^(?P<indent>[ |+]*)(?:Exception Group )?Traceback \(most recent call last\):$")
+_SYNTAX_ERROR = re.compile(r'^  File ".*", line \d+$')
+_CHAIN = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
+_NOT_FATAL = re.compile(
+    r"^(Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|Exception in default)"
+)
+_NOT_MESSAGE = re.compile(
+    r"^(srun: |slurmstepd: |\[?[WEIF]\d{4} |\[?[WEIF]\d{3,4}[ \]]|\[rank\d+\]:\[|terminate called|Fatal Python error"
+    r"|Exception ignored |Exception in |Error in atexit|Traceback \()"
+)
 
 
 class RankFailure(NamedTuple):
@@ -80,40 +103,40 @@ class RankFailure(NamedTuple):
     exit_code: int | None
     signal: str | None
     headline: str
-    """One line: the exception, or what killed it."""
+    """One line: the exception, or the signal that ended the rank."""
 
     text: str
-    """Its own words: the traceback alone, or the last lines of its log."""
+    """The traceback alone, or the last lines of the log."""
 
     log: Path | None
-    """Where they stand."""
+    """The log with this text."""
 
 
 def find_failure(run: Run, status: JobStatus | None) -> RankFailure | None:
-    """The first failure of a run; None where none can be told, as of a job that was cancelled while all went well.
+    """Return the first failure of a run; None if there is none, for example in a cancelled job.
 
     Args:
-        run: Its files.
-        status: What Slurm says of it, if it still does.
+        run: The run.
+        status: The scheduler's status of the job; None: the scheduler does not know it.
     """
     state = status.state if status else JobState.UNKNOWN
-    batch = [line for path in run.batch_logs() for line in _tail(path).splitlines()]
+    batch = [line for path in run.batch_logs() for line in _read_tail(path).splitlines()]
     marker = read_first_failure(run.folder)
-    if marker is not None and not _fell_with_the_job(marker, state, status, batch):
+    if marker is not None and not _ended_by_slurm(marker, state, status, batch):
         killed = signal_name(marker.exit_code)
-        return _of_rank(run, _TaskEnd(marker.rank, marker.host, marker.exit_code, killed), batch)
-    if state in ENDED_FROM_OUTSIDE or run.is_launch:
+        return _failure_of_rank(run, _TaskEnd(marker.rank, marker.host, marker.exit_code, killed), batch)
+    if state in ENDED_BY_SLURM or not run.backend.has_batch_script:
         return None
-    ends = list(_tasks(batch))
-    # SIGTERM is what srun sends to those that are to end because another one did.
+    ends = list(_task_ends(batch))
+    # srun sends SIGTERM to the remaining tasks after the first failure.
     first = next((end for end in ends if end.killed != "SIGTERM"), ends[0] if ends else None)
     if first is not None:
-        return _of_rank(run, first._replace(rank=first.rank * run.ranks_per_task), batch)
-    return _of_batch(run, batch, status)
+        return _failure_of_rank(run, first._replace(rank=first.rank * run.ranks_per_task), batch)
+    return _failure_of_batch_script(run, batch, status)
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """The signal behind a shell's exit code, 137 for SIGKILL; None for a code that a program chose itself."""
+    """Return the signal of a shell's exit code: SIGKILL for 137; None for an exit code that the program chose."""
     if exit_code is None or not 128 < exit_code < 128 + signal.NSIG:
         return None
     try:
@@ -122,21 +145,21 @@ def signal_name(exit_code: int | None) -> str | None:
         return None
 
 
-def _fell_with_the_job(marker: FirstFailure, state: JobState, status: JobStatus | None, batch: list[str]) -> bool:
-    """Slurm ended the job, and with it this rank: killed by a signal, or by what its peers' end did to it."""
-    if state not in ENDED_FROM_OUTSIDE:
+def _ended_by_slurm(marker: FirstFailure, state: JobState, status: JobStatus | None, batch: list[str]) -> bool:
+    """Return whether a rank failed only because Slurm ended the job."""
+    if state not in ENDED_BY_SLURM:
         return False
     if signal_name(marker.exit_code):
         return True
-    # Cut short by the time limit, a rank may still raise while it goes down.
+    # A rank that the time limit ends may still raise an exception during its shutdown.
     grace = 60
-    end = _cut_short(batch) or (status.end if status else None)
+    end = _cancellation_time(batch) or (status.end if status else None)
     return state is JobState.TIMEOUT and end is not None and marker.time > end.timestamp() - grace
 
 
-def _cut_short(batch: list[str]) -> dt.datetime | None:
-    """When the nodes say that Slurm ended the job: their clock made the marker, too, and Slurm's may be another."""
-    for match in filter(None, map(_CUT.search, batch)):
+def _cancellation_time(batch: list[str]) -> dt.datetime | None:
+    """Return when the nodes ended the job. The marker has the time of their clock, which may differ from Slurm's."""
+    for match in filter(None, map(_CANCELLED.search, batch)):
         with suppress(ValueError):
             return dt.datetime.fromisoformat(match["time"])
     return None
@@ -151,74 +174,74 @@ class _TaskEnd(NamedTuple):
     killed: str | None
 
 
-def _tasks(lines: Iterable[str]) -> Iterator[_TaskEnd]:
-    """The ends that srun reports, in its order."""
+def _task_ends(lines: Iterable[str]) -> Iterator[_TaskEnd]:
+    """Yield the failed tasks that srun reported, in its order."""
     for match in filter(None, map(_TASK.match, lines)):
         code = int(match["code"]) if match["code"] else None
         killed = _SIGNALS[match["signal"]] if match["signal"] else signal_name(code)
-        yield _TaskEnd(_first(match), match["host"], code, killed)
+        yield _TaskEnd(_first_task(match), match["host"], code, killed)
 
 
-def _first(match: re.Match[str]) -> int:
+def _first_task(match: re.Match[str]) -> int:
     return int(re.split("[,-]", match["tasks"])[0])
 
 
-def _of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> RankFailure:
+def _failure_of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> RankFailure:
     rank, host, code, killed = ended
+    # An exception ends Python with code 1. With another code, the last traceback may be one that was handled.
+    limit = LINES_AFTER_TRACEBACK if code in {1, None} and not killed else LINES_AFTER_HANDLED_TRACEBACK
     for path in run.rank_logs(rank):
-        # Python ends with 1 by an exception. Who ended otherwise may have got over one long before.
-        traceback = last_traceback(_tail(path), NEAR_END if code in {1, None} and not killed else AFTER_OTHERS)
-        if traceback:
+        if traceback := last_traceback(_read_tail(path), limit):
             return RankFailure(rank, host, code, killed, exception_line(traceback), traceback, path)
-    log = next((path for path in run.rank_logs(rank) if _tail(path).strip()), None)
-    last = _last_lines(_tail(log) if log else "", KILLED_LINES if killed in {"SIGKILL", "SIGTERM"} else TAIL_LINES)
-    # Programs write of memory what may have been (Ray's advice); Slurm, and the rank itself, what was.
-    memory = [line for line in (*filter(_SLURM_SAYS.match, batch), *last) if _MEMORY.search(line)]
-    ends = [line for line in batch if killed and (match := _TASK.match(line)) and _first(match) == rank]
-    told = f"killed by {killed}" if killed else "it failed" if code is None else f"exit code {code}"
+    log = next((path for path in run.rank_logs(rank) if _read_tail(path).strip()), None)
+    last = _last_lines(_read_tail(log) if log else "", KILLED_LINES if killed in {"SIGKILL", "SIGTERM"} else TAIL_LINES)
+    # Other programs print general advice about memory (Ray). Slurm and the rank itself report facts.
+    memory = [line for line in (*filter(_SLURM_MESSAGE.match, batch), *last) if _OUT_OF_MEMORY.search(line)]
+    ends = [line for line in batch if killed and (match := _TASK.match(line)) and _first_task(match) == rank]
+    headline = f"killed by {killed}" if killed else "it failed" if code is None else f"exit code {code}"
     if memory:
-        told += ", out of memory"
-    words = [line for line in dict.fromkeys([*ends, *memory]) if line not in last]
-    return RankFailure(rank, host, code, killed, told, "\n".join([*last, *words]), log)
+        headline += ", out of memory"
+    messages = [line for line in dict.fromkeys([*ends, *memory]) if line not in last]
+    return RankFailure(rank, host, code, killed, headline, "\n".join([*last, *messages]), log)
 
 
-def _of_batch(run: Run, batch: list[str], status: JobStatus | None) -> RankFailure | None:
-    """The script itself failed, or never began."""
+def _failure_of_batch_script(run: Run, batch: list[str], status: JobStatus | None) -> RankFailure | None:
+    """Return the failure of the script itself, which may not even have started; None if it did not fail."""
     end = run.end_marker()
     failed = status.state.failed if status and status.state is not JobState.UNKNOWN else bool(end and end.exit_code)
     if not failed:
         return None
     code = end.exit_code if end else status.exit_code if status else None
-    # The script runs on the first of its nodes.
+    # The script runs on the first node of the job.
     host = expand(status.nodelist)[0] if status and status.nodelist else None
     log = next((path for path in run.batch_logs() if path.is_file()), None)
     if log is None:
-        return RankFailure(None, host, code, None, f"its log was never written: {run.batch_log}", _silence(run), None)
+        headline = f"its log was never written: {run.batch_log}"
+        return RankFailure(None, host, code, None, headline, _explain_missing_log(run), None)
     last = _last_lines("\n".join(batch), TAIL_LINES)
-    said = [line for line in last if _SLURM_SAYS.match(line)] or last
-    told = said[-1] if said else "the batch script failed without a word"
-    return RankFailure(None, host, code, signal_name(code), told, "\n".join(last), log)
+    messages = [line for line in last if _SLURM_MESSAGE.match(line)] or last
+    headline = messages[-1] if messages else "the batch script failed without a message"
+    return RankFailure(None, host, code, signal_name(code), headline, "\n".join(last), log)
 
 
-def _silence(run: Run) -> str:
-    """What is to be said of a job that left no log, by the release that ran it."""
-    told = run.record.slurm_version if run.record else None
-    if LOGLESS_JOBS_VANISH.holds(parse_version(told) if told else None) is False:
+def _explain_missing_log(run: Run) -> str:
+    version = run.record.slurm_version if run.record else None
+    if LOGLESS_JOBS_VANISH.holds(parse_version(version) if version else None) is False:
         return ""
     return (
-        f"Slurm {LOGLESS_JOBS_VANISH.releases} gives no reason where a log cannot be opened:"
-        " see whether its folder is there, and may be written to, on the node"
+        f"Slurm {LOGLESS_JOBS_VANISH.releases} gives no reason if it cannot open a log:"
+        " check on the node that the folder exists and that you may write to it"
     )
 
 
-def _last_lines(text: str, most: int) -> list[str]:
-    """The last lines; of a progress bar what it showed last, and nothing of the shell around the program."""
+def _last_lines(text: str, limit: int) -> list[str]:
+    """Return the last lines: the last state of a progress bar, and no messages of the shell around the program."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
-    return [line for line in lines if not SHELL_MESSAGE.match(line)][-most:] if text.strip() else []
+    return [line for line in lines if not SHELL_MESSAGE.match(line)][-limit:] if text.strip() else []
 
 
-def _tail(path: Path) -> str:
-    """The last part of a log, which may be huge."""
+def _read_tail(path: Path) -> str:
+    """Read the last part of a log, which may be huge."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -228,123 +251,98 @@ def _tail(path: Path) -> str:
         return ""
 
 
-NEAR_END = 60
-"""Lines that may follow the traceback a process died of: what libraries say at the exit, not the training going on."""
-
-MAX_MESSAGE = 40
-"""Lines of one exception's message that are taken."""
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RANK = re.compile(r"^\[rank\d+\]: ?")
-_HEAD = re.compile(r"^(?P<indent>[ |+]*)(?:Exception Group )?Traceback \(most recent call last\):$")
-_SYNTAX = re.compile(r'^  File ".*", line \d+$')
-_CHAIN = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
-_NOT_FATAL = re.compile(
-    r"^(Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|Exception in default)"
-)
-_NOISE = re.compile(
-    r"^(srun: |slurmstepd: |\[?[WEIF]\d{4} |\[?[WEIF]\d{3,4}[ \]]|\[rank\d+\]:\[|terminate called|Fatal Python error"
-    r"|Exception ignored |Exception in |Error in atexit|Traceback \()"
-)
-
-
-class _Part(NamedTuple):
-    """One traceback, or a chain of them: the lines [start, end); `said` is the line behind the exception itself."""
+class _Traceback(NamedTuple):
+    """A traceback, or a chain of them: the lines [start, end). `exception_end` follows the line of the exception."""
 
     start: int
     end: int
-    said: int
+    exception_end: int
 
 
-def last_traceback(text: str, most_after: int = NEAR_END) -> str | None:
-    """The traceback that ended a process: the last one in its log, whole, with all that led to it.
+def last_traceback(text: str, limit: int = LINES_AFTER_TRACEBACK) -> str | None:
+    """Return the traceback that ended a process: the last one in its log, with the chain of its causes.
 
-    Parts joined by "During handling ..." or "... direct cause ..." belong together. What torch puts before each line
-    (`[rank5]: `) and colours are taken off. Tracebacks that a program lives on from are not meant: of a thread, of a
-    destructor, or with much output behind them.
+    Colours and torch's prefixes (`[rank5]: `) are removed. Tracebacks that do not end a program are ignored: those of
+    threads and destructors, and those with much output after them.
 
     Args:
         text: The log, or its end.
-        most_after: Lines that may follow the exception, its message's further lines among them.
+        limit: Lines that may follow the exception, including the further lines of its message.
     """
-    lines = [_RANK.sub("", _ANSI.sub("", line)).rstrip() for line in text.splitlines()]
-    found: _Part | None = None
+    lines = [_RANK_PREFIX.sub("", _ANSI.sub("", line)).rstrip() for line in text.splitlines()]
+    found: _Traceback | None = None
     index = 0
     while index < len(lines):
-        chain = _chain(lines, index)
+        chain = _parse_chain(lines, index)
         if chain is None:
             index += 1
             continue
         if index == 0 or not _NOT_FATAL.match(lines[index - 1]):
             found = chain
         index = chain.end
-    if found is None or len(lines) - found.said > most_after:
+    if found is None or len(lines) - found.exception_end > limit:
         return None
     return "\n".join(lines[found.start : found.end])
 
 
 def exception_line(traceback: str) -> str:
-    """The exception itself, on one line."""
+    """Return the first line of the exception."""
     lines = traceback.splitlines()
     if "Exception Group" in lines[0]:
-        drawn = [line.strip(" |+") for line in lines]
-        return next((line for line in drawn[1:] if _EXCEPTION.match(line)), drawn[0])
-    part = _chain(lines, 0)
-    return lines[part.said - 1 if part else -1].strip()
+        undecorated = [line.strip(" |+") for line in lines]
+        return next((line for line in undecorated[1:] if _EXCEPTION.match(line)), undecorated[0])
+    chain = _parse_chain(lines, 0)
+    return lines[chain.exception_end - 1 if chain else -1].strip()
 
 
-def _chain(lines: list[str], start: int) -> _Part | None:
-    """The chain of tracebacks that begins at a line."""
-    part = _one(lines, start)
-    while part is not None:
-        joint = _after_blanks(lines, part.end)
+def _parse_chain(lines: list[str], start: int) -> _Traceback | None:
+    """Return the chain of tracebacks that begins at a line."""
+    chain = _parse_traceback(lines, start)
+    while chain is not None:
+        joint = _skip_blank(lines, chain.end)
         if joint >= len(lines) or lines[joint] not in _CHAIN:
             break
-        further = _one(lines, _after_blanks(lines, joint + 1))
-        if further is None:
+        following = _parse_traceback(lines, _skip_blank(lines, joint + 1))
+        if following is None:
             break
-        part = further._replace(start=start)
-    return part
+        chain = following._replace(start=start)
+    return chain
 
 
-def _after_blanks(lines: list[str], index: int) -> int:
+def _skip_blank(lines: list[str], index: int) -> int:
     while index < len(lines) and not lines[index]:
         index += 1
     return index
 
 
-def _one(lines: list[str], start: int) -> _Part | None:
-    """One traceback: its frames, then the exception and the further lines of its message."""
-    head = _HEAD.match(lines[start]) if start < len(lines) else None
+def _parse_traceback(lines: list[str], start: int) -> _Traceback | None:
+    """Return one traceback: its frames, the exception, and the further lines of its message."""
+    head = _TRACEBACK.match(lines[start]) if start < len(lines) else None
     if head and head["indent"]:
-        end = _group_end(lines, start)
-        return _Part(start, end, end)
+        end = _end_of_group(lines, start)
+        return _Traceback(start, end, end)
     if not head and not _is_syntax_error(lines, start):
         return None
-    said = start + 1
-    while said < len(lines) and (lines[said].startswith("  ") or not lines[said]):
-        said += 1
-    said = min(said + 1, len(lines))
-    end = said
-    # A message goes on without any mark; what a process says while it exits looks otherwise.
-    while end < min(len(lines), said + MAX_MESSAGE) and not _NOISE.match(lines[end]) and not _joins(lines, end):
+    exception = start + 1
+    while exception < len(lines) and (lines[exception].startswith("  ") or not lines[exception]):
+        exception += 1
+    exception_end = min(exception + 1, len(lines))
+    end = exception_end
+    # Further lines of a message have no mark. Output of a process that exits looks different.
+    while (
+        end < min(len(lines), exception_end + MAX_MESSAGE_LINES)
+        and not _NOT_MESSAGE.match(lines[end])
+        and not any(line in _CHAIN for line in lines[end : end + 2])
+    ):
         end += 1
     while not lines[end - 1]:
         end -= 1
-    return _Part(start, end, said)
-
-
-def _joins(lines: list[str], index: int) -> bool:
-    return any(line in _CHAIN for line in lines[index : index + 2])
+    return _Traceback(start, end, exception_end)
 
 
 def _is_syntax_error(lines: list[str], start: int) -> bool:
-    """A script that cannot be parsed gives its place and the fault alone, without a heading."""
-    if start >= len(lines) or not _SYNTAX.match(lines[start]):
+    """Return whether Python refused to parse a file: it then prints the position without a heading."""
+    if start >= len(lines) or not _SYNTAX_ERROR.match(lines[start]):
         return False
     for line in lines[start + 1 : start + 6]:
         if re.match(r"(SyntaxError|IndentationError|TabError)\b", line):
@@ -354,8 +352,8 @@ def _is_syntax_error(lines: list[str], start: int) -> bool:
     return False
 
 
-def _group_end(lines: list[str], start: int) -> int:
-    """An exception group draws its members with bars at the left."""
+def _end_of_group(lines: list[str], start: int) -> int:
+    # The members of an exception group have bars at the left.
     index = start + 1
     while index < len(lines) and re.match(r"^ *[|+]", lines[index]):
         index += 1

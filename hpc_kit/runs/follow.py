@@ -1,4 +1,4 @@
-"""What happens to jobs, as values: nothing here prints. One query serves all jobs, however many."""
+"""Follows jobs to their end: events of single jobs, or the changes of a whole listing. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -8,36 +8,67 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.runs import launched
+from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.first_failure import SHELL_MESSAGE
 from hpc_kit.runs.logs import LogReader
-from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
-from hpc_kit.slurm.job_status import status_of_job
+from hpc_kit.runs.outcome import Outcome, matching_status, read_state, record_outcome
+from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
+from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
-from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state
+from hpc_kit.slurm.states import Reason, JobState, explain_reason, explain_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
-    from hpc_kit.runs.access import Access
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
 
-FILE_PAUSE = 0.1
-"""Seconds between two looks at the logs, which cost Slurm nothing."""
+FILE_POLL_SECONDS = 0.1
+"""Pause between two reads of the logs, which cost Slurm nothing."""
 
-LOST_LOOKS = 3
-"""So often a job must be unknown to Slurm, and its script's end unmarked, before it counts as gone."""
+LOST_POLLS = 3
+"""A job is lost if this many polls in a row find neither a status of it nor the end marker of its script."""
+
+TRANSIENT_STATES = frozenset({JobState.COMPLETING, JobState.UNKNOWN})
+"""States that are too short or too vague to be reported."""
 
 _KILLED = re.compile(r"slurmstepd\S*: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED")
-"""What Slurm leaves in the log of a rank that was ended: no word of the program's."""
+"""Message that Slurm, not the program, writes to the log of a rank that it ends."""
 
-PASSING = frozenset({JobState.COMPLETING, JobState.UNKNOWN})
-"""States too short or too vague for a line of their own."""
+
+class JobTracker:
+    """The last reported state of one job.
+
+    A job is over when its state is final, or when it is lost.
+    """
+
+    def __init__(self) -> None:
+        self.state: JobState | None = None
+        self.reason = ""
+        """Why the job is pending; empty if it waits for jobs before it only."""
+
+        self.is_over = False
+        self._unknown_polls = 0
+
+    def update(self, state: JobState, status: JobStatus | None) -> bool:
+        """Take in the result of a poll; returns whether there is something to report."""
+        # With a status the job exists, even if only a newer Slurm knows the name of its state.
+        is_unknown = state is JobState.UNKNOWN and status is None
+        self._unknown_polls = self._unknown_polls + 1 if is_unknown else 0
+        self.is_over = state.finished or self._unknown_polls >= LOST_POLLS
+        if state in TRANSIENT_STATES and not self.is_over:
+            return False
+        reason = reason_name(status) if status is not None and state is JobState.PENDING else ""
+        before = self.state, self.reason
+        self.state, self.reason = state, "" if reason in QUEUE_REASONS else reason
+        return before != (self.state, self.reason)
 
 
 class StateChanged(NamedTuple):
-    """A job went from one state to another; `elapsed` seconds were spent in the old one, as far as was seen."""
+    """A job changed its state. `elapsed` is the observed number of seconds in the old state."""
 
     job_id: str
     old: JobState | None
@@ -47,7 +78,7 @@ class StateChanged(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A job is kept waiting by something other than the jobs before it."""
+    """A job waits for something other than the jobs before it."""
 
     job_id: str
     reason: str
@@ -55,7 +86,7 @@ class Waiting(NamedTuple):
 
 
 class RankLine(NamedTuple):
-    """A line that a rank has written."""
+    """A line that a rank wrote."""
 
     job_id: str
     rank: int
@@ -63,7 +94,7 @@ class RankLine(NamedTuple):
 
 
 class Unreachable(NamedTuple):
-    """Slurm does not answer for now; the jobs go on, and so do the questions."""
+    """Slurm does not answer. The jobs continue, and so do the queries."""
 
     error: SlurmUnavailable
 
@@ -78,140 +109,229 @@ class Ended(NamedTuple):
 Event = StateChanged | Waiting | RankLine | Unreachable | Ended
 
 
-class _Watched:
-    """One job being followed."""
+class _FollowedJob:
+    """One job, the logs of its ranks and the reported events."""
 
     def __init__(self, run: Run, ranks: Sequence[int] | None, now: float) -> None:
         self.run = run
-        self.tails = {rank: LogReader(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
-        self.state: JobState | None = None
-        self.reason: str | None = None
-        self.since = now
-        self.unknown = 0
-        self.files = self._files()
+        self.readers = {rank: LogReader(run.rank_log(rank)) for rank in (run.ranks() if ranks is None else ranks)}
+        self.tracker = JobTracker()
+        self.changed_at = now
+        self._announced_reason = ""
+        self._milestones = self._read_milestones()
 
-    def _files(self) -> tuple[bool, bool]:
-        first = next(iter(self.tails.values()), None)
-        begun = self.run.folder.is_dir() and (first is None or first.path.exists())
-        return begun, self.run.end_marker() is not None
+    def _read_milestones(self) -> tuple[bool, bool]:
+        first = next(iter(self.readers.values()), None)
+        has_begun = self.run.folder.is_dir() and (first is None or first.path.exists())
+        return has_begun, self.run.end_marker() is not None
 
-    def files_changed(self) -> bool:
-        """The job has begun to write, or its script has reached its end: Slurm will have news."""
-        before, self.files = self.files, self._files()
-        return before != self.files
+    def has_new_milestone(self) -> bool:
+        """Return whether the job began to write or its script ended: Slurm has a new state then."""
+        before, self._milestones = self._milestones, self._read_milestones()
+        return before != self._milestones
 
-    def lines(self, *, end: bool = False) -> Iterator[RankLine]:
-        for rank, tail in self.tails.items():
-            for text in tail.read(end=end):
-                if _KILLED.match(text) or SHELL_MESSAGE.match(text):
-                    continue
-                yield RankLine(self.run.job_id, rank, text)
+    def read_lines(self, *, end: bool = False) -> Iterator[RankLine]:
+        for rank, reader in self.readers.items():
+            for text in reader.read(end=end):
+                if not (_KILLED.match(text) or SHELL_MESSAGE.match(text)):
+                    yield RankLine(self.run.job_id, rank, text)
 
-    def changes(self, status: JobStatus | None, now: float) -> Iterator[StateChanged | Waiting]:
-        """What a status brings that was not known."""
-        state = read_state(self.run, status) if status is None else status.state
-        # A word that only a newer Slurm has is a state, too: the job is there.
-        self.unknown = self.unknown + 1 if state is JobState.UNKNOWN and status is None else 0
-        if state not in PASSING and state is not self.state:
-            yield StateChanged(self.run.job_id, self.state, state, now - self.since, explain_state(state))
-            self.state, self.since, self.reason = state, now, None
-        reason = status.reason if status and state is JobState.PENDING else None
-        if status and reason is not None and reason != self.reason and reason_name(status) not in QUEUE_REASONS:
-            self.reason = reason
-            yield Waiting(self.run.job_id, reason, explain_reason(reason, self.run.job_id))
-
-    def over(self, status: JobStatus | None) -> bool:
-        """Nothing more will come of it."""
-        state = read_state(self.run, status)
-        return state.finished or self.unknown >= LOST_LOOKS
+    def update(self, status: JobStatus | None, now: float) -> Iterator[StateChanged | Waiting]:
+        """Yield the events of a poll."""
+        status = matching_status(self.run, status)
+        old, job_id = self.tracker.state, self.run.job_id
+        if not self.tracker.update(read_state(self.run, status), status):
+            return
+        state = self.tracker.state
+        if state is not None and state is not old and state is not JobState.UNKNOWN:
+            yield StateChanged(job_id, old, state, now - self.changed_at, explain_state(state))
+            self.changed_at, self._announced_reason = now, ""
+        if status is not None and status.reason and self.tracker.reason not in {"", self._announced_reason}:
+            self._announced_reason = self.tracker.reason
+            yield Waiting(job_id, status.reason, explain_reason(status.reason, job_id))
 
 
 def follow(
     jobs: Sequence[Run],
-    access: Access,
+    client: SlurmClient,
     *,
     ranks: Sequence[int] | None = (0,),
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Event]:
-    """Follow jobs to their ends: each change of state once, the ranks' lines as they come, how each ended.
+    """Follow jobs to their end: yields each change of state once, new lines of the ranks, and the outcomes.
 
-    Stopping it (a `KeyboardInterrupt` comes through) does nothing to the jobs.
+    `KeyboardInterrupt` ends the iteration and leaves the jobs alone.
 
     Args:
-        jobs: Their runs; of an array, its elements.
-        access: The Slurm.
-        ranks: Whose lines; None for all.
-        sleep: Waits that many seconds.
-        clock: Seconds that never go back.
+        jobs: The runs; for an array, its elements.
+        client: The Slurm.
+        ranks: Ranks whose lines are read; None: all.
+        sleep: Waits for a number of seconds.
+        clock: A monotonic clock, in seconds.
     """
-    watched = [_Watched(run, ranks, clock()) for run in jobs]
-    # Each look at the files of many costs the file system something, after all.
-    look = FILE_PAUSE * max(1.0, sum(len(job.tails) or 1 for job in watched) / 20)
-    asked, reachable, stirred = float("-inf"), True, False
-    while watched:
-        for job in watched:
-            yield from job.lines()
-        # All are looked at: each look takes note.
-        stirred = sum(job.files_changed() for job in watched) > 0 or stirred
-        pause = access.pause if stirred or not access.embedded else _embedded_pause(access, watched, clock())
-        if clock() - asked < pause:
-            sleep(min(look, pause))
+    followed = [_FollowedJob(run, ranks, clock()) for run in jobs]
+    # Reading the files of many jobs is a load for the file system.
+    file_pause = FILE_POLL_SECONDS * max(1.0, sum(len(job.readers) or 1 for job in followed) / 20)
+    polled_at, is_reachable, has_milestone = float("-inf"), True, False
+    while followed:
+        for job in followed:
+            yield from job.read_lines()
+        # No short circuit: each call stores what it has seen.
+        has_milestone = sum(job.has_new_milestone() for job in followed) > 0 or has_milestone
+        pause = client.poll_seconds
+        if client.embedded and not has_milestone:
+            # Poll less often while nothing happens, up to once a second: the ranks need the cores.
+            quiet = min(clock() - job.changed_at for job in followed)
+            pause = max(pause, min(1.0, quiet / 10))
+        if clock() - polled_at < pause:
+            sleep(min(file_pause, pause))
             continue
-        asked, stirred = clock(), False
-        question = _Question(access, [job.run.job_id for job in watched if not job.run.is_launch])
-        while not question.answered.wait(look):
-            for job in watched:
-                yield from job.lines()
+        polled_at, has_milestone = clock(), False
+        query = _BackgroundQuery([job.run for job in followed], client)
+        while not query.is_done.wait(file_pause):
+            for job in followed:
+                yield from job.read_lines()
         try:
-            told = question.answer()
+            statuses = query.result()
         except SlurmUnavailable as error:
-            if reachable:
+            if is_reachable:
                 yield Unreachable(error)
-            reachable = False
+            is_reachable = False
             continue
-        reachable = True
-        for job in list(watched):
-            status = launched.status_of(job.run) if job.run.is_launch else status_of_job(told, job.run.job_id)
-            news = list(job.changes(status, clock()))
-            over = job.over(status)
-            # What it wrote last it wrote before it ended.
-            yield from job.lines(end=True) if over else ()
-            yield from news
-            if over:
-                watched.remove(job)
+        is_reachable = True
+        for job in list(followed):
+            status = statuses.get(job.run.job_id)
+            events = list(job.update(status, clock()))
+            is_over = job.tracker.is_over
+            # The last lines were written before the job ended.
+            yield from job.read_lines(end=True) if is_over else ()
+            yield from events
+            if is_over:
+                followed.remove(job)
                 yield Ended(job.run.job_id, record_outcome(job.run, status))
 
 
-class _Question:
-    """The state of jobs, asked beside all else: a squeue that is slow holds up neither the ranks' lines nor Ctrl-C."""
+class _BackgroundQuery:
+    """A query in a thread: a slow squeue delays neither the lines of the ranks nor Ctrl-C."""
 
-    def __init__(self, access: Access, ids: list[str]) -> None:
-        self.answered = threading.Event()
+    def __init__(self, runs: list[Run], client: SlurmClient) -> None:
+        self.is_done = threading.Event()
         self._found: dict[str, JobStatus] = {}
         self._error: BaseException | None = None
-        # A daemon: the end of the following does not wait for it.
-        threading.Thread(target=self._ask, args=(access, ids), daemon=True).start()
+        # A daemon thread does not delay the end of the process.
+        threading.Thread(target=self._run, args=(runs, client), daemon=True).start()
 
-    def _ask(self, access: Access, ids: list[str]) -> None:
+    def _run(self, runs: list[Run], client: SlurmClient) -> None:
         try:
-            self._found = access.query(ids)
-        except BaseException as error:  # noqa: BLE001 - raised where the answer is read
+            self._found = query_runs(runs, client)
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
-        self.answered.set()
+        self.is_done.set()
 
-    def answer(self) -> dict[str, JobStatus]:
-        """The answer.
+    def result(self) -> dict[str, JobStatus]:
+        """Return the statuses by job id.
 
         Raises:
-            SlurmUnavailable: There is none.
+            SlurmUnavailable: Slurm does not answer.
         """
         if self._error is not None:
             raise self._error
         return self._found
 
 
-def _embedded_pause(access: Access, watched: Sequence[_Watched], now: float) -> float:
-    """Often at first and after each change; more seldom the longer nothing happens: the ranks want the cores."""
-    quiet = min(now - job.since for job in watched)
-    return max(access.pause, min(1.0, quiet / 10))
+class JobChange(NamedTuple):
+    """A job that is new, has a new state, or waits for another reason."""
+
+    line: JobLine
+    old: JobState | None
+
+
+class ListingUpdate(NamedTuple):
+    """One poll of a listing."""
+
+    lines: list[JobLine]
+    changes: list[JobChange]
+    unreachable: SlurmUnavailable | None
+    """Slurm did not answer: the lines are those of the last poll with an answer."""
+
+    is_last: bool
+
+    @property
+    def all_completed(self) -> bool:
+        """Whether every job ended successfully."""
+        return all(line.state is JobState.COMPLETED for line in self.lines)
+
+
+def follow_listing(
+    words: Sequence[str],
+    runs: Path,
+    client: SlurmClient,
+    *,
+    interval: float,
+    cluster: str | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[ListingUpdate]:
+    """List jobs repeatedly until all are over. Without words: this user's queue, including jobs that enter it later.
+
+    If the controller does not answer, the next poll asks it again.
+
+    Args:
+        words: Ids and names of jobs.
+        runs: The folder of runs.
+        client: The Slurm.
+        interval: Seconds between two polls.
+        cluster: See `status.list_jobs`.
+        sleep: Waits for a number of seconds.
+
+    Raises:
+        UnknownJob: In the first poll, neither Slurm nor `runs` knows a job.
+    """
+    listing = _FollowedListing(JobSelection.from_words(words)._replace(latest=False))
+    while True:
+        try:
+            found = list_jobs(listing.selection(), RunIndex(runs), client, cluster=cluster)
+        except SlurmUnavailable as error:
+            found = JobListing([], error)
+        update = listing.update(found)
+        yield update
+        if update.is_last:
+            return
+        sleep(interval)
+
+
+class _FollowedListing:
+    """The jobs of a listing so far."""
+
+    def __init__(self, first: JobSelection) -> None:
+        self._first = first
+        self._lines: dict[str, JobLine] = {}
+        self._trackers: dict[str, JobTracker] = {}
+        self._bases: set[str] = set()
+        self._has_begun = False
+
+    def selection(self) -> JobSelection:
+        """Return the jobs to list next: those that are not over."""
+        if not self._has_begun:
+            return self._first
+        going = dict.fromkeys(base_id(job_id) for job_id, tracker in self._trackers.items() if not tracker.is_over)
+        return self._first._replace(ids=tuple(going), is_repeated=True)
+
+    def update(self, listing: JobListing) -> ListingUpdate:
+        """Take in the result of a poll."""
+        is_reachable = listing.unreachable is None
+        changes = []
+        for line in listing.lines:
+            # A job of the queue that had ended before the first poll is not followed.
+            had_ended = self._first.mine and line.state.finished and base_id(line.job_id) not in self._bases
+            if had_ended or (line.state is JobState.UNKNOWN and not is_reachable):
+                continue
+            self._lines[line.job_id] = line
+            self._bases.add(base_id(line.job_id))
+            tracker = self._trackers.setdefault(line.job_id, JobTracker())
+            old = tracker.state
+            if tracker.update(line.state, line.status):
+                changes.append(JobChange(line, old))
+        self._has_begun = self._has_begun or is_reachable
+        is_last = self._has_begun and is_reachable and all(tracker.is_over for tracker in self._trackers.values())
+        return ListingUpdate(list(self._lines.values()), changes, listing.unreachable, is_last)

@@ -1,4 +1,4 @@
-"""The record of a run, `runs/<job_name>/<job_id>/record.json`: what was run, with what, and how it ended."""
+"""The record of a run, `runs/<job_name>/<job_id>/record.json`: what was run, in which environment, and how it ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
-SSH = "ssh"
-"""What the record of a launch over ssh names in place of a Slurm."""
-
 
 class RecordedLogs(Struct, frozen=True, kw_only=True):
-    """Names of the logs with Slurm's patterns, relative to `runs/<job_name>/` where they lie inside."""
+    """Names of the logs with Slurm's patterns, relative to `runs/<job_name>/` if they lie inside it."""
 
     batch: str
     ranks: str
@@ -32,7 +29,7 @@ class RecordedLogs(Struct, frozen=True, kw_only=True):
 
 
 class RecordedGit(Struct, frozen=True, kw_only=True):
-    """The code; `patch` names the file that holds what differs from the commit, `untracked` what git does not know."""
+    """JobState of the code. `patch` names the file with the changes since the commit; `untracked` lists unknown files."""
 
     root: str | None = None
     commit: str | None = None
@@ -53,7 +50,7 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
 
 
 class RecordedOutcome(Struct, frozen=True, kw_only=True):
-    """How a job ended; times in ISO 8601, as Slurm gave them."""
+    """How a job ended. Times are in ISO 8601, as Slurm printed them."""
 
     state: str
     exit_status: int
@@ -62,11 +59,11 @@ class RecordedOutcome(Struct, frozen=True, kw_only=True):
     nodes: str = ""
     first_failure: RecordedFailure | None = None
     problem: str | None = None
-    """Of a launch over ssh of which no rank failed: what did."""
+    """Cause of a failed launch over ssh of which no rank failed."""
 
 
 class NewRecord(Struct, frozen=True, kw_only=True):
-    """The whole record, as `record.json` holds it."""
+    """The whole record, as it is written."""
 
     format: int = FORMAT
     job_id: str = ""
@@ -74,9 +71,11 @@ class NewRecord(Struct, frozen=True, kw_only=True):
     submitted: str
     cluster: str
     slurm: str
+    """`system`, `embedded`, or `ssh` for a launch without Slurm."""
+
     slurm_version: str | None = None
     slurm_cluster: str | None = None
-    """Slurm's own name for the cluster that took it, where that is known."""
+    """Slurm's own name of the cluster; None: unknown."""
 
     host: str
     user: str
@@ -88,13 +87,14 @@ class NewRecord(Struct, frozen=True, kw_only=True):
     logs: RecordedLogs
     resolved: Resolved
     hosts: dict[str, int] = {}
-    """Of a launch over ssh: each host with its ranks."""
+    """Hosts of a launch over ssh, each with its number of ranks."""
 
     git: RecordedGit = RecordedGit()
     packages: dict[str, str]
     environment: dict[str, str]
     end: RecordedOutcome | None = None
     elements: dict[str, RecordedOutcome] = {}
+    """Outcomes of the elements of an array, by index."""
 
 
 class RecordedLaunch(Struct, frozen=True, kw_only=True):
@@ -104,21 +104,21 @@ class RecordedLaunch(Struct, frozen=True, kw_only=True):
 
 
 class RecordedResources(Struct, frozen=True, kw_only=True):
-    """What was asked of Slurm."""
+    """The sbatch options that readers of a record need."""
 
     array: str | int | None = None
     clusters: str | None = None
 
 
 class RecordedJob(Struct, frozen=True, kw_only=True):
-    """The part of a job that its logs are read by."""
+    """The part of a job that readers of a record need."""
 
     launch: RecordedLaunch = RecordedLaunch()
     resources: RecordedResources = RecordedResources()
 
 
 class RecordedResolved(Struct, frozen=True, kw_only=True):
-    """The part of a resolved job that its logs are read by."""
+    """The part of a resolved job that readers of a record need."""
 
     job: RecordedJob = RecordedJob()
     world_size: int = 1
@@ -126,14 +126,14 @@ class RecordedResolved(Struct, frozen=True, kw_only=True):
 
 
 class RecordedEnvironment(Struct, frozen=True, kw_only=True):
-    """Which Slurm its commands meant; nothing else of the environment is carried about with a job."""
+    """The variables that identify a Slurm. Readers hold nothing else of the environment in memory."""
 
     slurm_conf: str | None = field(default=None, name="SLURM_CONF")
     slurm_state: str | None = field(default=None, name="HPC_KIT_SLURM_STATE")
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """What is read back of a record, also of one that another version has written."""
+    """The part of a record that is read back, also from a record that another version of hpc-kit wrote."""
 
     job_id: str
     job_name: str
@@ -154,39 +154,39 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 def encode_record(record: NewRecord) -> bytes:
-    """The text of a record; bytes of its words that are no UTF-8 are spelt out."""
+    """Return the text of a record. Bytes that are not valid UTF-8 are written as escapes."""
     try:
         data = msgspec.json.encode(record)
     except UnicodeEncodeError:
-        data = msgspec.json.encode(_printable(msgspec.to_builtins(record)))
+        data = msgspec.json.encode(_escape(msgspec.to_builtins(record)))
     return msgspec.json.format(data, indent=2) + b"\n"
 
 
-def _printable(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     if isinstance(value, str):
         return os.fsencode(value).decode(errors="backslashreplace")
     if isinstance(value, dict):
-        return {_printable(key): _printable(each) for key, each in value.items()}
-    return [_printable(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_escape(key): _escape(each) for key, each in value.items()}
+    return [_escape(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def read_record(run: Path) -> RunRecord | None:
-    """What is known of a run; None where it has no record that can be read."""
+    """Read the record of a run folder; None if it has no readable record."""
     try:
         return msgspec.json.decode((run / RECORD).read_bytes(), type=RunRecord)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def add_outcomes(run: Path, ends: Mapping[str | None, RecordedOutcome]) -> None:
-    """Add to a record how its job ended; of a job that was requeued, the last end holds.
+def add_outcomes(run: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> None:
+    """Add to a record how its job ended. The last outcome of a requeued job replaces the earlier ones.
 
     Args:
-        run: The run folder of the job, or of the whole array.
-        ends: How it ended, by element of an array; None: the job itself.
+        run: Run folder of the job, or of the whole array.
+        outcomes: Outcomes by index of an array's element; None: the job itself.
 
     Raises:
-        RecordError: The record is there but cannot be written.
+        RecordError: The record exists but cannot be written.
     """
     path = run / RECORD
     try:
@@ -196,9 +196,9 @@ def add_outcomes(run: Path, ends: Mapping[str | None, RecordedOutcome]) -> None:
     if not isinstance(data, dict):
         return
     before = msgspec.json.encode(data)
-    for element, end in ends.items():
-        place, key = (data, "end") if element is None else (data.setdefault("elements", {}), element)
-        place[key] = msgspec.to_builtins(end)
+    for index, outcome in outcomes.items():
+        table, key = (data, "end") if index is None else (data.setdefault("elements", {}), index)
+        table[key] = msgspec.to_builtins(outcome)
     if msgspec.json.encode(data) == before:
         return
     try:
@@ -210,5 +210,5 @@ def add_outcomes(run: Path, ends: Mapping[str | None, RecordedOutcome]) -> None:
 
 
 def describe_os_error(error: OSError) -> str:
-    """What the system said, and of which file."""
+    """Return the system's message with the name of the file."""
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)

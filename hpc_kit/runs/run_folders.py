@@ -1,4 +1,4 @@
-"""The runs that a project knows: where each keeps its logs and markers, found again by its job id."""
+"""Finds the runs of a project by job id or name, and the files of each run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
+from hpc_kit.runs.backend import backend_of
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
-from hpc_kit.runs.record import SSH, RecordedLogs, RunRecord, read_record
-from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
+from hpc_kit.runs.record import RecordedLogs, RunRecord, read_record
+from hpc_kit.slurm.job_ids import base_id, array_index, is_single_job, sort_key
 from hpc_kit.slurm.option_values import parse_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hpc_kit.runs.backend import Backend
+
 RECENT_RUNS = 5
 
 
 class EndMarker(NamedTuple):
-    """What the batch script left as its last act."""
+    """The file that the batch script writes last."""
 
     exit_code: int
     time: float
@@ -32,50 +35,51 @@ class Run(NamedTuple):
     job_id: str
     name: str
     folder: Path
-    """The run folder; the script or the submission makes it."""
+    """The run folder. The script or the submission creates it."""
 
     logs: LogPatterns
     record: RunRecord | None = None
-    """The record; an element's is that of its array."""
+    """The record; for an element, the record of its array."""
 
     @property
-    def is_launch(self) -> bool:
-        """Whether it was started over ssh: no Slurm knows it, and there is no batch script."""
-        return self.record is not None and self.record.slurm == SSH
+    def backend(self) -> Backend:
+        """Slurm or ssh, as the record says."""
+        return backend_of(self.record)
 
     @property
     def batch_log(self) -> Path:
-        """What the batch script itself and srun say."""
-        return Path(expand_pattern(self.logs.batch, name=self.name, job_id=self.job_id))
+        """The log of the batch script and of srun."""
+        return self._expand(self.logs.batch)
 
     def rank_log(self, rank: int) -> Path:
-        """What one rank says."""
-        return Path(expand_pattern(self.logs.ranks, name=self.name, job_id=self.job_id, rank=rank))
+        """Return the log of one rank."""
+        return self._expand(self.logs.ranks, rank)
 
     def rank_logs(self, rank: int) -> tuple[Path, ...]:
-        """The files in which a rank's last words may stand, the likeliest first; torchrun's agents have their own."""
+        """Return the files that may contain the last output of a rank, the most likely first."""
         errors = self.logs.ranks_error
-        error = () if errors is None else (Path(expand_pattern(errors, name=self.name, job_id=self.job_id, rank=rank)),)
+        error = () if errors is None else (self._expand(errors, rank),)
+        # Each of torchrun's agents has a log of its own.
         agent = self.folder / f"node-{rank // self.ranks_per_task}.log"
         return (*error, self.rank_log(rank), agent)
 
-    @property
-    def ranks_per_task(self) -> int:
-        """One, or what each of torchrun's agents starts."""
-        return self.record.resolved.job.launch.nproc_per_node if self.record else 1
-
     def batch_logs(self) -> tuple[Path, ...]:
-        """The files in which srun's and Slurm's messages may stand."""
-        if self.is_launch:
+        """Return the files that may contain messages of srun and of Slurm."""
+        if not self.backend.has_batch_script:
             return ()
         error = self.logs.batch_error
-        return (
-            *(() if error is None else (Path(expand_pattern(error, name=self.name, job_id=self.job_id)),)),
-            self.batch_log,
-        )
+        return (*(() if error is None else (self._expand(error),)), self.batch_log)
+
+    def _expand(self, pattern: str, rank: int | None = None) -> Path:
+        return Path(expand_pattern(pattern, name=self.name, job_id=self.job_id, rank=rank))
+
+    @property
+    def ranks_per_task(self) -> int:
+        """Ranks that each task starts: one without an agent such as torchrun."""
+        return self.record.resolved.job.launch.nproc_per_node if self.record else 1
 
     def end_marker(self) -> EndMarker | None:
-        """How the batch script ended; None while it has not, and where it was killed."""
+        """Return how the batch script ended; None if it has not ended or was killed."""
         try:
             code, moment = (self.folder / END).read_text().split()
             return EndMarker(int(code), float(moment))
@@ -83,7 +87,7 @@ class Run(NamedTuple):
             return None
 
     def summary(self) -> dict[str, object]:
-        """What the training said of itself at its end; empty where it said nothing."""
+        """Return the summary that the training wrote at its end; empty if it wrote none."""
         import json
 
         try:
@@ -94,59 +98,58 @@ class Run(NamedTuple):
 
     @property
     def array_folder(self) -> Path:
-        """Where the record is: of an element, the folder of its array."""
+        """Folder of the record: for an element, the folder of its array."""
         return self.folder.with_name(base_id(self.folder.name))
 
     def ranks(self) -> list[int]:
-        """The ranks that it has, or, without a record, those that have written a log."""
+        """Return the ranks of the job, or, without a record, those with a log."""
         if self.record is not None:
             return list(range(self.record.resolved.world_size))
         found = (path.stem.rpartition("-")[2] for path in self.folder.glob(rank_log("*")))
         return sorted(int(rank) for rank in found if rank.isdigit())
 
     def elements(self) -> list[Run]:
-        """The elements of an array in order, those too that have not started; none where it is no array."""
+        """Return the elements of an array in order, started or not; nothing if this is no array."""
         array = self.record.resolved.job.resources.array if self.record and not array_index(self.job_id) else None
         indices = () if array is None else parse_array(str(array)).indices
-        return [_element(self, f"{self.job_id}_{index}") for index in indices]
+        return [_element_of(self, f"{self.job_id}_{index}") for index in indices]
 
 
 def open_run(folder: Path) -> Run:
-    """The run of a run folder; without a record, the names that a script has by default are taken."""
-    return _run(folder, read_record(folder.with_name(base_id(folder.name))))
+    """Return the run of a run folder. Without a record, its logs have the default names of a script."""
+    return _make_run(folder, read_record(folder.with_name(base_id(folder.name))))
 
 
-def _run(folder: Path, known: RunRecord | None) -> Run:
-    place = str(folder.parent).replace("%", "%%")
-    name = known.job_name if known else folder.parent.name
-    if known:
-        logs = known.logs
+def _make_run(folder: Path, record: RunRecord | None) -> Run:
+    parent = str(folder.parent).replace("%", "%%")
+    name = record.job_name if record else folder.parent.name
+    if record:
+        logs = record.logs
     else:
         patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if array_index(folder.name) else ("%j.log", "%j/rank-%t.log")
         logs = RecordedLogs(batch=patterns[0], ranks=patterns[1])
-    return Run(folder.name, name, folder, _absolute(logs, place), known)
+    return Run(folder.name, name, folder, _absolute(logs, parent), record)
 
 
-def _element(array: Run, job_id: str) -> Run:
-    """An element of an array, of which the array's record tells."""
+def _element_of(array: Run, job_id: str) -> Run:
     folder = array.folder.with_name(job_id)
-    return _run(folder, None) if array.record is None else array._replace(job_id=job_id, folder=folder)
+    return _make_run(folder, None) if array.record is None else array._replace(job_id=job_id, folder=folder)
 
 
-def _absolute(logs: RecordedLogs, place: str) -> LogPatterns:
-    def whole(text: str) -> str:
-        return str(Path(place, text))
+def _absolute(logs: RecordedLogs, parent: str) -> LogPatterns:
+    def absolute(text: str) -> str:
+        return str(Path(parent, text))
 
     return LogPatterns(
-        batch=whole(logs.batch),
-        batch_error=logs.batch_error and whole(logs.batch_error),
-        ranks=whole(logs.ranks),
-        ranks_error=logs.ranks_error and whole(logs.ranks_error),
+        batch=absolute(logs.batch),
+        batch_error=logs.batch_error and absolute(logs.batch_error),
+        ranks=absolute(logs.ranks),
+        ranks_error=logs.ranks_error and absolute(logs.ranks_error),
     )
 
 
 class RunIndex:
-    """The runs under one `runs` folder, looked through once.
+    """The runs in one `runs` folder. The folder is scanned once.
 
     Args:
         root: The folder that the cluster file names, `runs` by default.
@@ -155,7 +158,7 @@ class RunIndex:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.unreadable: str | None = None
-        """Why the folder cannot be looked into, where that is so."""
+        """The system's message if the folder cannot be read."""
 
         self._folders: dict[str, list[Path]] = {}
         self._runs: dict[Path, Run] = {}
@@ -166,79 +169,79 @@ class RunIndex:
         except OSError as error:
             jobs, self.unreadable = [], error.strerror
         for job in jobs:
-            for entry in _scan(Path(job.path)):
+            for entry in _readable_folders_in(Path(job.path)):
                 if is_single_job(entry.name):
                     self._folders.setdefault(entry.name, []).append(Path(entry.path))
 
     def find(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run | None:
-        """The run of a job, or of an element of an array.
+        """Return the run of a job, or of an element of an array.
 
         Args:
             job_id: Its id.
-            belongs_here: Tells whether a run belongs to the Slurm that is asked. Of several runs with this id, they
-                come first, then the latest.
+            belongs_here: Returns whether a run may belong to the queried Slurm. If several runs have the id, these are
+                preferred, and among them the latest.
         """
 
         def rank(run: Run) -> tuple[bool, tuple[str, tuple[int, int]]]:
-            return belongs_here(run), _submitted(run)
+            return belongs_here(run), _submit_order(run)
 
-        whole = [self._run(folder) for folder in self._folders.get(base_id(job_id), ())]
-        if whole:
-            best = max(whole, key=rank) if len(whole) > 1 else whole[0]
+        jobs = [self._open(folder) for folder in self._folders.get(base_id(job_id), ())]
+        if jobs:
+            best = max(jobs, key=rank) if len(jobs) > 1 else jobs[0]
             # A component of a heterogeneous job has no files of its own.
-            return _element(best, job_id) if array_index(job_id) else best
-        # Submitted by hand, an array has folders of its elements only.
-        return max(map(self._run, self._folders.get(job_id, [])), key=rank, default=None)
+            return _element_of(best, job_id) if array_index(job_id) else best
+        # An array that was submitted by hand has folders of its elements only.
+        return max(map(self._open, self._folders.get(job_id, [])), key=rank, default=None)
 
-    def _run(self, folder: Path) -> Run:
-        """As `of_folder`; a record is read once."""
+    def _open(self, folder: Path) -> Run:
+        """Like `open_run`, but reads each record once."""
         if folder not in self._runs:
             self._runs[folder] = open_run(folder)
         return self._runs[folder]
 
     def recent(self, limit: int | None = None) -> list[Run]:
-        """Those that have a record, the latest first."""
+        """Return the runs that have a record, the latest first."""
         folders = [folder for same in self._folders.values() for folder in same if (folder / RECORD).is_file()]
-        return sorted(map(self._run, folders), key=_submitted, reverse=True)[:limit]
+        return sorted(map(self._open, folders), key=_submit_order, reverse=True)[:limit]
 
     def find_by_name(self, name: str) -> list[Run]:
-        """Those of one job that have a record, the latest first."""
+        """Return the runs of one job name that have a record, the latest first."""
         return [run for run in self.recent() if run.name == name]
 
     def find_unrecorded(self, name: str) -> list[Run]:
-        """Those of one job without a record, the latest first: its script was submitted by hand."""
+        """Return the runs of one job name without a record, the latest first: their script was submitted by hand."""
         folders = [folder for same in self._folders.values() for folder in same if folder.parent.name == name]
-        return sorted((run for run in map(self._run, folders) if run.record is None), key=_submitted, reverse=True)
+        return sorted((run for run in map(self._open, folders) if run.record is None), key=_submit_order, reverse=True)
 
     def require(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run:
-        """As `find`.
+        """Like `find`, but raises if there is no such run.
 
         Raises:
-            UnknownJob: There is none; the latest that there are, are named.
+            UnknownJob: There is none. The error lists the latest runs.
         """
         run = self.find(job_id, belongs_here)
         if run is None:
             raise self.unknown_job_error([job_id])
         return run
 
-    def unknown_job_error(self, ids: list[str], asked: str = "") -> UnknownJob:
-        """The error for ids, or names, of which there is no run.
+    def unknown_job_error(self, ids: list[str], prefix: str = "") -> UnknownJob:
+        """Return the error for ids or names without a run.
 
         Args:
-            ids: They.
-            asked: What others who were asked have said, as the beginning of a sentence.
+            ids: The ids or names.
+            prefix: Begins the line of findings, for example with Slurm's answer.
         """
         recent = ", ".join(f"{run.job_id} {run.name}" for run in self.recent(RECENT_RUNS))
-        here = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"
-        by_hand = "squeue --me tells the jobs in the queue, and scontrol show job ID the log of one (StdOut)"
+        finding = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"
+        by_hand = "list the queue with squeue --me, and find the log of a job with scontrol show job ID (StdOut)"
         return UnknownJob(
-            f"no {'job' if asked else 'run of'} {', '.join(ids)}",
-            found=f"{asked}{self.root}/ {here}",
-            remedy=f"the latest here: {recent}" if recent else by_hand,
+            f"no {'job' if prefix else 'run of'} {', '.join(ids)}",
+            found=f"{prefix}{self.root}/ {finding}",
+            remedy=f"name one of the latest runs: {recent}" if recent else by_hand,
         )
 
 
-def _submitted(run: Run) -> tuple[str, tuple[int, int]]:
+def _submit_order(run: Run) -> tuple[str, tuple[int, int]]:
     return run.record.submitted if run.record else "", sort_key(run.job_id)
 
 
@@ -247,7 +250,7 @@ def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
         return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
+def _readable_folders_in(folder: Path) -> list[os.DirEntry[str]]:
     try:
         return _folders_in(folder)
     except OSError:

@@ -1,67 +1,117 @@
-"""Which of several clusters Slurm's commands mean: each counts its jobs from 1."""
+"""Identifies and compares clusters: each one counts its jobs from 1, so a job id alone does not identify a job."""
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING
-
-from hpc_kit.slurm.presence import configuration
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+
 _NAME = re.compile(
-    rb'^[ \t]*ClusterName[ \t]*=[ \t]*(?:("?)([\w.-]+)\1(?=[\s#]|\Z))?',  # not what goes on in the next line
+    rb'^[ \t]*ClusterName[ \t]*=[ \t]*(?:("?)([\w.-]+)\1(?=[\s#]|\Z))?',  # the value is on the same line
     re.IGNORECASE | re.MULTILINE,
 )
 
 
-def asked(environ: Mapping[str, str]) -> str | None:
-    """Whom squeue, scancel and scontrol ask: SLURM_CLUSTERS, else the Slurm here; None: not known without a question.
+class ClusterMatch(Enum):
+    """Result of a comparison."""
 
-    Read from its configuration, where that lies in a usual place: asking scontrol would take as long as sbatch itself.
+    SAME = auto()
+    OTHER = auto()
+    UNKNOWN = auto()
+
+
+class ClusterIdentity(NamedTuple):
+    """What is known about a cluster, or about the clusters that a command queries."""
+
+    embedded: bool
+    name: str | None = None
+    """Slurm's own name; a comma-separated list or `all` for several clusters; None: unknown."""
+
+    state: str | None = None
+    """State folder of an embedded Slurm; None: unknown."""
+
+
+def compare(queried: ClusterIdentity, owner: ClusterIdentity) -> ClusterMatch:
+    """Compare the clusters that a command queries with the one that a job was submitted to."""
+    if queried.embedded != owner.embedded:
+        return ClusterMatch.UNKNOWN
+    if queried.embedded:
+        if owner.state is None:
+            return ClusterMatch.UNKNOWN
+        return ClusterMatch.SAME if owner.state == queried.state else ClusterMatch.OTHER
+    if queried.name is None or not is_one(owner.name):
+        return ClusterMatch.UNKNOWN
+    return ClusterMatch.SAME if includes(queried.name, str(owner.name)) else ClusterMatch.OTHER
+
+
+def queried_cluster(environ: Mapping[str, str]) -> str | None:
+    """Return the cluster that squeue, scancel and scontrol query: SLURM_CLUSTERS, else the local Slurm; None: unknown.
+
+    The name of the local Slurm is read from slurm.conf. Running scontrol would take as long as sbatch itself.
     """
-    return _folded(environ.get("SLURM_CLUSTERS")) or _configured(environ)
+    return _normalize(environ.get("SLURM_CLUSTERS")) or _configured_name(environ)
 
 
-def chosen(environ: Mapping[str, str], option: str | None = None) -> str | None:
-    """Whom sbatch gives a job to; None: not known.
+def submit_cluster(environ: Mapping[str, str], option: str | None = None) -> str | None:
+    """Return the cluster that sbatch submits to; None: unknown.
 
     Args:
-        environ: Its environment; seen on 22.05: of its two variables SLURM_CLUSTERS wins.
-        option: What the script says as --clusters.
+        environ: Environment of sbatch. SLURM_CLUSTERS wins over SBATCH_CLUSTERS (observed on 22.05).
+        option: The script's --clusters.
     """
-    return _folded(option) or _folded(environ.get("SLURM_CLUSTERS") or environ.get("SBATCH_CLUSTERS")) or asked(environ)
+    variable = environ.get("SLURM_CLUSTERS") or environ.get("SBATCH_CLUSTERS")
+    return _normalize(option) or _normalize(variable) or queried_cluster(environ)
 
 
-def reaches(asked: str, taken: str) -> bool:
-    """Whether who asks the clusters `asked` asks all of `taken`; both are lists as --clusters takes them."""
-    names = asked.split(",")
-    return "all" in names or set(taken.split(",")) <= set(names)
+def includes(queried: str, names: str) -> bool:
+    """Return whether a query of the clusters `queried` covers all of `names`; both as --clusters takes them."""
+    known = queried.split(",")
+    return "all" in known or set(names.split(",")) <= set(known)
 
 
 def several(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The clusters of a list in SLURM_CLUSTERS; none where it is no list, or `all`."""
-    names = (_folded(environ.get("SLURM_CLUSTERS")) or "").split(",")
+    """Return the clusters of a list in SLURM_CLUSTERS; nothing for a single name or `all`."""
+    names = (_normalize(environ.get("SLURM_CLUSTERS")) or "").split(",")
     return tuple(filter(None, names)) if len(names) > 1 and "all" not in names else ()
 
 
 def is_one(name: str | None) -> bool:
-    """Whether it is the name of one cluster: neither unknown nor a list."""
+    """Return whether this is the name of a single cluster: not None, not a list and not `all`."""
     return name is not None and name != "all" and "," not in name
 
 
-def _folded(name: str | None) -> str | None:
-    """Slurm keeps the names of clusters in small letters."""
+def find_configuration(environ: Mapping[str, str]) -> str | None:
+    """Return the slurm.conf that Slurm's commands read: SLURM_CONF, else a file in a usual place; None: not found."""
+    sbatch, named = find_program("sbatch", environ), environ.get("SLURM_CONF")
+    prefix = f"{os.path.realpath(sbatch).rpartition('/bin/')[0]}/etc/slurm.conf" if sbatch else ""
+    paths = (named,) if named else (prefix, *CONFIGURATIONS)
+    return next((path for path in paths if os.access(path, os.R_OK)), None)
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the path of a program on PATH, or None."""
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = (f"{folder or '.'}/{name}" for folder in folders)
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
+
+
+def _normalize(name: str | None) -> str | None:
+    # Slurm stores the names of clusters in lower case.
     return name.lower() if name else None
 
 
-def _configured(environ: Mapping[str, str]) -> str | None:
-    path = configuration(environ)
+def _configured_name(environ: Mapping[str, str]) -> str | None:
+    path = find_configuration(environ)
     if path is None:
         return None
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - once for each submission
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib would cost every submission its import
             found = _NAME.search(file.read())
     except OSError:
         return None

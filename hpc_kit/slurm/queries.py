@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.client import QUERY_SECONDS
-from hpc_kit.slurm.command_environment import query_environment
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.job_status import (
     JobStatus,
@@ -26,13 +23,13 @@ from hpc_kit.slurm.states import JobState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from hpc_kit.slurm.client import Completed, Runner
+    from hpc_kit.slurm.client import Completed, SlurmClient
 
 MAX_NAMED = 10_000
 """As many ids, with their commas, stay below the kernel's limit for one argument."""
 
 
-def query_jobs(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, JobStatus]:
+def query_jobs(client: SlurmClient, ids: Iterable[str]) -> dict[str, JobStatus]:
     """Return the status of jobs by id, with an entry for each array task. Unknown jobs are missing in the result.
 
     The function runs at most three commands for any number of ids. squeue comes first. scontrol adds the exit status of
@@ -44,9 +41,8 @@ def query_jobs(runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | 
     wanted = list(dict.fromkeys(ids))
     if not wanted:
         return {}
-    plain = query_environment(os.environ if environ is None else environ)
-    found = _select(_ask_squeue(runner, wanted, plain), wanted)
-    _fill_gaps(runner, found, wanted, plain)
+    found = _select(_ask_squeue(client, wanted), wanted)
+    _fill_gaps(client, found, wanted)
     return found
 
 
@@ -59,38 +55,27 @@ class QueueSnapshot(NamedTuple):
     """Reason why `queue` is empty. `found` then comes from the accounting."""
 
 
-def query_queue(
-    runner: Runner, ids: Iterable[str], environ: Mapping[str, str] | None = None, *, ended: bool = True
-) -> QueueSnapshot:
+def query_queue(client: SlurmClient, ids: Iterable[str], *, ended: bool = True) -> QueueSnapshot:
     """Return the queue of all users and the status of some jobs with one squeue, else like `query_jobs`.
 
     Args:
-        runner: Runs the commands.
+        client: Runs the commands.
         ids: Ids of the jobs.
-        environ: The environment of the commands (default: this process's).
         ended: Also ask the accounting for array tasks that squeue has forgotten.
     """
     wanted = list(dict.fromkeys(ids))
-    plain = query_environment(os.environ if environ is None else environ)
     queue, unreachable = list[JobStatus](), None
     try:
-        queue = parse_queue(_require_output(runner(queue_argv(), timeout=QUERY_SECONDS, environ=plain)))
+        queue = parse_queue(_require_output(client.run(queue_argv())))
     except SlurmUnavailable as error:
         unreachable = error
     found = _select(queue, wanted)
     if wanted:
-        _fill_gaps(runner, found, wanted, plain, ended=ended)
+        _fill_gaps(client, found, wanted, ended=ended)
     return QueueSnapshot(queue, found, unreachable)
 
 
-def _fill_gaps(
-    runner: Runner,
-    found: dict[str, JobStatus],
-    wanted: Sequence[str],
-    environ: Mapping[str, str],
-    *,
-    ended: bool = True,
-) -> None:
+def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequence[str], *, ended: bool = True) -> None:
     """Add the status of jobs, and exit codes, that squeue does not show."""
     missing = _incomplete(found, wanted)
     single = _base_ids(missing)[0] if len(_base_ids(missing)) == 1 else None
@@ -98,30 +83,30 @@ def _fill_gaps(
     if single is not None and missing == [single] and single in found:
         # The controller still has the job, and answers faster than the accounting, with newer data.
         shown = True
-        _merge(found, _select(parse_scontrol_job(_output_of(runner, scontrol_job_argv(single), environ)), missing))
+        _merge(found, _select(parse_scontrol_job(_output_of(client, scontrol_job_argv(single))), missing))
         missing = _incomplete(found, wanted)
     # squeue forgets an array's tasks one by one, minutes after their end.
     arrays = sorted({base_id(job_id) for job_id in found if "_" in job_id} & set(wanted)) if ended else []
     if missing := [*missing, *arrays]:
         for bases in _chunks(_base_ids(missing)):
-            argv = sacct_argv(bases, clusters=environ.get("SLURM_CLUSTERS"))
-            statuses = parse_sacct(_output_of(runner, argv, environ))
+            argv = sacct_argv(bases, clusters=client.environ.get("SLURM_CLUSTERS"))
+            statuses = parse_sacct(_output_of(client, argv))
             _merge(found, _select(statuses, missing))
     if not shown and (missing := _incomplete(found, wanted)):
         bases = _base_ids(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
-        _merge(found, _select(parse_scontrol_job(_output_of(runner, argv, environ)), missing))
+        _merge(found, _select(parse_scontrol_job(_output_of(client, argv)), missing))
     if revoked := [job_id for job_id, each in found.items() if each.state is JobState.REVOKED]:
-        found.update(_ask_federation(runner, revoked, environ))
+        found.update(_ask_federation(client, revoked))
 
 
-def _ask_federation(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> dict[str, JobStatus]:
+def _ask_federation(client: SlurmClient, ids: Sequence[str]) -> dict[str, JobStatus]:
     """Return the status of revoked jobs, which run on another cluster of the federation.
 
     A job that the queue of the federation shows as revoked only runs on a cluster that does not answer now.
     """
     queue, booked = (
-        parse(_output_of(runner, [argv[0], "--federation", *argv[1:]], environ))
+        parse(_output_of(client, [argv[0], "--federation", *argv[1:]]))
         for parse, argv in ((parse_squeue, squeue_argv(ids)), (parse_sacct, sacct_argv(ids)))
     )
     going = {job_id: each._replace(state=JobState.UNKNOWN) for job_id, each in _select(queue, ids).items()}
@@ -134,12 +119,12 @@ def _chunks(ids: list[str]) -> Iterator[list[str]]:
     yield from (ids[start : start + MAX_NAMED] for start in range(0, len(ids), MAX_NAMED))
 
 
-def _ask_squeue(runner: Runner, ids: Sequence[str], environ: Mapping[str, str]) -> list[JobStatus]:
-    answer = runner(squeue_argv(ids), timeout=QUERY_SECONDS, environ=environ)
+def _ask_squeue(client: SlurmClient, ids: Sequence[str]) -> list[JobStatus]:
+    answer = client.run(squeue_argv(ids))
     unknown = answer.returncode and "Invalid job id" in answer.stderr
     if unknown and len(ids) > 1:
         # With one unknown id, squeue refuses the whole query.
-        answer = runner(squeue_argv(None), timeout=QUERY_SECONDS, environ=environ)
+        answer = client.run(squeue_argv(None))
     elif unknown:
         return []
     return parse_squeue(_require_output(answer))
@@ -160,10 +145,10 @@ def _require_output(answer: Completed) -> str:
     return answer.stdout
 
 
-def _output_of(runner: Runner, argv: Sequence[str], environ: Mapping[str, str]) -> str:
+def _output_of(client: SlurmClient, argv: Sequence[str]) -> str:
     """Return the output of a command; nothing if it is missing or fails, as sacct does without accounting."""
     try:
-        answer = runner(argv, timeout=QUERY_SECONDS, environ=environ)
+        answer = client.run(argv)
     except SlurmUnavailable:
         return ""
     return answer.stdout if answer.returncode == 0 else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable, UnitError
-from hpc_kit.slurm.presence import PROBE_SECONDS
+from hpc_kit.slurm.client import PROBE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,10 +157,10 @@ def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> 
 
 
 def _ask(environ: Mapping[str, str], runner: Runner | None) -> str | None:
-    from hpc_kit.slurm.client import run
+    from hpc_kit.slurm.client import run_command
 
     try:
-        answer = (runner or run)(["sinfo", "--version"], timeout=PROBE_SECONDS, environ=environ)
+        answer = (runner or run_command)(["sinfo", "--version"], timeout=PROBE_SECONDS, environ=environ)
         return str(parse_version(answer.stdout)) if answer.returncode == 0 else None
     except (SlurmUnavailable, UnitError):
         return None

@@ -49,12 +49,12 @@ def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
 
 def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
     from hpc_kit.errors import SlurmUnavailable
-    from hpc_kit.slurm import presence
+    from hpc_kit.slurm import client
 
-    if presence.is_embedded(environ):
+    if client.is_embedded(environ):
         return _surrounding(root, environ) or "local"
     try:
-        return "slurm" if presence.find_slurm(environ) else "local"
+        return "slurm" if client.find_slurm(environ) else "local"
     except SlurmUnavailable:
         if sure:
             raise
@@ -85,11 +85,10 @@ def _named(root: Path, environ: Mapping[str, str]) -> str | None:
 def _may_have_gpus(environ: Mapping[str, str]) -> bool:
     """False only where Slurm says that no node has any: a job's GPU options would be refused there."""
     from hpc_kit.errors import SlurmUnavailable
-    from hpc_kit.slurm.client import run
-    from hpc_kit.slurm.presence import PROBE_SECONDS
+    from hpc_kit.slurm.client import PROBE_SECONDS, run_command
 
     try:
-        answer = run(["sinfo", "--noheader", "--format=%G"], timeout=PROBE_SECONDS, environ=environ)
+        answer = run_command(["sinfo", "--noheader", "--format=%G"], timeout=PROBE_SECONDS, environ=environ)
     except SlurmUnavailable:
         return True
     return answer.returncode != 0 or not answer.stdout.strip() or "gpu" in answer.stdout

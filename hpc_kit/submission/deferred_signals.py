@@ -1,4 +1,4 @@
-"""Signals that would end this process while it submits: heard where nothing is lost by it, obeyed when that is done."""
+"""Delays Ctrl-C, SIGTERM and SIGHUP until a submission is recorded."""
 
 from __future__ import annotations
 
@@ -22,34 +22,32 @@ _DEFAULT: dict[int, Handler] = {
 
 
 class DeferredSignals:
-    """Ctrl-C, SIGTERM, and SIGHUP of a closed terminal, as they come.
+    """Ctrl-C, SIGTERM, and SIGHUP of a closed terminal.
 
-    Each raises KeyboardInterrupt until `hold` is called, and behind it within `heard_at_once` alone. One that has been
-    raised is not raised a second time: what cleans up behind it is left in peace.
+    Before `defer`, and inside `interruptible`, a signal raises KeyboardInterrupt. It does so once, so that the clean-up
+    is not interrupted by the next signal.
     """
 
     def __init__(self) -> None:
-        self.heard: list[int] = []
-        """What has come."""
-
+        self.received: list[int] = []
         self._raises = True
 
-    def hold(self) -> None:
-        """From now on, let them wait: what is under way must not be torn in two."""
+    def defer(self) -> None:
+        """Only store signals from now on: the work must not be interrupted half-way."""
         self._raises = False
 
     @contextmanager
-    def heard_at_once(self) -> Iterator[None]:
-        """Around what takes long, and loses nothing where it is cut short."""
+    def interruptible(self) -> Iterator[None]:
+        """Allow signals to interrupt the block: it may take long, and loses nothing if it is cut short."""
         self._raises = True
         try:
             yield
         finally:
             self._raises = False
 
-    def hear(self, number: int, _: FrameType | None) -> None:
-        """The handler."""
-        self.heard.append(number)
+    def handle(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal."""
+        self.received.append(number)
         if self._raises:
             self._raises = False
             raise KeyboardInterrupt
@@ -57,21 +55,22 @@ class DeferredSignals:
 
 @contextmanager
 def defer_signals() -> Iterator[DeferredSignals]:
-    """Hear the signals that end this process; by SIGTERM and SIGHUP it ends behind the block.
+    """Handle the signals that end a process. After the block, SIGTERM and SIGHUP end this process.
 
-    A signal that is ignored (nohup), or has a handler of the program's own, stays as it is; a thread hears none.
+    A signal that is ignored (nohup), or has a handler of the program, keeps its handler. Other threads than the main
+    one receive no signals.
     """
-    ends = DeferredSignals()
+    signals = DeferredSignals()
     if threading.current_thread() is not threading.main_thread():
-        yield ends
+        yield signals
         return
-    ours = [number for number, default in _DEFAULT.items() if signal.getsignal(number) is default]
-    for number in ours:
-        signal.signal(number, ends.hear)
+    replaced = [number for number, default in _DEFAULT.items() if signal.getsignal(number) is default]
+    for number in replaced:
+        signal.signal(number, signals.handle)
     try:
-        yield ends
+        yield signals
     finally:
-        for number in ours:
+        for number in replaced:
             signal.signal(number, _DEFAULT[number])
-        if asked := next((number for number in ends.heard if number != signal.SIGINT), None):
-            os.kill(os.getpid(), asked)
+        if fatal := next((number for number in signals.received if number != signal.SIGINT), None):
+            os.kill(os.getpid(), fatal)

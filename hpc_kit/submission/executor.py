@@ -1,4 +1,7 @@
-"""submitit's executor with our script: pickled functions, one result a rank, arrays too."""
+"""submitit's executor with our script: pickled functions, one result for each rank, and arrays.
+
+submitit has no public hooks for the script. Its own executors override the same private methods as `Executor`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -23,7 +26,6 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
-from hpc_kit.runs.access import access_of
 from hpc_kit.runs.logs import make_folder
 from hpc_kit.runs.record import describe_os_error
 from hpc_kit.script.quoting import sh
@@ -32,6 +34,7 @@ from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.units import UNLIMITED, parse_time
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.spec.default_cluster import Choice, default_cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
@@ -41,50 +44,101 @@ from hpc_kit.submission.job_handles import FunctionJob
 from hpc_kit.submission.staging import Pickles
 from hpc_kit.submission.submit import Submission, submit_script
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from submitit.core.utils import DelayedSubmission
-
-    from hpc_kit.spec.job import Job
-
-
 __all__ = ["Executor", "PartlySubmitted"]
+
+GENERIC = {
+    "name": "job_name",
+    "timeout_min": "time",
+    "mem_gb": "mem",
+    "tasks_per_node": "ntasks_per_node",
+}
+"""submitit's names of options that every scheduler has. All other names are sbatch's."""
+
+OWN = {"additional_parameters", "array_parallelism", "setup", "signal_delay_s", "stderr_to_stdout"}
+
+REFUSED = {
+    "array": "use map_array or batch(), which make arrays",
+    "error": "read the logs by job.paths; set stderr_to_stdout=True for a single log",
+    "num_gpus": "use gpus_per_node",
+    "open_mode": "leave it out: logs are appended to, so that a requeued job keeps its earlier output",
+    "output": "read the logs by job.paths, in the executor's folder",
+    "signal": "use signal_delay_s, the seconds before the time limit; the signal is submitit's",
+    "srun_args": "set variables instead, such as set={'env.SLURM_CPU_BIND': 'none'}: the template has the srun line",
+    "teardown": "put it at the end of the function: the job's exit status would be the teardown's",
+    "use_srun": "for a job of one rank, set nodes=1 and tasks_per_node=1: srun starts the ranks",
+}
+"""Parameters of submitit and options of sbatch without a meaning here, and what to do instead."""
+
+SIGNAL_DELAY = 90
+"""Seconds between submitit's signal and the time limit, if the limit is long enough."""
+
+ENDLESS_MINUTES = 10 * 365 * 24 * 60
+
+MAP_TABLE_SUFFIX = "_table.jsonl"
+
+_TAG = re.compile("%[jtAa]")
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 200
+
+
+class UnknownParameter(SpecError, ValueError):
+    """There is no such parameter. Like submitit's exception it is a `ValueError`."""
 
 
 class PartlySubmitted(SubmitRefused):
-    """Sbatch took the first arrays of several, and refused the next; `jobs` are those that are in the queue."""
+    """sbatch submitted the first arrays of several, and refused the next. `jobs` are those in the queue."""
 
     def __init__(self, error: HpcKitError, jobs: list[FunctionJob[Any]], total: int) -> None:
         ids = ", ".join(dict.fromkeys(base_id(job.job_id) for job in jobs))
         super().__init__(
             f"only the first {len(jobs)} of {total} are submitted: {error.what}",
             found=error.found,
-            remedy=f"those go on as job {ids}; to end them: scancel {ids}\n{error.remedy or ''}".rstrip(),
+            remedy=f"let job {ids} run, or end it with scancel {ids}\n{error.remedy or ''}".rstrip(),
         )
         self.jobs = jobs
 
 
+class ExecutorOptions(Struct, frozen=True, kw_only=True):
+    """Options of an executor that are not options of a job."""
+
+    array_parallelism: Count = 256
+    signal_delay_s: Number | None = None
+    stderr_to_stdout: bool = False
+
+    def updated(self, given: dict[str, object]) -> ExecutorOptions:
+        """Return the options with other values.
+
+        Raises:
+            SpecError: A value has the wrong type or range.
+        """
+        try:
+            return msgspec.convert({**structs.asdict(self), **given}, ExecutorOptions)
+        except msgspec.ValidationError as error:
+            raise SpecError(
+                "wrong value for an Executor", found=f"{given}: {error}", remedy=f"use values like {ExecutorOptions()}"
+            ) from None
+
+
 class Executor(SlurmExecutor):
-    """submitit's `SlurmExecutor`, with the script of a job file: its resources, template, environment.
+    """submitit's `SlurmExecutor` with the script of a job file: its resources, template and environment.
 
     `submit`, `map_array`, `submit_array`, `batch()` and `update_parameters` are submitit's, and so is its protocol for
-    checkpoints: a callable with a `checkpoint` method is requeued when it is preempted or out of time.
+    checkpoints: a callable with a `checkpoint` method is requeued when it is preempted or reaches its time limit.
 
     Args:
-        job: Name or path of a job file, or a job: all but its command counts.
-        folder: Where pickles, results and logs go; all nodes must see it. `%j` in it stands for the job's id. Default:
+        job: Name or path of a job file, or a job. Its command is not used.
+        folder: Folder of pickles, results and logs, which all nodes must see. `%j` in it is the job id. Default:
             runs/functions below `root`.
-        cluster: Name or path of a cluster file, or a cluster (default: what fits this machine).
-        set: Values over those of the files, by dotted key: {"resources.nodes": 2}.
+        cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
+        set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         root: The user's project (default: the current folder).
-        max_num_timeout: How often a checkpointable callable may run out of time before it is given up.
-        max_pickle_size_gb: Most that one submission may pickle.
+        max_num_timeout: How often a checkpointable callable may reach its time limit.
+        max_pickle_size_gb: Limit for the pickles of one submission.
         python: Words that start Python in the job, such as `apptainer exec image.sif python`.
 
     Raises:
-        SpecError: A file is missing or says something that cannot be.
+        SpecError: A file is missing or contains an error.
     """
 
     job_class = FunctionJob
@@ -109,62 +163,59 @@ class Executor(SlurmExecutor):
         choice = Choice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster
         self._settings = {**choice.settings, **(set or {})}
-        self._extras = ExecutorOptions()
-        self._check_folder()
-        self._resolve()
-
-    @classmethod
-    def name(cls) -> str:
-        """The name that submitit's protocol has for it in the job."""
-        return "slurm"
-
-    @classmethod
-    def affinity(cls) -> int:
-        """Always there: where the machine has no Slurm, the embedded one serves."""
-        return 1
-
-    def _check_folder(self) -> None:
+        self._options = ExecutorOptions()
         if "\\" in str(self.folder):
             raise SpecError(
                 "a backslash in the executor's folder",
                 found=str(self.folder),
-                remedy="a folder without it: Slurm would no longer put the job's id into the names of the logs",
+                remedy="choose a folder without it: Slurm expands no patterns in a name with a backslash",
             )
+        self._resolve()
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the executor's name in submitit's protocol."""
+        return "slurm"
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Return that the executor is available: a machine without Slurm has the embedded one."""
+        return 1
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Take submitit's names, sbatch's, or either with `slurm_` before it.
+        """Take submitit's names, sbatch's, or either with the prefix `slurm_`.
 
         Raises:
-            UnknownParameter: There is no such name; near ones are named.
-            SpecError: It has no meaning here, or a value cannot be.
+            UnknownParameter: There is no such name. The error lists similar names.
+            SpecError: A name has no meaning here, or a value is wrong.
         """
         new = sort_parameters(kwargs)
-        before = self._settings, self._extras
+        before = self._settings, self._options
         self._settings = {**self._settings, **new.settings}
         try:
-            self._extras = self._extras.updated(new.extras)
+            self._options = self._options.updated(new.extras)
             self._resolve()
         except SpecError:
-            self._settings, self._extras = before
+            self._settings, self._options = before
             raise
         self.parameters.update(kwargs)
 
     def _resolve(self) -> Resolved:
-        """The job as it would be submitted now: the file's, with submitit's command."""
+        """Return the job as it would be submitted now: the file's, with submitit's command."""
         loaded = load.load(self._job, self._cluster, set=self._settings, root=self.root)
         job = loaded.job
         if job.launch.launcher != "srun":
             raise SpecError(
                 f"job {job.name} is started by {job.launch.launcher}",
-                found="an Executor's functions are started by srun, one a rank",
-                remedy="a job with launcher = 'srun', or set={'launch.launcher': 'srun', 'launch.nproc_per_node': 1}",
+                found="srun starts the functions of an Executor, one for each rank",
+                remedy="use a job with launcher = 'srun', or set={'launch.launcher': 'srun', "
+                "'launch.nproc_per_node': 1}",
             )
         job = structs.replace(job, command=tuple(shlex.split(self._submitit_command_str)))
         return resolve(structs.replace(loaded, job=job), root=self.root)
 
     def _with_protocol(self, resolved: Resolved, array: str | None) -> Resolved:
-        """With submitit's logs and signal."""
-        return structs.replace(resolved, job=add_submitit_protocol(resolved.job, self.folder, self._extras, array))
+        return structs.replace(resolved, job=add_submitit_protocol(resolved.job, self.folder, self._options, array))
 
     @property
     def _submitit_command_str(self) -> str:
@@ -174,22 +225,22 @@ class Executor(SlurmExecutor):
         return self._resolve().ntasks
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002 - submitit's hook
-        return render_resolved(self._calling(command), root=self.root)
+        return render_resolved(self._resolve_command(command), root=self.root)
 
-    def _calling(self, command: str) -> Resolved:
+    def _resolve_command(self, command: str) -> Resolved:
         resolved = self._with_protocol(self._resolve(), None)
         return structs.replace(resolved, job=structs.replace(resolved.job, command=tuple(shlex.split(command))))
 
     def _submit_command(self, command: str) -> FunctionJob[Any]:
-        return self._send(self._calling(command), Pickles(str(self.folder), (), array=False))
+        return self._send(self._resolve_command(command), Pickles(str(self.folder), (), array=False))
 
     def _send(self, resolved: Resolved, pickles: Pickles) -> FunctionJob[Any]:
-        """Render, hand to sbatch, record; submitit's own would leave the environment of a surrounding job in."""
+        """Submit a job. submitit's own method would pass on the environment of a surrounding job."""
         text = render_resolved(resolved, root=self.root)
         try:
             done = submit_script(resolved, text, root=self.root, command_line=sys.argv, pickles=pickles)
         except BaseException:
-            pickles.drop()
+            pickles.discard()
             raise
         job = self._handle(done, done.job_id, resolved)
         make_folder(job.paths.folder, mode=0o700)
@@ -199,17 +250,17 @@ class Executor(SlurmExecutor):
 
     def _handle(self, done: Submission, job_id: str, resolved: Resolved) -> FunctionJob[Any]:
         job: FunctionJob[Any] = self.job_class(folder=self.folder, job_id=job_id, tasks=range(resolved.ntasks))
-        job.attach(done.run_folder.with_name(job_id), done.access, resolved.cluster)
+        job.attach(done.run_folder.with_name(job_id), done.client, resolved.cluster)
         return job
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[Any]:
-        """Submit one function, or several as arrays: as many as MaxArraySize asks for."""
+        """Submit one function, or several as arrays; MaxArraySize limits the size of each array."""
         submissions, resolved = list(delayed_submissions), self._resolve()
         if len(submissions) == 1:
             return self._process(resolved, submissions, None)
-        size = max(1, access_of(resolved.cluster).max_array_size())
+        size = max(1, open_client(resolved.cluster).max_array_size())
         chunks = [submissions[start : start + size] for start in range(0, len(submissions), size)]
-        share = max(1, self._extras.array_parallelism // len(chunks))
+        share = max(1, self._options.array_parallelism // len(chunks))
         jobs: list[FunctionJob[Any]] = []
         for chunk in chunks:
             throttle = f"%{share}" if share < len(chunk) else ""
@@ -226,21 +277,21 @@ class Executor(SlurmExecutor):
     def _process(
         self, resolved: Resolved, submissions: list[DelayedSubmission], array: str | None
     ) -> list[FunctionJob[Any]]:
-        """Pickle and submit."""
+        """Pickle functions and submit their job."""
         resolved = self._with_protocol(resolved, array)
-        paths = self._pickled(submissions, timeout_minutes(resolved.job))
+        paths = self._pickle(submissions, timeout_minutes(resolved.job))
         pickles = Pickles(str(self.folder), tuple(map(str, paths)), array is not None)
         self._throttle()
         self._last_job_submitted = time.time()
         job = self._send(resolved, pickles)
         if array is None:
             return [job]
-        done = Submission(job.job_id, job.run.folder, job.access)
+        done = Submission(job.job_id, job.run.folder, job.client)
         return [self._handle(done, f"{job.job_id}_{index}", resolved) for index in range(len(submissions))]
 
-    def _pickled(self, submissions: list[DelayedSubmission], minutes: int) -> list[Path]:
+    def _pickle(self, submissions: list[DelayedSubmission], minutes: int) -> list[Path]:
         folder = JobPaths.get_first_id_independent_folder(self.folder)
-        # Arguments may hold what is nobody else's business.
+        # Arguments may be confidential.
         make_folder(folder, mode=0o700)
         pickles: list[Path] = []
         with ExitStack() as undo:
@@ -260,57 +311,8 @@ class Executor(SlurmExecutor):
         return pickles
 
 
-GENERIC = {
-    "name": "job_name",
-    "timeout_min": "time",
-    "mem_gb": "mem",
-    "tasks_per_node": "ntasks_per_node",
-}
-"""submitit's words for what every scheduler has; the others are sbatch's own."""
-
-OWN = {"additional_parameters", "array_parallelism", "setup", "signal_delay_s", "stderr_to_stdout"}
-
-REFUSED = {
-    "array": "map_array and batch() make arrays",
-    "error": "job.paths names the logs; stderr_to_stdout=True puts both into one",
-    "num_gpus": "gpus_per_node",
-    "open_mode": "logs are appended to: a job that is requeued keeps what it has said",
-    "output": "job.paths names the logs, in the executor's folder",
-    "signal": "signal_delay_s: seconds before the end; the signal is submitit's",
-    "srun_args": "srun's line is the template's; variables work: set={'env.SLURM_CPU_BIND': 'none'}",
-    "teardown": "the job's exit status would be the teardown's; put it at the end of the function",
-    "use_srun": "ranks are started by srun; a job of one rank: nodes=1, tasks_per_node=1",
-}
-"""Parameters of submitit and options of sbatch that mean nothing here, and what to do instead."""
-
-
-class UnknownParameter(SpecError, ValueError):
-    """No such parameter; a `ValueError` too, as submitit's."""
-
-
-class ExecutorOptions(Struct, frozen=True, kw_only=True):
-    """What the protocol of pickled functions has beside the job."""
-
-    array_parallelism: Count = 256
-    signal_delay_s: Number | None = None
-    stderr_to_stdout: bool = False
-
-    def updated(self, given: dict[str, object]) -> ExecutorOptions:
-        """With other values.
-
-        Raises:
-            SpecError: One is of a wrong type or range.
-        """
-        try:
-            return msgspec.convert({**structs.asdict(self), **given}, ExecutorOptions)
-        except msgspec.ValidationError as error:
-            raise SpecError(
-                "wrong value for an Executor", found=f"{given}: {error}", remedy=f"as in {ExecutorOptions()}"
-            ) from None
-
-
 class SortedParameters(NamedTuple):
-    """Values for a job file, by dotted key, and the rest."""
+    """Arguments of `update_parameters`: values of a job file by dotted key, and options of the executor."""
 
     settings: dict[str, object]
     extras: dict[str, object]
@@ -320,19 +322,19 @@ def sort_parameters(given: dict[str, object]) -> SortedParameters:
     """Sort the arguments of `update_parameters`.
 
     Args:
-        given: By any of three names: submitit's (`timeout_min`), sbatch's (`time`), either with `slurm_` before it.
+        given: By submitit's names (`timeout_min`), sbatch's (`time`), or either with the prefix `slurm_`.
 
     Raises:
-        UnknownParameter: There is no such name; near ones are named.
-        SpecError: It has no meaning here.
+        UnknownParameter: There is no such name. The error lists similar names.
+        SpecError: A name has no meaning here.
     """
     settings: dict[str, object] = {}
     extras: dict[str, object] = {}
-    for asked, value in given.items():
-        name = asked.removeprefix("slurm_").replace("-", "_")
+    for key, value in given.items():
+        name = key.removeprefix("slurm_").replace("-", "_")
         name = GENERIC.get(name, name)
         if name in REFUSED:
-            raise SpecError(f"{asked} is not for an Executor", found=f"{asked}={value!r}", remedy=REFUSED[name])
+            raise SpecError(f"{key} is not for an Executor", found=f"{key}={value!r}", remedy=REFUSED[name])
         if name == "additional_parameters":
             inner = sort_parameters(dict(value) if isinstance(value, dict) else {"additional_parameters": value})
             settings |= inner.settings
@@ -342,81 +344,70 @@ def sort_parameters(given: dict[str, object]) -> SortedParameters:
         elif name in OWN:
             extras[name] = value
         elif name in Resources.__struct_fields__:
-            settings |= _setting(asked.removeprefix("slurm_"), name, value)
+            settings |= _to_setting(key.removeprefix("slurm_"), name, value)
         else:
-            raise _unknown(asked, name, value)
+            raise _unknown_parameter(key, name, value)
     return SortedParameters(settings, extras)
 
 
-def _setting(asked: str, name: str, value: object) -> dict[str, object]:
+def _to_setting(key: str, name: str, value: object) -> dict[str, object]:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if asked == "mem_gb":
+        if key == "mem_gb":
             value = f"{math.ceil(value * 1024)}M" if value != int(value) else f"{int(value)}G"
         elif name == "time":
             value = math.ceil(value)
     if name == "job_name":
-        # The run folder bears the name, too.
+        # The name of the job file names the run folder.
         return {"name": value, "resources.job_name": value}
     return {f"resources.{name}": value}
 
 
-def _unknown(asked: str, name: str, value: object) -> UnknownParameter:
+def _unknown_parameter(key: str, name: str, value: object) -> UnknownParameter:
     from difflib import get_close_matches
 
     known = sorted({*Resources.__struct_fields__, *GENERIC, *OWN} - REFUSED.keys())
     near = get_close_matches(name, known, n=3, cutoff=0.6)
-    return UnknownParameter(
-        f"no parameter '{asked}'",
-        found=f"{asked}={value!r}",
-        remedy=" or ".join(near) if near else f"one of {', '.join(known)}",
-    )
+    names = " or ".join(near) if near else f"one of {', '.join(known)}"
+    return UnknownParameter(f"no parameter '{key}'", found=f"{key}={value!r}", remedy=f"use {names}")
 
 
-SIGNAL_DELAY = 90
-"""Seconds before the time limit at which submitit's signal comes, where the limit leaves room for them."""
-
-ENDLESS_MINUTES = 10 * 365 * 24 * 60
-
-_TAG = re.compile("%[jtAa]")
-
-
-def add_submitit_protocol(job: Job, folder: Path, extras: ExecutorOptions, array: str | None) -> Job:
-    """A job whose script keeps submitit's protocol.
+def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, array: str | None) -> Job:
+    """Return a job whose script follows submitit's protocol: names of logs, signal, and name of the executor.
 
     Args:
         job: The job, fitted to its cluster.
         folder: The executor's folder.
-        extras: What `update_parameters` has said of the protocol.
-        array: Slurm's words for the indices, of an array.
+        options: The executor's options.
+        array: Slurm's notation of the indices of an array.
     """
-    output, error = (_pattern(path, array) for path in (JobPaths(folder).stdout, JobPaths(folder).stderr))
-    separate = not extras.stderr_to_stdout
-    own_folder = _make_folder(str(folder), array=array is not None)
+    output, error = (_to_pattern(path, array) for path in (JobPaths(folder).stdout, JobPaths(folder).stderr))
+    is_separate = not options.stderr_to_stdout
+    own_folder = _folder_commands(str(folder), array=array is not None)
     return structs.replace(
         job,
         env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
         setup=(*job.setup, *own_folder),
-        launch=structs.replace(job.launch, output=output, error=error if separate else None),
+        launch=structs.replace(job.launch, output=output, error=error if is_separate else None),
         resources=structs.replace(
             job.resources,
             array=array,
-            # A folder with the job's id is not there yet when Slurm opens the batch script's log.
+            # A folder whose name contains the job id does not exist when Slurm opens the batch script's log.
             output=None if own_folder else output.replace("%t", "0"),
-            error=error.replace("%t", "0") if separate and not own_folder else None,
+            error=error.replace("%t", "0") if is_separate and not own_folder else None,
             open_mode="append",
-            signal=f"{SlurmJobEnvironment.USR_SIG}@{_signal_delay(job, extras)}",
+            signal=f"{SlurmJobEnvironment.USR_SIG}@{_signal_delay(job, options)}",
         ),
     )
 
 
-def _pattern(path: Path, array: str | None) -> str:
-    """A name of submitit's with Slurm's patterns; any percent sign but those of its four is part of the name."""
+def _to_pattern(path: Path, array: str | None) -> str:
+    """Return submitit's name with Slurm's patterns. Percent signs other than those of its four patterns are escaped."""
     text = re.sub(r"%(?![jtAa])", "%%", str(path))
     return text if array is None else text.replace("%j", "%A_%a")
 
 
-def _make_folder(folder: str, *, array: bool) -> tuple[str, ...]:
-    """The line of shell that makes a folder whose name holds the job's id; none where it does not."""
+def _folder_commands(folder: str, *, array: bool) -> tuple[str, ...]:
+    """Return the shell command that creates a folder whose name contains the job id; nothing for other names."""
     if not _TAG.search(folder):
         return ()
     ids = {"%j": "$SLURM_JOB_ID", "%A": "$SLURM_JOB_ID", "%t": "0"}
@@ -427,59 +418,56 @@ def _make_folder(folder: str, *, array: bool) -> tuple[str, ...]:
     return ("mkdir -p " + "".join(f'"{ids[part]}"' if part in ids else sh(part) for part in parts if part),)
 
 
-def _signal_delay(job: Job, extras: ExecutorOptions) -> int:
-    """Seconds; a quarter of a short limit: Slurm may be a minute early, and would stop the job at its start."""
-    if extras.signal_delay_s is not None:
-        return extras.signal_delay_s
-    limit = _seconds(job)
+def _signal_delay(job: Job, options: ExecutorOptions) -> int:
+    """Return the seconds between the signal and the time limit: at most a quarter of the limit.
+
+    Slurm may send the signal a minute early, and would stop a short job at its start.
+    """
+    if options.signal_delay_s is not None:
+        return options.signal_delay_s
+    limit = _time_limit(job)
     return SIGNAL_DELAY if limit is None or limit == UNLIMITED else min(SIGNAL_DELAY, limit // 4)
 
 
 def timeout_minutes(job: Job) -> int:
-    """What the protocol takes for the time limit.
+    """Return the time limit for submitit's protocol.
 
-    Without a known limit 0: each signal then counts as one of the `max_num_timeout`, and no job requeues for ever.
+    0 if it is unknown: each signal then counts as a time-out, so that no job is requeued for ever.
     """
-    limit = _seconds(job)
+    limit = _time_limit(job)
     return 0 if limit is None else ENDLESS_MINUTES if limit == UNLIMITED else limit // 60
 
 
-def _seconds(job: Job) -> int | None:
+def _time_limit(job: Job) -> int | None:
     limit = job.resources.time
     return None if limit is None else parse_time(str(limit))
 
 
-MAP_TABLE_SUFFIX = "_table.jsonl"
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 200
-
-
 class MapTableRow(NamedTuple):
-    """One element."""
+    """One element of a map over arrays."""
 
     number: int
-    """Its place among all that were submitted together, over all arrays."""
+    """Position among all submitted functions, over all arrays."""
 
     job_id: str
-    """Slurm's: `12_3`."""
+    """Slurm's id: `12_3`."""
 
     function: str
     args: tuple[str, ...]
-    """Each as `repr` shows it, cut to 200 characters."""
+    """Each as `repr` prints it, cut to 200 characters."""
 
     kwargs: dict[str, str]
 
 
 def append_to_map_table(folder: Path, ids: Sequence[str], submissions: Sequence[DelayedSubmission], count: int) -> None:
-    """Write down which of the last `count` elements got which arguments; the table has the first array's name.
+    """Append the arguments of the last `count` elements to the table, one file for all arrays, named after the first.
 
-    Where that cannot be written it is a warning: the jobs are in the queue, and their pickles hold the arguments too.
+    If it cannot be written, this warns: the jobs are in the queue, and their pickles contain the arguments as well.
     """
     path = folder / f"{base_id(ids[0])}{MAP_TABLE_SUFFIX}"
     rows = [_row(index, ids[index], submissions[index]) for index in range(len(ids) - count, len(ids))]
     try:
-        # Arguments are nobody else's business.
+        # Arguments may be confidential.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in rows)
@@ -495,10 +483,10 @@ def _row(index: int, job_id: str, submission: DelayedSubmission) -> MapTableRow:
 
 
 def read_map_table(path: Path) -> list[MapTableRow]:
-    """All rows, in the order of the submissions.
+    """Return all rows in the order of the submissions.
 
     Raises:
-        OSError: There is no such table.
+        OSError: The table does not exist.
     """
     values = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [MapTableRow(**{**value, "args": tuple(value["args"])}) for value in values]

@@ -1,4 +1,7 @@
-"""What the handles of programs and of functions share: submitit's `Job`, with a state that needs no accounting."""
+"""Handles of submitted jobs: submitit's `Job`, whose state needs no accounting.
+
+The result of a program is its summary. The result of a function is one value for each rank.
+"""
 
 from __future__ import annotations
 
@@ -10,85 +13,165 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from submitit.core.utils import FailedJobError, JobPaths, pickle_load
-from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob, SlurmJobEnvironment
+from submitit.slurm.slurm import SlurmJob, SlurmJobEnvironment
 
 from hpc_kit.errors import JobFailed, SlurmUnavailable
 from hpc_kit.run_files import SCRIPT, read_first_failure
-from hpc_kit.runs.access import Access, access_of
-from hpc_kit.runs.follow import LOST_LOOKS
+from hpc_kit.runs.backend import SLURM
+from hpc_kit.runs.first_failure import RankFailure, exception_line
+from hpc_kit.runs.follow import JobTracker
 from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
 from hpc_kit.runs.run_folders import Run, open_run
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.job_status import merge_statuses, scancel_argv
 from hpc_kit.slurm.states import JobState
+from hpc_kit.spec.cluster_client import open_client
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.access import Access
-    from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.spec.cluster import Cluster
 
+__all__ = ["FunctionJob", "ScriptFailed", "ScriptJob"]
 
 R_co = TypeVar("R_co", covariant=True)
 
-FILE_PAUSE = 1.0
-"""Seconds between two looks for a result's file."""
+RESULT_POLL_SECONDS = 1.0
+"""Pause between two looks for the file of a result."""
 
 
 class ScriptFailed(JobFailed, FailedJobError):
-    """A job ended badly; for both families of `except`, ours and submitit's."""
+    """A job failed. Both hpc_kit's and submitit's exception class catch it."""
 
-    def __init__(self, end: Outcome) -> None:
-        failure = end.failure
-        who = (
+    def __init__(self, outcome: Outcome) -> None:
+        failure = outcome.failure
+        rank = (
             f"rank {failure.rank} on {failure.host}: " if failure and failure.rank is not None and failure.host else ""
         )
-        why = f"{who}{failure.headline}" if failure else end.sentence
-        log = failure.log if failure and failure.log else end.batch_log
+        cause = f"{rank}{failure.headline}" if failure else outcome.sentence
+        log = failure.log if failure and failure.log else outcome.batch_log
         super().__init__(
-            f"job {end.job_id} {end.name} {end.state}: {why}",
+            f"job {outcome.job_id} {outcome.name} {outcome.state}: {cause}",
             found=failure.text if failure and failure.text else None,
             remedy=f"read {log}" if log and log.exists() else None,
         )
-        self.outcome = end
+        self.outcome = outcome
 
     def __reduce__(self) -> tuple[type[ScriptFailed], tuple[Outcome]]:
         return type(self), (self.outcome,)
 
 
+class JobWatcher:
+    """Queries one Slurm for all jobs of this process at once. It replaces submitit's watcher, which needs sacct.
+
+    submitit's `Job` calls the methods with a `mode`: `standard` queries if the last answer is old, `force` always, and
+    `cache` never.
+    """
+
+    def __init__(self, client: SlurmClient) -> None:
+        self.client = client
+        self.statuses: dict[str, JobStatus] = {}
+        self._trackers: dict[str, JobTracker] = {}
+        self._polled_at = float("-inf")
+
+    def query(self, job_id: str, mode: str = "standard") -> JobStatus | None:
+        """Return the status of a job; None if Slurm does not know it (any more)."""
+        if job_id not in self._trackers:
+            self._trackers[job_id] = JobTracker()
+            # The query of an array has returned its elements. Any other new job is queried immediately.
+            if known := self.statuses.get(job_id):
+                self._trackers[job_id].update(known.state, known)
+            else:
+                self._polled_at = float("-inf")
+        is_due = time.time() - self._polled_at >= self.client.poll_seconds
+        if mode == "force" or (mode != "cache" and is_due):
+            self._poll()
+        return self.statuses.get(job_id)
+
+    def _poll(self) -> None:
+        # A lost job may appear again.
+        going = {
+            job_id: tracker
+            for job_id, tracker in self._trackers.items()
+            if not (tracker.state and tracker.state.finished)
+        }
+        if not going:
+            return
+        self._polled_at = time.time()
+        try:
+            # The id of an array returns all its elements.
+            found = self.client.query(sorted({base_id(job_id) for job_id in going}))
+        except SlurmUnavailable:
+            # The controller may answer the next query; the last statuses stay.
+            return
+        arrays: dict[str, list[JobStatus]] = {}
+        for job_id, status in found.items():
+            arrays.setdefault(base_id(job_id), []).append(status)
+        self.statuses |= {**{base: merge_statuses(own) for base, own in arrays.items()}, **found}
+        for job_id, tracker in going.items():
+            known = self.statuses.get(job_id)
+            tracker.update(known.state if known else JobState.UNKNOWN, known)
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:
+        """Return the name of the state; UNKNOWN if Slurm does not know the job."""
+        status = self.query(job_id, mode)
+        return str(status.state if status else JobState.UNKNOWN)
+
+    def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
+        """Return the fields that submitit has of a job."""
+        status = self.query(job_id, mode)
+        return {"JobID": job_id, "JobState": str(status.state), "NodeList": status.nodelist} if status else {}
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:
+        """Return whether the job has ended, or Slurm has forgotten it."""
+        self.query(job_id, mode)
+        return self._trackers[job_id].is_over
+
+
+_watchers: dict[tuple[str | None, ...], JobWatcher] = {}
+_IDENTIFYING = ("PATH", "SLURM_CONF", "SLURM_CLUSTERS", "HPC_KIT_SLURM_CONF", "HPC_KIT_SLURM_STATE")
+
+
+def shared_watcher(client: SlurmClient) -> JobWatcher:
+    """Return the watcher of a Slurm; there is one for each Slurm."""
+    key = (str(client.embedded), *(client.environ.get(name) for name in _IDENTIFYING))
+    return _watchers.setdefault(key, JobWatcher(client))
+
+
 class SlurmHandle(SlurmJob[R_co]):
-    """What both kinds of jobs share: where their Slurm is, their run folder, their state.
+    """A job with its client, its run folder and its state.
 
     Args:
-        folder: Folder of its files; of pickled functions, submitit's.
+        folder: Folder of its files; for functions, submitit's folder.
         job_id: Slurm's id; `12_3` for an element of an array.
-        tasks: The tasks; one handle a task where there are several.
+        tasks: The tasks. submitit makes one handle for each of several tasks.
     """
 
     def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
         self._cluster: Cluster | None = None
-        self._access: Access | None = None
+        self._client: SlurmClient | None = None
         self._run_folder = Path(folder)
         super().__init__(folder=folder, job_id=job_id, tasks=tasks)
 
-    def attach(self, run: Path, access: Access | None, cluster: Cluster | None) -> None:
-        """Tell it its run folder and its Slurm; afterwards it can be asked."""
-        self._run_folder, self._access, self._cluster = run, access, cluster
+    def attach(self, run: Path, client: SlurmClient | None, cluster: Cluster | None) -> None:
+        """Set the run folder and the Slurm of the job."""
+        self._run_folder, self._client, self._cluster = run, client, cluster
         for task in self._sub_jobs:
             if isinstance(task, SlurmHandle):
-                task.attach(run, access, cluster)
+                task.attach(run, client, cluster)
 
     @property
-    def access(self) -> Access:
-        """Its Slurm."""
-        if self._access is None:
-            self._access = access_of(self._cluster) if self._cluster else Access(dict(os.environ), embedded=False)
-        return self._access
+    def client(self) -> SlurmClient:
+        """The client of its Slurm."""
+        if self._client is None:
+            environ = dict(os.environ)
+            self._client = open_client(self._cluster) if self._cluster else SlurmClient(environ, embedded=False)
+        return self._client
 
     @property
-    def watcher(self) -> JobWatcher:  # type: ignore[override]  # one for each Slurm, where submitit has one for all
-        """Who asks that Slurm."""
-        return shared_watcher(self.access)
+    def watcher(self) -> JobWatcher:  # type: ignore[override]  # one for each Slurm; submitit has one for all
+        """The watcher of its Slurm."""
+        return shared_watcher(self.client)
 
     @property
     def run(self) -> Run:
@@ -96,128 +179,50 @@ class SlurmHandle(SlurmJob[R_co]):
         return open_run(self._run_folder)
 
     def _register_in_watcher(self) -> None:
-        """Nothing yet: the first question registers it."""
+        """Do nothing: submitit calls this before the client is known. The first query registers the job."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # The environment may hold secrets, and a pickle is a file.
-        return {**self.__dict__, "_access": None}
+        # The environment may contain secrets, and a pickle is a file.
+        return {**self.__dict__, "_client": None}
 
     def status(self, *, force: bool = False) -> JobStatus | None:
-        """What Slurm says of it; None where it does not know it (any more)."""
-        watcher = self.watcher
-        watcher.get_info(self.job_id, mode="force" if force else "standard")
-        return watcher.statuses.get(self.job_id)
+        """Return Slurm's status; None if Slurm does not know the job (any more)."""
+        return self.watcher.query(self.job_id, "force" if force else "standard")
 
     @property
     def state(self) -> str:
-        """Slurm's state; where Slurm has forgotten the job, what its own files say."""
+        """Slurm's state, or the state that the files of the run show if Slurm has forgotten the job."""
         return str(read_state(self.run, self.status()))
 
     def cancel(self, check: bool = True) -> None:
-        """End it.
+        """Cancel the job.
 
         Args:
-            check: Whether an scancel that fails is an error.
+            check: Raise if scancel fails.
         """
-        answer = self.access.ask(scancel_argv([self.job_id]))
-        if check and answer.returncode:
-            raise SlurmUnavailable(
-                f"scancel did not end {self.job_id}", found=answer.stderr.strip(), remedy=f"squeue --job={self.job_id}"
-            )
+        try:
+            SLURM.cancel({self.job_id: None}, self.client)
+        except SlurmUnavailable:
+            if check:
+                raise
 
     def _interrupt(self, timeout: bool = False) -> None:
         for signal in ([] if timeout else ["SIGTERM"]) + [SlurmJobEnvironment.USR_SIG]:
-            self.access.ask(scancel_argv([self.job_id], signal))
+            self.client.run(scancel_argv([self.job_id], signal))
 
     def wait(self) -> None:
-        """Return when it is over."""
+        """Wait for the end of the job."""
         while not self.done():
-            time.sleep(min(FILE_PAUSE, self.access.pause))
+            time.sleep(min(RESULT_POLL_SECONDS, self.client.poll_seconds))
 
     def outcome(self) -> Outcome:
-        """How it ended; waits for that, and writes it into the record."""
+        """Wait for the end of the job, add its outcome to the record, and return the outcome."""
         self.wait()
         return record_outcome(self.run, self.status())
 
 
-class JobWatcher(SlurmInfoWatcher):
-    """Asks one Slurm for all jobs of this process at once; squeue first, so that it works without accounting."""
-
-    def __init__(self, access: Access) -> None:
-        super().__init__(delay_s=int(access.pause))
-        self.access = access
-        self.statuses: dict[str, JobStatus] = {}
-        self._misses: dict[str, int] = {}
-
-    def register_job(self, job_id: str) -> None:
-        """Take a job in; one that no answer has told of yet is asked for at once."""
-        self._registered.add(job_id)
-        if job_id not in self.statuses:
-            self._last_status_check = float("-inf")
-
-    def update_if_long_enough(self, mode: str) -> None:
-        """Ask again where the last answer is older than the pause that this Slurm is owed."""
-        if mode == "cache" or (mode != "force" and time.time() - self._last_status_check < self.access.pause):
-            return
-        self.update()
-
-    def update(self) -> None:
-        """One query for all jobs that are not over; an array's id brings all its elements."""
-        wanted = self._registered - self._finished
-        if not wanted:
-            return
-        self._num_calls += 1
-        self._last_status_check = time.time()
-        try:
-            told = self.access.query(sorted({base_id(job_id) for job_id in wanted}))
-        except SlurmUnavailable:
-            # The controller is away for a while; what was known stays.
-            return
-        arrays: dict[str, list[JobStatus]] = {}
-        for job_id, status in told.items():
-            arrays.setdefault(base_id(job_id), []).append(status)
-        self.statuses |= {**{base: merge_statuses(own) for base, own in arrays.items()}, **told}
-        for job_id in wanted:
-            known = self.statuses.get(job_id)
-            self._misses[job_id] = 0 if known else self._misses.get(job_id, 0) + 1
-            if known and known.state.finished:
-                self._finished.add(job_id)
-
-    def get_state(self, job_id: str, mode: str = "standard") -> str:
-        """Slurm's state; UNKNOWN where it does not know the job."""
-        self.get_info(job_id, mode)
-        status = self.statuses.get(job_id)
-        return str(status.state if status else JobState.UNKNOWN)
-
-    def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
-        """The few fields that submitit has of a job."""
-        if job_id not in self._registered:
-            self.register_job(job_id)
-        self.update_if_long_enough(mode)
-        status = self.statuses.get(job_id)
-        return {"JobID": job_id, "State": str(status.state), "NodeList": status.nodelist} if status else {}
-
-    def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        """Whether it is over, or forgotten by Slurm."""
-        state = self.get_state(job_id, mode=mode)
-        return JobState(state).finished or self._misses.get(job_id, 0) >= LOST_LOOKS
-
-
-_WATCHERS: dict[tuple[str | None, ...], JobWatcher] = {}
-_TELLING = ("PATH", "SLURM_CONF", "SLURM_CLUSTERS", "HPC_KIT_SLURM_CONF", "HPC_KIT_SLURM_STATE")
-
-
-def shared_watcher(access: Access) -> JobWatcher:
-    """The one watcher of a Slurm."""
-    key = (str(access.embedded), *(access.environ.get(name) for name in _TELLING))
-    return _WATCHERS.setdefault(key, JobWatcher(access))
-
-
-__all__ = ["FunctionJob", "ScriptFailed", "ScriptJob"]
-
-
 class RunPaths(JobPaths):
-    """What submitit calls the files of a script job."""
+    """submitit's names of the files of a script job."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run.folder, job_id=run.job_id)
@@ -230,32 +235,32 @@ class RunPaths(JobPaths):
 
     @property
     def submission_file(self) -> Path:
-        """The script, in the folder with the record."""
+        """The script, in the folder of the record."""
         return self._run.array_folder / SCRIPT
 
     @property
     def stdout(self) -> Path:
-        """What rank 0 says."""
+        """The log of rank 0."""
         return self._run.rank_log(0)
 
     @property
     def stderr(self) -> Path:
-        """What the batch script, srun and Slurm say."""
+        """The log of the batch script, with messages of srun and Slurm."""
         return self._run.batch_log
 
 
 class ScriptJob(SlurmHandle[dict[str, object]]):
-    """A submitted program. Its result is the summary that the training left (`summary.json`), an empty one otherwise.
+    """A submitted program. Its result is the summary that the training wrote (`summary.json`), or an empty one.
 
-    Of an array, `elements()` are the jobs; the array itself is done when all are, and `results()` has one for each.
+    An array is done when all its elements are. `elements()` returns their jobs, and `results()` one result for each.
 
     Args:
         folder: The run folder.
         job_id: Slurm's id; `12_3` for an element of an array.
-        tasks: submitit's; a script has one.
+        tasks: submitit's argument; a script has one task.
 
     Attributes:
-        found_again: It is of an earlier submission of the same script, whose answer was lost.
+        found_again: An earlier submission of the same script, whose answer was lost, created the job.
     """
 
     found_again = False
@@ -265,26 +270,24 @@ class ScriptJob(SlurmHandle[dict[str, object]]):
         self._paths = RunPaths(self.run)
 
     def elements(self) -> list[ScriptJob]:
-        """The jobs of an array, in the order of their indices; none where it is no array."""
+        """Return the jobs of an array in the order of their indices; nothing if this is no array."""
         found = []
         for run in self.run.elements():
             found.append(type(self)(run.folder, run.job_id))
-            found[-1].attach(run.folder, self._access, self._cluster)
+            found[-1].attach(run.folder, self._client, self._cluster)
         return found
 
     def done(self, force_check: bool = False) -> bool:
-        """Whether it is over, all elements of an array included."""
-        mode = "force" if force_check else "standard"
-        if self.watcher.is_done(self.job_id, mode=mode):
-            elements = self.elements()
-            return all(job.watcher.is_done(job.job_id) for job in elements)
-        return False
+        """Return whether the job has ended, with all elements of an array."""
+        if not self.watcher.is_done(self.job_id, mode="force" if force_check else "standard"):
+            return False
+        return all(job.watcher.is_done(job.job_id) for job in self.elements())
 
     def results(self) -> list[dict[str, object]]:
-        """The summaries, one; of an array, one for each element.
+        """Return a list with the summary, or with one summary for each element of an array.
 
         Raises:
-            ScriptFailed: It ended badly.
+            ScriptFailed: The job failed.
         """
         error = self.exception()
         if error is not None:
@@ -292,28 +295,28 @@ class ScriptJob(SlurmHandle[dict[str, object]]):
         return [job.run.summary() for job in self.elements() or [self]]
 
     def result(self) -> dict[str, object]:
-        """The summary of a job that is no array.
+        """Return the summary of a job that is no array.
 
         Raises:
-            ScriptFailed: It ended badly.
+            ScriptFailed: The job failed.
         """
         return self.results()[0]
 
     def exception(self) -> ScriptFailed | None:
-        """How it failed, or None; waits for its end. Of an array, the first element that failed."""
+        """Wait for the end; return the failure of the job, or of the first failed element of an array, or None."""
         self.wait()
-        ends = (job.outcome() for job in self.elements() or [self])
-        return next((ScriptFailed(end) for end in ends if end.exit_status), None)
+        outcomes = (job.outcome() for job in self.elements() or [self])
+        return next((ScriptFailed(outcome) for outcome in outcomes if outcome.exit_status), None)
 
 
 class FunctionJob(SlurmHandle[R_co]):
-    """A submitted function; one result a rank."""
+    """A submitted function, with one result for each rank."""
 
     def results(self) -> list[R_co]:
-        """The results of all ranks, in their order.
+        """Return the results of all ranks in order.
 
         Raises:
-            ScriptFailed: A rank failed; it is the first that did.
+            ScriptFailed: A rank failed; the error describes the first failure.
         """
         error = self.exception()
         if error is not None:
@@ -322,59 +325,57 @@ class FunctionJob(SlurmHandle[R_co]):
         return found
 
     def exception(self) -> ScriptFailed | None:
-        """The first failure, or None; waits for the end of the job, or for this task's result."""
+        """Wait for the end of the job, or for this task's result; return the first failure, or None."""
         self.wait()
-        told = self._answers()
-        if all(answer is not None and answer[0] == "success" for answer in told.values()):
+        results = self._wait_for_results()
+        if all(result is not None and result[0] == "success" for result in results.values()):
             return None
-        end = record_outcome(self.run, self.status())
+        outcome = record_outcome(self.run, self.status())
         first = read_first_failure(self._run_folder)
-        ranks = [first.rank] if first else [rank for rank, answer in told.items() if answer and answer[0] == "error"]
-        if not ranks and not end.exit_status:
-            return ScriptFailed(self._without_result(end, told))
-        return ScriptFailed(self._with_own_words(end, ranks[0] if ranks else None, told))
+        ranks = [first.rank] if first else [rank for rank, result in results.items() if result and result[0] == "error"]
+        if not ranks and not outcome.exit_status:
+            return ScriptFailed(self._outcome_without_result(outcome, results))
+        return ScriptFailed(_outcome_with_traceback(outcome, ranks[0] if ranks else None, results))
 
-    def _answers(self) -> dict[int | None, tuple[str, Any] | None]:
-        """What each rank left; of a job that ended well, waited for as long as a slow file system may hide it."""
+    def _wait_for_results(self) -> dict[int | None, tuple[str, Any] | None]:
+        """Return the result file of each rank. After a successful job, wait for files that a slow file system hides."""
         jobs = [job for job in (self._sub_jobs or [self]) if isinstance(job, FunctionJob)]
         until = time.monotonic() + self._results_timeout_s
         while True:
-            told = {job.task_id: job.answer() for job in jobs}
-            if None not in told.values() or self.state != "COMPLETED" or time.monotonic() >= until:
-                return told
-            # A change of its folder makes NFS ask the server anew for what lies in it.
+            results = {job.task_id: job.read_result() for job in jobs}
+            if None not in results.values() or self.state != "COMPLETED" or time.monotonic() >= until:
+                return results
+            # After a change of a folder, NFS asks the server again for its content.
             with suppress(OSError):
                 self.paths.folder.chmod(self.paths.folder.stat().st_mode)
-            time.sleep(FILE_PAUSE)
+            time.sleep(RESULT_POLL_SECONDS)
 
-    def answer(self) -> tuple[str, Any] | None:
-        """What this rank left: "success" and its result, or "error" and its traceback; None where it left nothing."""
+    def read_result(self) -> tuple[str, Any] | None:
+        """Return "success" and the result of this rank, or "error" and its traceback; None if it wrote neither."""
         try:
-            answer: tuple[str, Any] = pickle_load(self.paths.result_pickle)
+            result: tuple[str, Any] = pickle_load(self.paths.result_pickle)
         except (OSError, EOFError):
             return None
-        return answer
+        return result
 
-    def _without_result(self, end: Outcome, told: dict[int | None, tuple[str, Any] | None]) -> Outcome:
-        """The outcome of a job that ended well, and of which a rank's result is not there."""
-        from hpc_kit.runs.first_failure import RankFailure
+    def _outcome_without_result(self, outcome: Outcome, results: dict[int | None, tuple[str, Any] | None]) -> Outcome:
+        """Return the outcome of a job that ended successfully, although the result of a rank is missing."""
+        missing = next(task for task, result in results.items() if result is None)
+        job = next((each for each in self._sub_jobs if each.task_id == missing), self)
+        rank = missing or 0
+        cause = f"rank {rank} left no result: {job.paths.result_pickle} is missing"
+        return outcome._replace(exit_status=1, failure=RankFailure(rank, None, None, None, cause, "", None))
 
-        lacking = next(task for task, answer in told.items() if answer is None)
-        job = next((each for each in self._sub_jobs if each.task_id == lacking), self)
-        rank = lacking or 0
-        why = f"rank {rank} left no result: {job.paths.result_pickle} is missing"
-        return end._replace(exit_status=1, failure=RankFailure(rank, None, None, None, why, "", None))
 
-    @staticmethod
-    def _with_own_words(end: Outcome, rank: int | None, told: dict[int | None, tuple[str, Any] | None]) -> Outcome:
-        """The outcome, with the traceback that the failing rank itself has left."""
-        answer = told.get(rank)
-        if answer is None or answer[0] != "error":
-            return end
-        from hpc_kit.runs.first_failure import RankFailure, exception_line
-
-        text = str(answer[1]).rstrip()
-        earlier = end.failure or RankFailure(rank, None, None, None, "", "", None)
-        state = end.state if end.state.failed else JobState.FAILED
-        failure = earlier._replace(rank=rank, headline=exception_line(text), text=text)
-        return end._replace(state=state, exit_status=end.exit_status or 1, failure=failure)
+def _outcome_with_traceback(
+    outcome: Outcome, rank: int | None, results: dict[int | None, tuple[str, Any] | None]
+) -> Outcome:
+    """Return the outcome with the traceback that the failed rank wrote."""
+    result = results.get(rank)
+    if result is None or result[0] != "error":
+        return outcome
+    text = str(result[1]).rstrip()
+    earlier = outcome.failure or RankFailure(rank, None, None, None, "", "", None)
+    state = outcome.state if outcome.state.failed else JobState.FAILED
+    failure = earlier._replace(rank=rank, headline=exception_line(text), text=text)
+    return outcome._replace(state=state, exit_status=outcome.exit_status or 1, failure=failure)

@@ -1,4 +1,4 @@
-"""Submissions whose answer was lost: found again by the path of their script, before anything is submitted twice."""
+"""Finds the job of a submission whose answer was lost, by the path of its script: no job is submitted twice."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hpc_kit.runs.access import Access
+    from hpc_kit.slurm.client import SlurmClient
 
 LOOK_SECONDS = 15.0
-"""A controller that was too busy to answer may take a job this long after it answers again."""
+"""After a busy controller answers again, it may take this long until it lists the job."""
 
 AWAY_SECONDS = 60.0
-"""How long a controller that does not answer at all is waited for."""
+"""How long to wait for a controller that does not answer at all."""
 
 LOOK_PAUSE = 2.0
 
 _SQUEUE = ("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%o")
 _SACCT = (
     *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-7days"),
-    "--format=JobID,State,SubmitLine",
+    "--format=JobID,JobState,SubmitLine",
 )
 
 
 class FoundJob(NamedTuple):
-    """A job that Slurm has made of a script."""
+    """A job that Slurm created from a script."""
 
     job_id: str
     state: JobState
     cluster: str | None
-    """Which it is of, where several are asked."""
+    """Its cluster, if several are queried."""
 
 
-def find_job(script: Path, access: Access) -> FoundJob | None:
-    """The job that was just made of this file, waited for; None where there is none, or Slurm stays away."""
+def find_job(script: Path, client: SlurmClient) -> FoundJob | None:
+    """Wait for the job of a script that was just submitted; None if there is none, or if Slurm does not answer."""
     began = time.monotonic()
     answered: float | None = None
     while True:
-        jobs = _queue(access)
+        jobs = _query_queue(client)
         now = time.monotonic()
         if jobs is not None and (found := jobs.get(os.fspath(script))):
             return found
@@ -60,81 +60,81 @@ def find_job(script: Path, access: Access) -> FoundJob | None:
         time.sleep(LOOK_PAUSE)
 
 
-def resolve_unanswered(folder: Path, text: str, access: Access, *, repeat: bool) -> str | None:
-    """Find out what became of the submissions of `folder` whose answer was lost, and keep the records of those taken.
+def resolve_unanswered(folder: Path, text: str, client: SlurmClient, *, repeat: bool) -> str | None:
+    """Find the jobs of the unanswered submissions in `folder`, and commit their records.
 
     Args:
         folder: `runs/<job_name>`.
         text: The script that is about to be submitted.
-        access: The Slurm.
-        repeat: Whether the same script means the same submission.
+        client: The Slurm.
+        repeat: The same script means the same submission.
 
     Returns:
-        The job that this very script has become already, unless it has failed since; else None.
+        The job of this very script, unless it has failed since; else None.
 
     Raises:
         SlurmUnavailable: There are such submissions, and Slurm does not answer.
     """
-    lost = [own for own in sorted(folder.glob(f"{STAGING}*")) if is_unanswered(own)]
-    if not lost:
+    unanswered = [own for own in sorted(folder.glob(f"{STAGING}*")) if is_unanswered(own)]
+    if not unanswered:
         return None
-    jobs = _known(lost, access)
+    jobs = _query_jobs(unanswered, client)
     same: str | None = None
-    for own in lost:
-        taken = jobs.get(os.fspath(own / SCRIPT))
-        if taken is None:
-            discard_unanswered(own, access.remembered())
+    for own in unanswered:
+        found = jobs.get(os.fspath(own / SCRIPT))
+        if found is None:
+            discard_unanswered(own, client.min_job_age())
             continue
-        again = repeat and _read(own / SCRIPT) == text and not taken.state.failed
-        commit_found_job(own, taken.job_id, taken.cluster)
-        same = taken.job_id if again else same
+        is_same = repeat and not found.state.failed and _read_script(own / SCRIPT) == text
+        commit_found_job(own, found.job_id, found.cluster)
+        same = found.job_id if is_same else same
     return same
 
 
-def _known(lost: Sequence[Path], access: Access) -> dict[str, FoundJob]:
-    """All jobs by the path of their script: squeue, and the accounting for what it has forgotten."""
-    jobs = _queue(access)
+def _query_jobs(unanswered: Sequence[Path], client: SlurmClient) -> dict[str, FoundJob]:
+    """Return the user's jobs by the path of their script: from squeue, and from sacct if squeue has forgotten one."""
+    jobs = _query_queue(client)
     if jobs is None:
         raise SlurmUnavailable(
             "an earlier submission's answer was lost, and Slurm does not tell yet what became of it",
-            found=os.fspath(lost[0]),
-            remedy="try again when `scontrol ping` says UP; nothing was submitted now",
+            found=os.fspath(unanswered[0]),
+            remedy="try again when `scontrol ping` prints UP; nothing was submitted now",
         )
-    if all(os.fspath(own / SCRIPT) in jobs for own in lost):
+    if all(os.fspath(own / SCRIPT) in jobs for own in unanswered):
         return jobs
-    return {**_booked(access), **jobs}
+    return {**_query_accounting(client), **jobs}
 
 
-def _queue(access: Access) -> dict[str, FoundJob] | None:
-    """The user's jobs by the path that Slurm keeps as their command; None where squeue does not answer."""
+def _query_queue(client: SlurmClient) -> dict[str, FoundJob] | None:
+    """Return the user's jobs in the queue by the path of their script; None if squeue does not answer."""
     found: dict[str, FoundJob] = {}
-    for cluster in access.each():
-        told = _told(cluster, _SQUEUE)
-        if told is None:
+    for cluster in client.for_each_cluster():
+        output = _output_of(cluster, _SQUEUE)
+        if output is None:
             return None
-        found |= _by_path(told, cluster)
+        found |= _parse_jobs(output, cluster)
     return found
 
 
-def _booked(access: Access) -> dict[str, FoundJob]:
+def _query_accounting(client: SlurmClient) -> dict[str, FoundJob]:
     found: dict[str, FoundJob] = {}
-    for cluster in access.each():
-        told = _told(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
-        found |= _by_path(told.replace("|sbatch ", "|"), cluster)
+    for cluster in client.for_each_cluster():
+        output = _output_of(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
+        found |= _parse_jobs(output.replace("|sbatch ", "|"), cluster)
     return found
 
 
-def _told(access: Access, argv: Sequence[str]) -> str | None:
+def _output_of(client: SlurmClient, argv: Sequence[str]) -> str | None:
     try:
-        answer = access.ask(argv)
+        answer = client.run(argv)
     except AnswerNo:
         return None
     return None if answer.returncode else answer.stdout
 
 
-def _by_path(lines: str, access: Access) -> dict[str, FoundJob]:
-    asked = access.environ.get("SLURM_CLUSTERS")
-    cluster = asked if cluster_identity.is_one(asked) else None
+def _parse_jobs(lines: str, client: SlurmClient) -> dict[str, FoundJob]:
+    queried = client.environ.get("SLURM_CLUSTERS")
+    cluster = queried if cluster_identity.is_one(queried) else None
     found: dict[str, FoundJob] = {}
     for line in lines.splitlines():
         job_id, _, rest = line.partition("|")
@@ -143,7 +143,7 @@ def _by_path(lines: str, access: Access) -> dict[str, FoundJob]:
     return found
 
 
-def _read(script: Path) -> str | None:
+def _read_script(script: Path) -> str | None:
     try:
         return script.read_text(encoding="utf-8")
     except OSError:

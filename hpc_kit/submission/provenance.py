@@ -1,4 +1,4 @@
-"""What a job was run with: the commit and what differs from it, the packages, the environment that may be kept."""
+"""What a job was run with: commit, patch, packages and environment. Makes the new record of a run."""
 
 from __future__ import annotations
 
@@ -12,44 +12,94 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
 from hpc_kit import __version__
+from hpc_kit.run_files import PATCH, write_whole
 from hpc_kit.runs.logs import log_patterns_of, working_folder
-from hpc_kit.runs.record import NewRecord, RecordedLogs
+from hpc_kit.runs.record import NewRecord, RecordedGit, RecordedLogs
 from hpc_kit.script.context import pattern
-from hpc_kit.slurm.user import user_name
+from hpc_kit.slurm.client import user_name
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.spec.secrets import looks_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from hpc_kit.runs.logs import LogPatterns
     from hpc_kit.spec.resolve import Resolved
 
-
 MAX_PATCH = 10_000_000
-"""Bytes of a patch that are kept; more than that is data, not an edit."""
+"""Limit for a patch in bytes; a larger one contains data, not edits."""
 
 MAX_NAMES = 100_000
-"""Bytes of names of files that git does not know."""
+"""Limit for the names of untracked files in bytes."""
 
 GIT_SECONDS = 5.0
 
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.noprefix=false", "-c", "diff.relative=false")
 
-_KEPT_NAMES = frozenset({
+_RECORDED_NAMES = frozenset({
     "CONDA_DEFAULT_ENV", "CONDA_PREFIX", "HOSTNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOADEDMODULES", "PATH",
     "PYTHONHASHSEED", "PYTHONPATH", "SLURM_CONF", "TZ", "USER", "VIRTUAL_ENV",
 })  # fmt: skip
-_KEPT_PREFIXES = (
+_RECORDED_PREFIXES = (
     "CUBLAS_", "CUDA_", "CUDNN_", "FI_", "GLOO_", "GOMP_", "HPC_KIT_", "I_MPI_", "KMP_", "MKL_", "MPICH_", "NCCL_",
     "NVIDIA_", "OMP_", "OMPI_MCA_", "OPENBLAS_", "PYTORCH_", "SBATCH_", "TORCH_", "UCX_", "XLA_",
 )  # fmt: skip
 
 
+def new_record(
+    resolved: Resolved,
+    root: Path,
+    command_line: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    slurm: str | None = None,
+    version: str | None = None,
+    slurm_cluster: str | None = None,
+) -> NewRecord:
+    """Return the record of a run that has no id yet.
+
+    Args:
+        resolved: The job.
+        root: The user's project.
+        command_line: The command that the user typed.
+        environ: The environment of the submission.
+        slurm: What runs the job (default: the cluster's Slurm).
+        version: Release of that Slurm.
+        slurm_cluster: Slurm's own name of the cluster.
+    """
+    return NewRecord(
+        job_name=resolved.job.name,
+        submitted=dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
+        cluster=resolved.cluster.name,
+        slurm=slurm or resolved.cluster.slurm,
+        slurm_version=version,
+        slurm_cluster=slurm_cluster,
+        host=os.uname().nodename,
+        user=user_name(),
+        cwd=str(current_folder()),
+        root=str(root),
+        command_line=redact_command_line(command_line),
+        hpc_kit=__version__,
+        python_version=sys.version.split()[0],
+        logs=_relative(log_patterns_of(resolved, root), working_folder(resolved, root) / resolved.log_folder),
+        resolved=resolved,
+        packages=installed_packages(resolved.python, root),
+        environment=recorded_environment(environ),
+    )
+
+
+def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
+    """Return relative names for logs inside the folder of the runs: a project may be moved."""
+    prefix = pattern(str(folder)) + "/"
+    names = {name: value and value.removeprefix(prefix) for name, value in logs._asdict().items()}
+    return RecordedLogs(**names)
+
+
 class GitState(NamedTuple):
-    """The state of the code; `note` says what could not be found out."""
+    """The state of the code. `note` explains what is missing."""
 
     root: str | None = None
     commit: str | None = None
@@ -57,31 +107,38 @@ class GitState(NamedTuple):
     dirty: bool | None = None
     patch: bytes = b""
     untracked: tuple[str, ...] = ()
-    """Files and folders below the project that git neither tracks nor ignores: no patch has them."""
+    """Files and folders of the project that git neither tracks nor ignores: the patch does not contain them."""
 
     note: str | None = None
 
 
+def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
+    """Return the record with the state of the code. The patch is written to the folder."""
+    if git.patch:
+        write_whole(folder / PATCH, git.patch)
+    return structs.replace(record, git=RecordedGit(**{**git._asdict(), "patch": PATCH if git.patch else None}))
+
+
 class GitQuery:
-    """Git, asked beside sbatch: started at once, read when sbatch has answered.
+    """Queries git while sbatch runs: starts at once, and is read when sbatch has answered.
 
     Args:
         folder: A folder of the work tree.
-        runs: The folder of the runs in it, which is none of the code.
+        runs: The folder of the runs in it, which is not part of the code.
     """
 
     def __init__(self, folder: Path, runs: str) -> None:
-        self._why_none = "no git repository here"
+        self._problem = "no git repository here"
         self._head = self._start(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
         self._diff = self._start(folder, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD")
-        # --directory: a folder of data, new as a whole, is one name and is not gone through.
+        # --directory: an untracked folder of data is one name, and git does not walk through it.
         listing = ("--others", "--directory", "--no-empty-directory", "--exclude-standard", f"--exclude=/{runs}", "-z")
         self._others = self._start(folder, "ls-files", *listing)
 
     def _start(self, folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
         if "GIT_DIR" not in os.environ and not any((each / ".git").exists() for each in (folder, *folder.parents)):
             return None
-        # No lock in the user's index: they may be committing at this very moment.
+        # No lock in the user's index: a commit may run at this very moment.
         environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         try:
             return subprocess.Popen(
@@ -93,50 +150,48 @@ class GitQuery:
                 stderr=subprocess.DEVNULL,
             )
         except OSError as error:
-            self._why_none = f"git cannot be run here: {error.strerror}"
+            self._problem = f"git cannot be run here: {error.strerror}"
             return None
 
     def state(self) -> GitState:
-        """What git has said; call it once."""
+        """Return the state of the code; call this once."""
         deadline = time.monotonic() + GIT_SECONDS
-        head = _read(self._head, 100_000, deadline)
-        diff = _read(self._diff, MAX_PATCH, deadline)
-        others = _read(self._others, MAX_NAMES, deadline)
+        head = _read_output(self._head, 100_000, deadline)
+        diff = _read_output(self._diff, MAX_PATCH, deadline)
+        others = _read_output(self._others, MAX_NAMES, deadline)
         lines = (head or b"").decode(errors="replace").splitlines()
         if len(lines) != 3:
-            return GitState(note=self._why_none if self._head is None else "no commit here, or git did not answer")
+            return GitState(note=self._problem if self._head is None else "no commit here, or git did not answer")
         root, commit, branch = lines
-        names = (others or b"").decode(errors="replace").split("\0")
-        untracked = tuple(name for name in names if name)
-        branch_name = None if branch == "HEAD" else branch
-        state = GitState(root=root, commit=commit, branch=branch_name, untracked=untracked)
+        untracked = tuple(filter(None, (others or b"").decode(errors="replace").split("\0")))
+        state = GitState(root=root, commit=commit, branch=None if branch == "HEAD" else branch, untracked=untracked)
         if diff is None:
             note = f"git diff failed, took longer than {GIT_SECONDS:g} s, or differs by more than {MAX_PATCH} bytes"
             return state._replace(note=note)
         return state._replace(dirty=bool(diff), patch=diff)
 
     def stop(self) -> None:
-        """End it unread."""
+        """End git without reading its output."""
         for process in (self._head, self._diff, self._others):
             if process is not None:
                 _end(process)
 
 
-def _read(process: subprocess.Popen[bytes] | None, most: int, deadline: float) -> bytes | None:
-    """All that a process prints; None where it fails, prints too much or takes too long."""
+def _read_output(process: subprocess.Popen[bytes] | None, limit: int, deadline: float) -> bytes | None:
+    """Return the output of a process; None if it fails, prints more than the limit or takes too long."""
     if process is None or process.stdout is None:
         return None
-    found, poller = bytearray(), select.poll()
+    output, poller = bytearray(), select.poll()
     poller.register(process.stdout, select.POLLIN | select.POLLHUP)
     try:
-        while len(found) <= most:
+        while len(output) <= limit:
             left = deadline - time.monotonic()
             if left <= 0 or not poller.poll(left * 1000):
                 return None
             piece = os.read(process.stdout.fileno(), 1 << 16)
             if not piece:
-                return bytes(found) if process.wait(timeout=max(left, 0.1)) == 0 else None
-            found += piece
+                return bytes(output) if process.wait(timeout=max(left, 0.1)) == 0 else None
+            output += piece
     except subprocess.TimeoutExpired:
         return None
     finally:
@@ -153,12 +208,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def installed_packages(python: str, root: Path) -> dict[str, str]:
-    """Names and versions of what is installed for an interpreter; nothing for one that is only on the nodes' PATH.
+    """Return names and versions of the packages of an interpreter; nothing if it is only on the nodes' PATH.
 
-    The names of the `.dist-info` folders tell it in a millisecond; `importlib.metadata` takes twenty.
+    Reading the names of the `.dist-info` folders takes a millisecond, `importlib.metadata` twenty.
     """
-    import sys
-
     path = root / python
     if path == Path(sys.executable):
         folders = [Path(entry) for entry in sys.path if entry]
@@ -177,74 +230,27 @@ def installed_packages(python: str, root: Path) -> dict[str, str]:
 
 
 def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that decide how a training runs; never one whose name looks like a secret."""
+    """Return the variables that affect a training, without those whose name looks like a secret."""
     return {
         name: value
         for name, value in sorted(environ.items())
-        if (name in _KEPT_NAMES or name.startswith(_KEPT_PREFIXES)) and not looks_secret(name)
+        if (name in _RECORDED_NAMES or name.startswith(_RECORDED_PREFIXES)) and not looks_secret(name)
     }
 
 
 def redact_command_line(words: Sequence[str]) -> list[str]:
-    """A command line without the values of what looks like a secret: `--set env.TOKEN=X`, `--api-key X`.
+    """Return a command line without the values of secrets, such as `--set env.TOKEN=X` and `--api-key X`.
 
-    The words behind `--` are the program's own and stand in the script as well: they stay.
+    The words after `--` belong to the program. The script contains them as well, so they stay.
     """
     own = words[: words.index("--")] if "--" in words else words
-    kept: list[str] = []
-    hide = False
+    redacted: list[str] = []
+    is_value = False
     for word in own:
         name, equals, _ = word.partition("=")
         secret = looks_secret(name.lstrip("-").rpartition(".")[2].replace("-", "_"))
-        kept.append("***" if hide and not word.startswith("-") else f"{name}=***" if secret and equals else word)
-        hide = secret and not equals and word.startswith("-")
-    return [*kept, *words[len(own) :]]
-
-
-def new_record(
-    resolved: Resolved,
-    root: Path,
-    command_line: Sequence[str],
-    environ: Mapping[str, str],
-    *,
-    slurm: str | None = None,
-    version: str | None = None,
-    recipient: str | None = None,
-) -> NewRecord:
-    """What is known of a run before it has an id.
-
-    Args:
-        resolved: The job.
-        root: The user's project.
-        command_line: What the user typed.
-        environ: The environment that it is started from.
-        slurm: What runs it (default: the cluster's Slurm).
-        version: The release of that Slurm.
-        recipient: Slurm's own name for the cluster.
-    """
-    return NewRecord(
-        job_name=resolved.job.name,
-        submitted=dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
-        cluster=resolved.cluster.name,
-        slurm=slurm or resolved.cluster.slurm,
-        slurm_version=version,
-        slurm_cluster=recipient,
-        host=os.uname().nodename,
-        user=user_name(),
-        cwd=str(current_folder()),
-        root=str(root),
-        command_line=redact_command_line(command_line),
-        hpc_kit=__version__,
-        python_version=sys.version.split()[0],
-        logs=_relative(log_patterns_of(resolved, root), working_folder(resolved, root) / resolved.log_folder),
-        resolved=resolved,
-        packages=installed_packages(resolved.python, root),
-        environment=recorded_environment(environ),
-    )
-
-
-def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
-    """Names inside the folder of the runs without it: a project that is moved keeps its logs."""
-    inside = pattern(str(folder)) + "/"
-    names = {name: value and value.removeprefix(inside) for name, value in logs._asdict().items()}
-    return RecordedLogs(**names)
+        redacted.append(
+            "***" if is_value and not word.startswith("-") else f"{name}=***" if secret and equals else word
+        )
+        is_value = secret and not equals and word.startswith("-")
+    return [*redacted, *words[len(own) :]]

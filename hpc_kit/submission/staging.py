@@ -1,10 +1,13 @@
-"""A submission's files before and after it has an id.
+"""The files of a submission before and after it has a job id.
 
-Before sbatch runs, everything that is known is written to `runs/<job_name>/.submitting-<token>/`: a full disk or a
-folder that cannot be written to is met while there is no job yet. sbatch is given the script in that folder, so its
-path, which Slurm shows as the job's command, belongs to this submission alone and finds the job again even where
-sbatch's answer was lost. Then the files move to `runs/<job_name>/<job_id>/`. Where no answer came at all they stay,
-with a mark, until a later submission has found out what became of them (`hpc_kit.submission.lost_answers`).
+Before sbatch runs, the script and the record are written to `runs/<job_name>/.submitting-<token>/`: a full disk or an
+unwritable folder is found before there is a job. sbatch gets the script in that folder. Slurm shows its path as the
+job's command, so the path identifies this submission, even if the answer of sbatch was lost. Then the files move to
+`runs/<job_name>/<job_id>/`. If sbatch gave no answer, they stay and get a mark, until a later submission has found out
+whether there is a job (`hpc_kit.submission.lost_answers`).
+
+Pickled functions have names of their own until the job has an id. A list of them lies in the folder of the submission,
+so they reach the job even if the answer of sbatch is lost and the job is found later.
 """
 
 from __future__ import annotations
@@ -20,44 +23,94 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, write_whole
-from hpc_kit.runs.record import NewRecord, RecordedGit, describe_os_error, encode_record
+from hpc_kit.runs.record import NewRecord, describe_os_error, encode_record
+from hpc_kit.submission.provenance import add_git_state
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpc_kit.submission.provenance import GitState
-
 
 LATEST = "latest"
 STAGING = ".submitting-"
+PICKLE_LIST = "pickles.json"
 
-MARK = "answer-lost"
-"""In the folder of a submission whose answer was lost."""
+UNANSWERED = "answer-lost"
+"""Mark in the folder of a submission whose answer was lost."""
 
 IN_FLIGHT_SECONDS = 600.0
-"""A submission without an answer for that long was cut off; a younger one may be another process's, still at work."""
+"""A submission without an answer for this long was cut off. A younger one may be the work of another process."""
 
 
 def unwritable_folder_error(folder: Path, error: OSError) -> RecordError:
-    """What is said where no run can be recorded."""
+    """Return the error for a folder in which no run can be recorded."""
     return RecordError(
         f"cannot write to {folder}",
         found=describe_os_error(error),
-        remedy="free some space there, or another folder: --set cluster.runs=/path",
+        remedy="free some space there, or choose another folder: --set cluster.runs=/path",
     )
 
 
+class Pickles(Struct):
+    """The pickled functions of one submission."""
+
+    folder: str
+    """The executor's folder, with submitit's patterns."""
+
+    paths: tuple[str, ...]
+    array: bool
+    """Each belongs to one element of an array."""
+
+    own: str = ""
+    """The folder of the submission, after `write`."""
+
+    def write(self, own: Path) -> None:
+        """Write the list of the pickles to the folder of a submission."""
+        write_whole(own / PICKLE_LIST, msgspec.json.encode(self), lasting=False)
+        self.own = str(own)
+
+    def discard(self) -> None:
+        """Delete the pickles, unless a submission whose answer was lost still needs them."""
+        if self.own and Path(self.own, PICKLE_LIST).exists():
+            return
+        for path in self.paths:
+            Path(path).unlink(missing_ok=True)
+
+
+def read_pickle_list(own: Path) -> Pickles | None:
+    """Return the pickles that wait for the job of a submission, or None."""
+    try:
+        return msgspec.json.decode((own / PICKLE_LIST).read_bytes(), type=Pickles)
+    except FileNotFoundError:
+        return None
+
+
+def name_pickles(own: Path, job_id: str) -> None:
+    """Give each pickle of a submission the name that its task expects. A second call does nothing."""
+    pickles = read_pickle_list(own)
+    if pickles is None:
+        return
+    from submitit.core.utils import JobPaths
+
+    from hpc_kit.runs.logs import make_folder
+
+    for index, path in enumerate(pickles.paths):
+        paths = JobPaths(pickles.folder, f"{job_id}_{index}" if pickles.array else job_id)
+        make_folder(paths.folder, mode=0o700)
+        if Path(path).exists():
+            paths.move_temporary_file(path, "submitted_pickle")
+    (own / PICKLE_LIST).unlink()
+
+
 class Staging:
-    """A submission's files before it has an id.
+    """The files of a submission before it has a job id.
 
     Args:
-        folder: `runs/<job_name>`; it exists.
-        script: The bytes for sbatch.
-        record: What is known so far.
-        pickles: Functions that the job is to call.
+        folder: `runs/<job_name>`, which exists.
+        script: The text for sbatch.
+        record: The record so far.
+        pickles: Functions that the job calls.
 
     Raises:
-        RecordError: They cannot be written; nothing is left behind.
+        RecordError: The files cannot be written; none is left behind.
     """
 
     def __init__(self, folder: Path, script: str, record: NewRecord, pickles: Pickles | None = None) -> None:
@@ -80,27 +133,27 @@ class Staging:
             raise
 
     def discard(self) -> None:
-        """Take everything back."""
+        """Delete the files."""
         _remove(self.own)
 
     def commit(self, job_id: str, git: GitState) -> Path:
-        """Make it the record of a job; returns the run folder.
+        """Move the files to the run folder of the job, and return it.
 
         Raises:
-            RecordError: It cannot be written. The job is in the queue all the same, and the error says so.
+            RecordError: The record cannot be written. The job is in the queue, and the error says so.
         """
         try:
-            return _move(self.own, job_id, self._started, encode_record(self._complete(git, job_id)))
+            return _move(self.own, job_id, self._started, encode_record(self._completed_record(git, job_id)))
         except (OSError, RecordError) as error:
             raise RecordError(
                 f"job {job_id} is submitted, but its record could not be written",
                 found=describe_os_error(error) if isinstance(error, OSError) else error.found,
-                remedy=f"the job goes on; to end it: scancel {job_id}\n"
-                f"what there is of its record: {self._as_it_is(job_id)}",
+                remedy=f"let the job run, or end it with scancel {job_id}\n"
+                f"partial record: {self._commit_partial(job_id)}",
             ) from error
 
-    def _as_it_is(self, job_id: str) -> Path:
-        """Make what was written before sbatch ran the job's record: it must not be taken for a lost answer later on."""
+    def _commit_partial(self, job_id: str) -> Path:
+        """Move the files as they are: a later submission must not take them for one whose answer was lost."""
         run = self.own.with_name(job_id)
         try:
             return _move(self.own, job_id, self._started, None) if self.own.exists() else run
@@ -108,86 +161,69 @@ class Staging:
             return self.own if self.own.exists() else run
 
     def mark_unanswered(self, git: GitState) -> None:
-        """Keep it where it is, marked: whether Slurm has taken the job is not known."""
+        """Keep the files and mark them: it is unknown whether Slurm has the job."""
         try:
-            (self.own / MARK).touch(0o600)
-            write_whole(self.own / RECORD, encode_record(self._complete(git)))
+            (self.own / UNANSWERED).touch(0o600)
+            write_whole(self.own / RECORD, encode_record(self._completed_record(git)))
         except OSError:
-            return  # what is there by now finds the job, too, once the submission is known to be cut off
+            return  # The present files find the job, too, after IN_FLIGHT_SECONDS.
 
-    def _complete(self, git: GitState, job_id: str = "") -> NewRecord:
+    def _completed_record(self, git: GitState, job_id: str = "") -> NewRecord:
         return structs.replace(add_git_state(self.record, git, self.own), job_id=job_id)
 
 
-def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
-    """The record with the state of the code, whose patch is written into the folder."""
-    if git.patch:
-        write_whole(folder / PATCH, git.patch)
-    kept = RecordedGit(
-        root=git.root,
-        commit=git.commit,
-        branch=git.branch,
-        dirty=git.dirty,
-        patch=PATCH if git.patch else None,
-        untracked=git.untracked,
-        note=git.note,
-    )
-    return structs.replace(record, git=kept)
-
-
 def is_unanswered(own: Path) -> bool:
-    """Whether the folder is of a submission whose answer will not come any more."""
+    """Return whether the folder belongs to a submission whose answer will not come any more."""
     try:
-        return (own / MARK).exists() or time.time() - own.stat().st_mtime > IN_FLIGHT_SECONDS
+        return (own / UNANSWERED).exists() or time.time() - own.stat().st_mtime > IN_FLIGHT_SECONDS
     except OSError:
-        return False  # gone meanwhile
+        return False  # Another process removed it.
 
 
 def commit_found_job(own: Path, job_id: str, cluster: str | None = None) -> Path:
-    """Make the files of a lost submission the record of the job that was found; returns the run folder.
+    """Move the files of an unanswered submission to the run folder of the job that was found, and return it.
 
     Args:
         own: Its staging folder.
         job_id: The job.
-        cluster: Slurm's own name for its cluster, where that was not known before.
+        cluster: Slurm's own name of the cluster, if it is known now.
 
     Raises:
         RecordError: They cannot be moved.
     """
     try:
-        found = msgspec.json.decode((own / RECORD).read_bytes(), type=dict[str, object])
-        news = {"job_id": job_id} | ({"slurm_cluster": cluster} if cluster else {})
-        data = msgspec.json.format(msgspec.json.encode({**found, **news}), indent=2) + b"\n"
+        record = msgspec.json.decode((own / RECORD).read_bytes(), type=dict[str, object])
+        additions = {"job_id": job_id} | ({"slurm_cluster": cluster} if cluster else {})
+        data = msgspec.json.format(msgspec.json.encode({**record, **additions}), indent=2) + b"\n"
         return _move(own, job_id, own.stat().st_mtime, data)
     except (OSError, msgspec.MsgspecError) as error:
         raise RecordError(
             f"job {job_id} is found again, but its record could not be written",
             found=describe_os_error(error) if isinstance(error, OSError) else f"{own / RECORD}: {error}",
-            remedy=f"the job goes on; what there is of its record: {own}",
+            remedy=f"let the job run, or end it with scancel {job_id}\npartial record: {own}",
         ) from error
 
 
 def discard_unanswered(own: Path, remembered: float) -> None:
-    """Take back a submission that Slurm does not know; one so old that Slurm may have forgotten it is kept aside.
+    """Delete a submission that Slurm does not know, or rename its folder if Slurm may have forgotten the job.
 
     Args:
         own: Its staging folder.
-        remembered: Seconds that Slurm remembers every job.
+        remembered: Seconds for which Slurm remembers every job.
     """
     try:
-        young = time.time() - own.stat().st_mtime < remembered
-        if young:
+        if time.time() - own.stat().st_mtime < remembered:
             if pickles := read_pickle_list(own):
-                pickles.drop()
+                pickles.discard()
             _remove(own)
         else:
             own.rename(own.with_name(own.name.replace(STAGING, "lost-", 1)))
     except OSError:
-        return  # another submission was quicker
+        return  # Another submission did it.
 
 
 def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
-    """Its files become those of a job; None: with the record as it is."""
+    """Move the files to the run folder of a job; None: with the record as it is."""
     name_pickles(own, job_id)
     run = own.with_name(job_id)
     _set_aside(run, started)
@@ -198,26 +234,26 @@ def _move(own: Path, job_id: str, started: float, record: bytes | None) -> Path:
     except OSError as error:
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
-        # The job has started by now: its script has made the folder, perhaps this very moment.
+        # The job has started, and its script has created the folder, perhaps at this very moment.
         run.chmod(0o700)
-        for path in sorted(own.iterdir(), key=lambda each: each.name == MARK):
+        for path in sorted(own.iterdir(), key=lambda each: each.name == UNANSWERED):
             path.rename(run / path.name)
         own.rmdir()
-    # Last: what fails before can be found again.
-    (run / MARK).unlink(missing_ok=True)
+    # The mark goes last: with it, the next submission repeats what failed.
+    (run / UNANSWERED).unlink(missing_ok=True)
     replace_symlink(run.with_name(LATEST), job_id)
     return run
 
 
 def _remove(own: Path) -> None:
-    for name in (SCRIPT, RECORD, PATCH, MARK, LIST):
+    for name in (SCRIPT, RECORD, PATCH, UNANSWERED, PICKLE_LIST):
         (own / name).unlink(missing_ok=True)
     if own.is_dir():
         own.rmdir()
 
 
 def _set_aside(run: Path, started: float) -> None:
-    """An earlier job of the same id (a queue that was reset, a second cluster): its files are not this one's."""
+    """Move away the files of an earlier job with the same id, from a queue that was reset or from another cluster."""
     if not (run / RECORD).exists():
         return
     old = [*run.iterdir(), run.with_name(f"{run.name}.log")]
@@ -229,62 +265,8 @@ def _set_aside(run: Path, started: float) -> None:
 
 
 def replace_symlink(link: Path, target: str) -> None:
-    """Let a link point elsewhere; nobody ever finds it missing."""
+    """Let a link point to another target, atomically."""
     draft = link.with_name(f".{link.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     draft.symlink_to(target)
     draft.replace(link)
-
-
-LIST = "pickles.json"
-
-
-class Pickles(Struct):
-    """The pickles of one submission."""
-
-    folder: str
-    """The executor's, with submitit's patterns."""
-
-    paths: tuple[str, ...]
-    array: bool
-    """Whether each is of an element of an array."""
-
-    own: str = ""
-    """The folder of the submission, once the list is there."""
-
-    def write(self, own: Path) -> None:
-        """Leave the list of them in the folder of a submission."""
-        write_whole(own / LIST, msgspec.json.encode(self), lasting=False)
-        self.own = str(own)
-
-    def drop(self) -> None:
-        """Delete those that no job has, unless a submission whose answer was lost goes on waiting with them."""
-        if self.own and Path(self.own, LIST).exists():
-            return
-        for path in self.paths:
-            Path(path).unlink(missing_ok=True)
-
-
-def read_pickle_list(own: Path) -> Pickles | None:
-    """The pickles that wait for the job of a submission; None: it has none, or has got them."""
-    try:
-        return msgspec.json.decode((own / LIST).read_bytes(), type=Pickles)
-    except FileNotFoundError:
-        return None
-
-
-def name_pickles(own: Path, job_id: str) -> None:
-    """Give each pickle of a submission the name under which its task looks for it; a second time does nothing."""
-    pickles = read_pickle_list(own)
-    if pickles is None:
-        return
-    from submitit.core.utils import JobPaths
-
-    from hpc_kit.runs.logs import make_folder
-
-    for index, path in enumerate(pickles.paths):
-        paths = JobPaths(pickles.folder, f"{job_id}_{index}" if pickles.array else job_id)
-        make_folder(paths.folder, mode=0o700)
-        if Path(path).exists():
-            paths.move_temporary_file(path, "submitted_pickle")
-    (own / LIST).unlink()

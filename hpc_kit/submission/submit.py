@@ -1,4 +1,4 @@
-"""One submission: render, stage, hand over, record. What goes to sbatch are the very bytes that `render` prints."""
+"""Submits a job: renders, stages, runs sbatch and writes the record. sbatch gets the bytes that `render` prints."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from msgspec import structs
 
 from hpc_kit.check.syntax import check_syntax
 from hpc_kit.runs import cluster_match
-from hpc_kit.runs.access import Access, access_of, version_of
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders, working_folder
 from hpc_kit.script.render import render_resolved, resolved_of
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
+from hpc_kit.spec.cluster_client import open_client, slurm_version_of
 from hpc_kit.spec.layout_checks import machine_too_small
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
@@ -42,22 +43,22 @@ def submit(
     root: str | Path | None = None,
     standalone: bool = False,
 ) -> ScriptJob:
-    """Submit a program from a job file; returns at once.
+    """Submit a program from a job file; returns immediately.
 
     Args:
         job: Name or path of a job file, or a job.
-        cluster: Name or path of a cluster file, or a cluster (default: what fits this machine).
-        set: Values over those of the files, by dotted key: {"resources.nodes": 2}.
+        cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
+        set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         root: The user's project (default: the current folder).
-        standalone: Need no hpc_kit on the nodes.
+        standalone: Render the script that needs no hpc_kit on the nodes.
 
     Returns:
         A submitit `Job`: `state`, `stdout()`, `wait()`, `result()`, `exception()`, `cancel()`.
 
     Raises:
-        SpecError: A file is missing or says something that cannot be.
+        SpecError: A file is missing or contains an error.
         SlurmUnavailable: There is no Slurm, or it does not answer.
-        SubmitRefused: Sbatch took no job.
+        SubmitRefused: sbatch refused the job.
         RecordError: The record cannot be written; the error says whether the job is in the queue.
     """
     root = Path(root or current_folder()).absolute()
@@ -75,16 +76,16 @@ def submit_resolved(
     command_line: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ScriptJob:
-    """As `submit`, for a job that is fitted to its cluster.
+    """Like `submit`, for a job that is fitted to its cluster.
 
     Args:
         resolved: The job.
-        root: The user's project: sbatch runs there.
-        standalone: Need no hpc_kit on the nodes.
-        command_line: What the user typed, for the record (default: this process's).
-        environ: The environment to submit from (default: this process's).
+        root: The user's project, in which sbatch runs.
+        standalone: Render the script that needs no hpc_kit on the nodes.
+        command_line: The command that the user typed, for the record (default: this process's).
+        environ: Environment of the submission (default: this process's).
     """
-    # submitit takes as long to import as all else does: it comes while sbatch is at work.
+    # The import of submitit takes as long as everything else together, so it happens while sbatch runs.
     done = submit_script(
         resolved,
         render_resolved(resolved, standalone=standalone, root=root),
@@ -96,24 +97,24 @@ def submit_resolved(
     from hpc_kit.submission.job_handles import ScriptJob
 
     job = ScriptJob(done.run_folder, done.job_id)
-    job.attach(done.run_folder, done.access, resolved.cluster)
+    job.attach(done.run_folder, done.client, resolved.cluster)
     job.found_again = done.found_again
     return job
 
 
 class Submission(NamedTuple):
-    """A job that sbatch has taken."""
+    """A job that sbatch submitted."""
 
     job_id: str
     run_folder: Path
-    """Its run folder; that of an array holds the record, and each element has its own beside it."""
+    """For an array it contains the record; each element has a folder of its own beside it."""
 
-    access: Access
+    client: SlurmClient
     found_again: bool = False
-    """It was taken already, by a submission whose answer was lost; nothing was submitted now."""
+    """An earlier submission, whose answer was lost, created the job. Nothing was submitted now."""
 
     notes: tuple[str, ...] = ()
-    """What was left out of the environment for it."""
+    """Variables that were removed from the environment of sbatch."""
 
 
 def submit_script(
@@ -125,62 +126,64 @@ def submit_script(
     environ: Mapping[str, str] | None = None,
     pickles: Pickles | None = None,
     meanwhile: Callable[[], object] = lambda: None,
-    taken: Callable[[Submission], object] = lambda _: None,
+    on_submitted: Callable[[Submission], object] = lambda _: None,
 ) -> Submission:
-    """Submit a job that is fitted to its cluster, and leave its record.
+    """Submit the script of a job, and write its record.
+
+    After the record is written, SIGTERM and SIGHUP end this process.
 
     Args:
-        resolved: The job.
+        resolved: The job, fitted to its cluster.
         text: Its script.
-        root: The user's project: sbatch runs there.
-        command_line: What the user typed, for the record.
-        environ: The environment to submit from (default: this process's).
-        pickles: Functions that the job is to call; of those that no job gets, the caller disposes.
-        meanwhile: What to import while sbatch is at work.
-        taken: Told of the job as soon as there is one; git, which may take seconds, is waited for behind it.
+        root: The user's project, in which sbatch runs.
+        command_line: The command that the user typed, for the record.
+        environ: Environment of the submission (default: this process's).
+        pickles: Functions that the job calls. If there is no job, the caller deletes them.
+        meanwhile: Is called while sbatch runs, to import modules.
+        on_submitted: Is called as soon as there is a job. Git, which may take seconds, is read afterwards.
 
     Raises:
-        SpecError: The script is no valid bash, or another cluster would take the job than squeue and scancel ask.
+        SpecError: The script is not valid bash, or sbatch would submit to another cluster than squeue queries.
         SlurmUnavailable: There is no Slurm, or it does not answer.
-        AnswerLost: It is not known whether Slurm has the job; the next submission finds out first.
-        SubmitRefused: Sbatch took no job; nothing is left behind.
+        AnswerLost: It is unknown whether Slurm has the job. The next submission finds out first.
+        SubmitRefused: sbatch refused the job; nothing is left behind.
         RecordError: The record cannot be written; the error says whether the job is in the queue.
-        SubmitInterrupted: Ctrl-C came from there on; the job is in the queue, with its record.
-
-    SIGTERM and SIGHUP end this process when that is done.
+        SubmitInterrupted: Ctrl-C came after sbatch was started; the job is in the queue, with its record.
     """
     root = root.absolute()
-    with defer_signals() as ends, ExitStack() as undo:
-        ready = _prepare(resolved, text, root, command_line, environ, pickles, undo)
-        if isinstance(ready, Submission):
+    with defer_signals() as signals, ExitStack() as undo:
+        prepared = _prepare(resolved, text, root, command_line, environ, pickles, undo)
+        if isinstance(prepared, Submission):
             undo.pop_all()
-            taken(ready)
-            return ready
-        ends.hold()
+            on_submitted(prepared)
+            return prepared
+        signals.defer()
         try:
-            answer = sbatch.run_sbatch(resolved, ready.staging.script, ready.asked, root, meanwhile, ends)
+            result = sbatch.run_sbatch(
+                resolved, prepared.staging.script, prepared.sbatch_client, root, meanwhile, signals
+            )
         except (sbatch.AnswerLost, KeyboardInterrupt):
-            # The job may be there: its record stays where it is until that is known.
+            # There may be a job: its record stays until that is known.
             undo.pop_all()
-            ready.staging.mark_unanswered(_code(ready.git, ends)[0])
+            prepared.staging.mark_unanswered(_read_git(prepared.git, signals)[0])
             raise
         undo.pop_all()
-        done, stopped = _keep(answer, ready, taken, ends)
-    if ends.heard or stopped or answer.interrupted:
-        raise sbatch.SubmitInterrupted(answer.job_id)
+        done, interrupted = _commit(result, prepared, on_submitted, signals)
+    if signals.received or interrupted or result.interrupted:
+        raise sbatch.SubmitInterrupted(result.job_id)
     return done
 
 
-class _Ready(NamedTuple):
-    """A submission that nobody but this process knows of yet."""
+class _PreparedSubmission(NamedTuple):
+    """Everything that can be prepared before there is a job."""
 
     staging: Staging
     git: GitQuery
-    access: Access
-    asked: Access
-    """The same with the environment for sbatch."""
+    client: SlurmClient
+    sbatch_client: SlurmClient
+    """The same client with the environment of sbatch."""
 
-    recipient: str | None
+    slurm_cluster: str | None
     notes: tuple[str, ...]
 
 
@@ -192,63 +195,60 @@ def _prepare(
     environ: Mapping[str, str] | None,
     pickles: Pickles | None,
     undo: ExitStack,
-) -> _Ready | Submission:
-    """Write all that can be written while there is no job; or the job that an earlier submission was found to be."""
-    access = access_of(resolved.cluster, environ)
-    access.require(resolved.cluster.name)
+) -> _PreparedSubmission | Submission:
+    """Check the script and write the files, or return the job of an earlier submission of the same script."""
+    client = open_client(resolved.cluster, environ)
+    client.check_available(resolved.cluster.name)
     check_syntax(text)
-    environ, notes = drop_overriding_variables(submit_environment(access.environ), text)
-    recipient = cluster_match.recipient(resolved.job.resources.clusters, environ, access)
-    # The folders of functions are named by the job's id; and the same script is not the same call.
-    of_functions = pickles is not None
-    undo.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=of_functions))
+    environ, notes = drop_overriding_variables(submit_environment(client.environ), text)
+    slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
+    # Folders of functions are named by the job id, and two calls may have the same script.
+    calls_functions = pickles is not None
+    undo.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=calls_functions))
     folder = working_folder(resolved, root) / resolved.log_folder
-    if job_id := _settled(folder, text, access, repeat=not of_functions):
-        return Submission(job_id, folder / job_id, access, found_again=True)
+    if any(folder.glob(f"{STAGING}*")):
+        from hpc_kit.submission.lost_answers import resolve_unanswered
+
+        if job_id := resolve_unanswered(folder, text, client, repeat=not calls_functions):
+            return Submission(job_id, folder / job_id, client, found_again=True)
     git = GitQuery(root, resolved.cluster.runs)
     undo.callback(git.stop)
-    version = str(version_of(resolved.cluster, access.environ, here=True) or "") or None
-    record = new_record(resolved, root, command_line, environ, version=version, recipient=recipient)
+    version = str(slurm_version_of(resolved.cluster, client.environ, is_present=True) or "") or None
+    record = new_record(resolved, root, command_line, environ, version=version, slurm_cluster=slurm_cluster)
     staging = Staging(folder, text, record, pickles)
     undo.callback(staging.discard)
-    asked = access._replace(environ=cluster_match.with_own_ids(folder, environ, access))
-    return _Ready(staging, git, access, asked, recipient, notes)
+    sbatch_client = client._replace(environ=cluster_match.with_unused_job_id(folder, environ, client))
+    return _PreparedSubmission(staging, git, client, sbatch_client, slurm_cluster, notes)
 
 
-def _keep(
-    answer: sbatch.SbatchResult, ready: _Ready, taken: Callable[[Submission], object], ends: DeferredSignals
+def _commit(
+    result: sbatch.SbatchResult,
+    prepared: _PreparedSubmission,
+    on_submitted: Callable[[Submission], object],
+    signals: DeferredSignals,
 ) -> tuple[Submission, bool]:
-    """Leave the record of a job that is in the queue, however its news are taken; whether Ctrl-C came meanwhile."""
-    staging, stopped = ready.staging, False
-    staging.record = structs.replace(staging.record, slurm_cluster=answer.cluster or ready.recipient)
-    run = staging.folder / answer.job_id
-    done = Submission(answer.job_id, run, ready.access.at(answer.cluster), notes=ready.notes)
+    """Write the record of a job in the queue, even if `on_submitted` fails; also return whether Ctrl-C came."""
+    staging, interrupted = prepared.staging, False
+    staging.record = structs.replace(staging.record, slurm_cluster=result.cluster or prepared.slurm_cluster)
+    client = prepared.client.for_cluster(result.cluster)
+    done = Submission(result.job_id, staging.folder / result.job_id, client, notes=prepared.notes)
     try:
         name_pickles(staging.own, done.job_id)
-        with ends.heard_at_once():
-            taken(done)
+        with signals.interruptible():
+            on_submitted(done)
     except KeyboardInterrupt:
-        stopped = True
+        interrupted = True
     finally:
-        code, late = _code(ready.git, ends)
-        staging.commit(done.job_id, code)
-    return done, stopped or late
+        git, interrupted_git = _read_git(prepared.git, signals)
+        staging.commit(done.job_id, git)
+    return done, interrupted or interrupted_git
 
 
-def _code(git: GitQuery, ends: DeferredSignals) -> tuple[GitState, bool]:
-    """What git says; Ctrl-C meanwhile costs that alone, and is told."""
+def _read_git(git: GitQuery, signals: DeferredSignals) -> tuple[GitState, bool]:
+    """Return the state of the code, and whether Ctrl-C cut the wait for it short."""
     try:
-        with ends.heard_at_once():
+        with signals.interruptible():
             return git.state(), False
     except KeyboardInterrupt:
         git.stop()
         return GitState(note="git was not waited for: Ctrl-C"), True
-
-
-def _settled(folder: Path, text: str, access: Access, *, repeat: bool) -> str | None:
-    """The job that this script has become already, where an answer was lost; see `lost.settle`."""
-    if not any(folder.glob(f"{STAGING}*")):
-        return None
-    from hpc_kit.submission.lost_answers import resolve_unanswered
-
-    return resolve_unanswered(folder, text, access, repeat=repeat)

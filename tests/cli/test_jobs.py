@@ -131,7 +131,7 @@ def test_a_real_slurm_is_watched_every_ten_seconds_unless_told(
         slept.append(seconds)
         slurm.queue("12 COMPLETED")
 
-    monkeypatch.setattr("hpc_kit.runs.watching.follow_listing.__kwdefaults__", {"cluster": None, "sleep": sleep})
+    monkeypatch.setattr("hpc_kit.runs.follow.follow_listing.__kwdefaults__", {"cluster": None, "sleep": sleep})
     for words in ((), ("--interval", "30")):
         slurm.queue("12 RUNNING")
         call("watch", "12", *words)
@@ -270,7 +270,7 @@ def test_a_run_of_another_slurm_is_read_and_nobody_is_asked(failed: Run, call: C
     assert "job 12 was submitted to cluster a, not asked here" in text
     assert f"{program()} logs 12 -f --cluster a" in text
     assert json.loads(call("logs", "12", "--json")[1])["state"] == "UNKNOWN"
-    with pytest.raises(UnknownJob, match="one of cluster a, and fake was to be asked") as error:
+    with pytest.raises(UnknownJob, match="belongs to cluster a, not to fake") as error:
         call("logs", "12", "-f")
     assert str(error.value.remedy).startswith("hpc-kit logs 12 -f --cluster a;")
     assert (path.read_bytes(), (slurm.folder / "squeue.calls").exists()) == (before, False)

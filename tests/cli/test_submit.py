@@ -236,4 +236,4 @@ def test_following_ends_when_the_embedded_slurm_is_taken_away(kit: Kit, project:
         finally:
             follower.kill()
     assert follower.returncode == 1
-    assert "ended   UNKNOWN: Slurm no longer knows it, and its script did not reach its end." in rest.splitlines()
+    assert "ended   UNKNOWN: Slurm no longer knows the job, and its script did not reach its end." in rest.splitlines()

@@ -96,7 +96,7 @@ def test_the_real_scheduler_says_when_a_job_would_start(checkout: Project) -> No
     said = checkout.kit("submit", "ddp_4node", "--test-only").stdout
     assert re.search(r"^start   about .*\d\d:\d\d, on n\[1-4\], partition main: 8 CPUs$", said, re.MULTILINE), said
     refused = checkout.kit("submit", "ddp_4node", "--test-only", "--nodes=8")
-    assert (refused.returncode, "asked for: 8 nodes" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, "asks for 8 nodes" in refused.stderr) == (1, True), refused.stderr
     after = checkout.cluster.run(["squeue", "--noheader", "--states=all", "--format=%i"]).stdout
     assert set(after.split()) == set(before.split())
 

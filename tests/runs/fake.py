@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpc_kit.runs.access import Access
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_status import QUEUE_FIELDS, SQUEUE_FIELDS
-from hpc_kit.slurm.user import user_name
+from hpc_kit.slurm.client import user_name
 
 SBATCH = """#!/bin/bash
 printf '%s\\n' "$@" >"$FAKE/sbatch.argv"
@@ -77,8 +77,8 @@ class FakeSlurm:
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {**environ, "PATH": f"{self.bin}:{environ['PATH']}", "FAKE": str(self.folder)}
 
-    def access(self, environ: Mapping[str, str]) -> Access:
-        return Access(self.environ(environ), embedded=True)
+    def client(self, environ: Mapping[str, str]) -> SlurmClient:
+        return SlurmClient(self.environ(environ), embedded=True)
 
     def says(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
@@ -98,7 +98,7 @@ class FakeSlurm:
     def job(self, job_id: str, state: str, exit_code: str = "0:0", nodes: str = "n[1-2]") -> None:
         """What scontrol shows of one job."""
         text = (
-            f"JobId={job_id} JobName=job UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A\n"
+            f"JobId={job_id} JobName=job UserId={user_name()}(1000) GroupId=ada(1000) MCS_label=N/A\n"
             f"   JobState={state} Reason=None Dependency=(null)\n   Requeue=1 Restarts=0 ExitCode={exit_code}\n"
             f"   RunTime=00:00:10 TimeLimit=00:10:00\n   SubmitTime={now()}\n"
             f"   StartTime=2026-01-01T12:00:01 EndTime=2026-01-01T12:00:11\n   Partition=main\n   NodeList={nodes}\n"

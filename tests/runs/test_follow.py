@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_kit.runs import record
-from hpc_kit.runs.access import Access
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.runs.follow import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
 from hpc_kit.slurm.client import Completed
@@ -45,8 +45,8 @@ def run(slurm: FakeSlurm) -> Run:
 
 
 @pytest.fixture
-def access(slurm: FakeSlurm) -> Access:
-    return slurm.access(os.environ)
+def client(slurm: FakeSlurm) -> SlurmClient:
+    return slurm.client(os.environ)
 
 
 def write(run: Run, text: str, rank: int = 0) -> Step:
@@ -61,8 +61,8 @@ def end(run: Run, code: int) -> Step:
     return lambda: (run.folder / "end").write_text(f"{code} 1700000000\n")
 
 
-def events(run: Run, access: Access, time: Time) -> list[Event]:
-    return list(follow([run], access, sleep=time.sleep, clock=time.clock))
+def events(run: Run, client: SlurmClient, time: Time) -> list[Event]:
+    return list(follow([run], client, sleep=time.sleep, clock=time.clock))
 
 
 def told(found: list[Event]) -> list[str]:
@@ -83,7 +83,7 @@ def told(found: list[Event]) -> list[str]:
     return short
 
 
-def test_a_life_from_the_queue_to_the_end(slurm: FakeSlurm, run: Run, access: Access) -> None:
+def test_a_life_from_the_queue_to_the_end(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 PENDING Priority")
     time = Time(
         (1, lambda: slurm.queue("12 RUNNING")),
@@ -94,7 +94,7 @@ def test_a_life_from_the_queue_to_the_end(slurm: FakeSlurm, run: Run, access: Ac
         (5, lambda: (run.folder / "summary.json").write_text('{"loss": 2.5}')),
         (5, lambda: slurm.queue("12 COMPLETED")),
     )
-    found = events(run, access, time)
+    found = events(run, client, time)
     assert told(found) == [
         "None -> PENDING",
         "PENDING -> RUNNING",
@@ -112,12 +112,12 @@ def test_a_life_from_the_queue_to_the_end(slurm: FakeSlurm, run: Run, access: Ac
     assert changes == [pytest.approx(0), pytest.approx(1, abs=0.3), pytest.approx(4, abs=1)]
 
 
-def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, access: Access) -> None:
+def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 FAILED")
     slurm.job("12", "FAILED", "3:0")
     (run.folder / "first-failure").write_text("1 n1 3 100.0\n")
     run.rank_log(1).write_text("no such file\n")
-    assert told(events(run, access, Time()))[-1] == "ended 3"
+    assert told(events(run, client, Time()))[-1] == "ended 3"
     known = record.read_record(run.folder)
     assert known is not None
     assert known.end == record.RecordedOutcome(
@@ -130,11 +130,11 @@ def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, access: 
     )
 
 
-def test_a_job_held_back_says_why_once(slurm: FakeSlurm, run: Run, access: Access) -> None:
+def test_a_job_held_back_says_why_once(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 PENDING JobHeldUser")
     slurm.job("12", "CANCELLED", "0:15")
     time = Time((3, lambda: slurm.queue("12 PENDING Priority")), (6, lambda: slurm.queue("12 CANCELLED")))
-    assert told(events(run, access, time)) == [
+    assert told(events(run, client, time)) == [
         "None -> PENDING",
         "waits: JobHeldUser",
         "PENDING -> CANCELLED",
@@ -142,7 +142,7 @@ def test_a_job_held_back_says_why_once(slurm: FakeSlurm, run: Run, access: Acces
     ]
 
 
-def test_the_controller_may_be_away_for_a_while(slurm: FakeSlurm, run: Run, access: Access) -> None:
+def test_the_controller_may_be_away_for_a_while(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
 
     def back() -> None:
@@ -152,7 +152,7 @@ def test_the_controller_may_be_away_for_a_while(slurm: FakeSlurm, run: Run, acce
     time = Time(
         (2, lambda: slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")), (9, back)
     )
-    assert told(events(run, access, time)) == [
+    assert told(events(run, client, time)) == [
         "None -> RUNNING",
         "unreachable",
         "RUNNING -> COMPLETED",
@@ -160,7 +160,7 @@ def test_the_controller_may_be_away_for_a_while(slurm: FakeSlurm, run: Run, acce
     ]
 
 
-def test_a_requeued_job_is_followed_on(slurm: FakeSlurm, run: Run, access: Access) -> None:
+def test_a_requeued_job_is_followed_on(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
     write(run, "first attempt\n")()
 
@@ -170,7 +170,7 @@ def test_a_requeued_job_is_followed_on(slurm: FakeSlurm, run: Run, access: Acces
         slurm.queue("12 RUNNING")
 
     time = Time((2, lambda: slurm.queue("12 PENDING BeginTime")), (5, again), (8, lambda: slurm.queue("12 COMPLETED")))
-    assert told(events(run, access, time)) == [
+    assert told(events(run, client, time)) == [
         "0: first attempt",
         "None -> RUNNING",
         "RUNNING -> PENDING",
@@ -183,37 +183,37 @@ def test_a_requeued_job_is_followed_on(slurm: FakeSlurm, run: Run, access: Acces
 
 
 def test_a_real_slurm_is_not_asked_more_often_than_every_ten_seconds(
-    slurm: FakeSlurm, run: Run, access: Access
+    slurm: FakeSlurm, run: Run, client: SlurmClient
 ) -> None:
     slurm.queue("12 RUNNING")
     steps = [(float(second), write(run, f"step {second}\n")) for second in range(1, 60)]
     time = Time(*steps, (55, end(run, 0)), (60, lambda: slurm.queue("12 COMPLETED")))
-    found = told(events(run, access._replace(embedded=False), time))
+    found = told(events(run, client._replace(embedded=False), time))
     assert found[-1] == "ended 0"
     assert len(slurm.told("squeue.calls").splitlines()) == 7
     assert [line for line in found if line.startswith("0:")] == [f"0: step {second}" for second in range(1, 60)]
 
 
-def test_a_job_that_slurm_forgot_ends_by_its_own_mark(run: Run, slurm: FakeSlurm, access: Access) -> None:
+def test_a_job_that_slurm_forgot_ends_by_its_own_mark(run: Run, slurm: FakeSlurm, client: SlurmClient) -> None:
     end(run, 3)()
-    assert told(events(run, access, Time())) == ["None -> FAILED", "ended 3"]
+    assert told(events(run, client, Time())) == ["None -> FAILED", "ended 3"]
 
 
-def test_a_job_that_nobody_knows_and_that_left_no_mark_is_gone(run: Run, access: Access) -> None:
-    found = events(run, access, Time())
+def test_a_job_that_nobody_knows_and_that_left_no_mark_is_gone(run: Run, client: SlurmClient) -> None:
+    found = events(run, client, Time())
     assert told(found) == ["ended 1"]
     last = found[-1]
     assert isinstance(last, Ended)
-    assert last.outcome.sentence == "Slurm no longer knows it, and its script did not reach its end."
+    assert last.outcome.sentence == "Slurm no longer knows the job, and its script did not reach its end."
 
 
-def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, access: Access) -> None:
+def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, client: SlurmClient) -> None:
     job = submit("job", "fake", set={"resources.array": "0-2"})
     runs = [element.run for element in job.elements()]
     assert [run.folder.name for run in runs] == ["12_0", "12_1", "12_2"]
     slurm.queue("12_0 COMPLETED", "12_1 RUNNING", "12_[2] PENDING")
     time = Time((5, lambda: slurm.queue("12_0 COMPLETED", "12_1 COMPLETED", "12_2 COMPLETED")))
-    found = list(follow(runs, access._replace(embedded=False), sleep=time.sleep, clock=time.clock))
+    found = list(follow(runs, client._replace(embedded=False), sleep=time.sleep, clock=time.clock))
     assert sorted(event.job_id for event in found if isinstance(event, Ended)) == ["12_0", "12_1", "12_2"]
     calls = slurm.told("squeue.calls").split()
     assert [word for word in calls if word.startswith("--jobs")] == ["--jobs=12_0,12_1,12_2", "--jobs=12_1,12_2"]
@@ -222,14 +222,14 @@ def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, ac
     assert sorted(known.elements) == ["0", "1", "2"]
 
 
-def test_ctrl_c_leaves_the_job_alone(slurm: FakeSlurm, run: Run, access: Access) -> None:
+def test_ctrl_c_leaves_the_job_alone(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
 
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(follow([run], access, sleep=interrupted))
+        list(follow([run], client, sleep=interrupted))
     assert not (slurm.folder / "scancel.calls").exists()
 
 
@@ -239,14 +239,14 @@ def test_a_runs_folder_is_found_by_id(run: Run, project: Path) -> None:
     assert runs.find("13") is None
 
 
-def test_a_slow_squeue_holds_up_no_line(run: Run, access: Access, slurm: FakeSlurm) -> None:
+def test_a_slow_squeue_holds_up_no_line(run: Run, client: SlurmClient, slurm: FakeSlurm) -> None:
     slurm.job("12", "RUNNING")
     asked, seen = threading.Event(), threading.Event()
 
     def slow(argv: Sequence[str], **options: Any) -> Completed:
         asked.set()
         assert seen.wait(30), "the line did not come while squeue was asked"
-        return access.runner(argv, **options)
+        return client.runner(argv, **options)
 
     def late() -> None:
         asked.wait(30)
@@ -254,7 +254,7 @@ def test_a_slow_squeue_holds_up_no_line(run: Run, access: Access, slurm: FakeSlu
 
     run.folder.mkdir(exist_ok=True)
     threading.Thread(target=late, daemon=True).start()
-    found = follow([run], access._replace(runner=slow))
+    found = follow([run], client._replace(runner=slow))
     assert next(found) == RankLine("12", 0, "step 1")
     seen.set()
     assert next(event for event in found if isinstance(event, StateChanged)).new is JobState.RUNNING

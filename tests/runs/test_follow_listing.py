@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import UnknownJob
-from hpc_kit.runs.access import Access
-from hpc_kit.runs.watching import ListingUpdate, follow_listing
+from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.runs.follow import ListingUpdate, follow_listing
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm
 
@@ -18,11 +18,11 @@ Step = Callable[[], object]
 
 
 @pytest.fixture
-def access(slurm: FakeSlurm) -> Access:
-    return slurm.access(os.environ)
+def client(slurm: FakeSlurm) -> SlurmClient:
+    return slurm.client(os.environ)
 
 
-def looks(access: Access, project: Path, *steps: Step, words: tuple[str, ...] = ()) -> list[ListingUpdate]:
+def looks(client: SlurmClient, project: Path, *steps: Step, words: tuple[str, ...] = ()) -> list[ListingUpdate]:
     """A look, a step, a look, ... to the end."""
     left = list(steps)
 
@@ -30,19 +30,19 @@ def looks(access: Access, project: Path, *steps: Step, words: tuple[str, ...] = 
         assert seconds == 10
         left.pop(0)()
 
-    return list(follow_listing(words, project / "runs", access, interval=10, sleep=sleep))
+    return list(follow_listing(words, project / "runs", client, interval=10, sleep=sleep))
 
 
 def changes(found: list[ListingUpdate]) -> list[list[str]]:
     return [[f"{each.line.job_id} {each.old} {each.line.state}" for each in look.changes] for look in found]
 
 
-def test_the_queue_is_watched_to_its_end(slurm: FakeSlurm, project: Path, access: Access) -> None:
+def test_the_queue_is_watched_to_its_end(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     for _ in range(2):
         submit("job", "fake")
     slurm.queue("11 COMPLETED", "12 PENDING Priority", "13 RUNNING")
     found = looks(
-        access,
+        client,
         project,
         lambda: slurm.queue("12 PENDING Resources", "13 COMPLETING", "14 PENDING Dependency"),
         lambda: slurm.queue("12 RUNNING", "13 COMPLETED", "14 PENDING DependencyNeverSatisfied"),
@@ -58,12 +58,12 @@ def test_the_queue_is_watched_to_its_end(slurm: FakeSlurm, project: Path, access
     assert len(slurm.told("squeue.calls").splitlines()) == 4
 
 
-def test_an_empty_queue_is_over_at_once(slurm: FakeSlurm, project: Path, access: Access) -> None:
-    (found,) = looks(access, project)
+def test_an_empty_queue_is_over_at_once(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+    (found,) = looks(client, project)
     assert (found.lines, found.is_last, found.all_completed) == ([], True, True)
 
 
-def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Path, access: Access) -> None:
+def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     submit("job", "fake")
     slurm.queue("12 RUNNING")
 
@@ -72,7 +72,7 @@ def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Pa
         slurm.queue("12 COMPLETED")
 
     found = looks(
-        access,
+        client,
         project,
         lambda: slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n"),
         lambda: None,
@@ -84,23 +84,23 @@ def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Pa
     assert (found[-1].is_last, found[-1].all_completed) == (True, True)
 
 
-def test_a_controller_that_is_away_at_first_is_waited_for(slurm: FakeSlurm, project: Path, access: Access) -> None:
+def test_a_controller_that_is_away_at_first_is_waited_for(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")
 
     def back() -> None:
         (slurm.folder / "squeue.error").unlink()
         slurm.queue("12 FAILED")
 
-    assert changes(looks(access, project, back, words=("12",))) == [[], ["12 None FAILED"]]
+    assert changes(looks(client, project, back, words=("12",))) == [[], ["12 None FAILED"]]
 
 
-def test_a_job_that_slurm_forgets_is_over_after_some_looks(slurm: FakeSlurm, project: Path, access: Access) -> None:
+def test_a_job_that_slurm_forgets_is_over_after_some_looks(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
-    found = looks(access, project, slurm.queue, lambda: None, lambda: None, words=("12",))
+    found = looks(client, project, slurm.queue, lambda: None, lambda: None, words=("12",))
     assert changes(found) == [["12 None RUNNING"], [], [], ["12 RUNNING UNKNOWN"]]
 
 
-def test_a_job_that_ended_unseen_ends_by_its_own_mark(slurm: FakeSlurm, project: Path, access: Access) -> None:
+def test_a_job_that_ended_unseen_ends_by_its_own_mark(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     run = submit("job", "fake").run
     slurm.queue("12 RUNNING")
 
@@ -108,9 +108,9 @@ def test_a_job_that_ended_unseen_ends_by_its_own_mark(slurm: FakeSlurm, project:
         slurm.queue()
         (run.folder / "end").write_text("0 1700000000\n")
 
-    assert changes(looks(access, project, gone, words=("12",))) == [["12 None RUNNING"], ["12 RUNNING COMPLETED"]]
+    assert changes(looks(client, project, gone, words=("12",))) == [["12 None RUNNING"], ["12 RUNNING COMPLETED"]]
 
 
-def test_what_nobody_knows_is_refused(slurm: FakeSlurm, project: Path, access: Access) -> None:
+def test_what_nobody_knows_is_refused(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     with pytest.raises(UnknownJob):
-        looks(access, project, words=("77",))
+        looks(client, project, words=("77",))

@@ -14,21 +14,27 @@ from hpc_kit.cli.table import rows
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.run_files import write_whole
 from hpc_kit.runs import cluster_match, record
-from hpc_kit.runs.access import Access
-from hpc_kit.runs.cancelling import cancel
-from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
+from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.runs.cancel import cancel
+from hpc_kit.runs.cluster_match import client_for, may_belong_to, cluster_option
 from hpc_kit.runs.run_folders import RunIndex
-from hpc_kit.runs.status import JobLine, JobSelection, list_jobs, statuses
+from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
 from hpc_kit.slurm.client import Completed
 from hpc_kit.slurm.states import JobState
-from hpc_kit.slurm.user import user_name
+from hpc_kit.slurm.client import user_name
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm, row_of
 
 
+def statuses(words: Sequence[str] | None, runs: Path, client: SlurmClient, cluster: str | None = None) -> list[JobLine]:
+    """The lines of a listing; Slurm must answer."""
+    selection = JobSelection.from_words(words)
+    return list_jobs(selection, RunIndex(runs), client, cluster=cluster, require_slurm=True).lines
+
+
 @pytest.fixture
-def access(slurm: FakeSlurm) -> Access:
-    return slurm.access(os.environ)
+def client(slurm: FakeSlurm) -> SlurmClient:
+    return slurm.client(os.environ)
 
 
 @pytest.fixture
@@ -40,107 +46,107 @@ def short(lines: list[JobLine]) -> list[tuple[str, str, str]]:
     return [(line.job_id, str(line.state), line.sentence) for line in lines]
 
 
-def test_the_queue_and_the_latest_runs_are_listed(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_the_queue_and_the_latest_runs_are_listed(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     for _ in range(3):
         submit("job", "fake")
     (runs / "job/12/end").write_text("0 1700000000\n")
     slurm.queue("13 RUNNING", "14 PENDING Dependency", "99 RUNNING")
-    assert short(statuses(None, runs, access)) == [
+    assert short(statuses(None, runs, client)) == [
         ("99", "RUNNING", "9 min 50 s left of 10 min on n[1-2]"),
         ("14", "PENDING", "It waits for other jobs."),
         ("13", "RUNNING", "9 min 50 s left of 10 min on n[1-2]"),
         (
             "12",
             "COMPLETED",
-            "It ended, and its script returned 0. Slurm no longer knows it: this is what its own files say.",
+            "It ended, and its script returned 0. Slurm no longer knows the job; the state comes from the files of the run.",
         ),
     ]
-    pending = statuses(["14"], runs, access)[0]
+    pending = statuses(["14"], runs, client)[0]
     assert pending.next_step == "Look at what it waits for: squeue --job=14 --format='%i %E'"
 
 
-def test_a_failed_job_says_who_and_how_also_from_its_record(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_a_failed_job_says_who_and_how_also_from_its_record(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     run = submit("job", "fake").run
     (run.folder / "first-failure").write_text("5 n3 1 100.0\n")
     run.rank_log(5).write_text("Traceback (most recent call last):\nValueError: bad\n")
     slurm.queue("12 FAILED")
     expected = [("12", "FAILED", "rank 5 on n3: ValueError: bad")]
-    assert short(statuses(["12"], runs, access)) == expected
+    assert short(statuses(["12"], runs, client)) == expected
     slurm.queue()
     run.rank_log(5).unlink()
-    assert short(statuses(["12"], runs, access)) == expected
-    assert short(statuses(None, runs, access)) == expected
+    assert short(statuses(["12"], runs, client)) == expected
+    assert short(statuses(None, runs, client)) == expected
 
 
-def test_an_unknown_id_is_refused_with_those_that_there_are(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_an_unknown_id_is_refused_with_those_that_there_are(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     submit("job", "fake")
     with pytest.raises(UnknownJob) as error:
-        statuses(["77"], runs, access)
+        statuses(["77"], runs, client)
     assert str(error.value) == (
-        f"no job 77\n  found  Slurm does not know it, and {runs}/ has no record of it\n  do     the latest here: 12 job"
+        f"no job 77\n  found  Slurm does not know it, and {runs}/ has no record of it\n  do     name one of the latest runs: 12 job"
     )
 
 
-def test_without_any_run_the_queue_is_named(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_without_any_run_the_queue_is_named(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     with pytest.raises(UnknownJob, match="squeue --me"):
-        cancel(["77"], runs, access)
-    assert statuses(None, runs, access) == []
+        cancel(["77"], runs, client)
+    assert statuses(None, runs, client) == []
 
 
-def test_an_arrays_elements_are_listed_each(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_an_arrays_elements_are_listed_each(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     submit("job", "fake", set={"resources.array": "0-3"})
     slurm.queue("12 PENDING", "12_0 COMPLETED", "12_1 RUNNING", "12_[2-3] PENDING")
-    found = statuses(["12"], runs, access)
+    found = statuses(["12"], runs, client)
     assert [(line.job_id, str(line.state)) for line in found] == [
         ("12_0", "COMPLETED"), ("12_1", "RUNNING"), ("12_2", "PENDING"), ("12_3", "PENDING"),
     ]  # fmt: skip
     assert [line.name for line in found] == ["job"] * 4
-    assert short(statuses(["12_1"], runs, access)) == [("12_1", "RUNNING", "9 min 50 s left of 10 min on n[1-2]")]
+    assert short(statuses(["12_1"], runs, client)) == [("12_1", "RUNNING", "9 min 50 s left of 10 min on n[1-2]")]
 
 
-def test_many_jobs_are_asked_for_once(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_many_jobs_are_asked_for_once(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     slurm.queue(*(f"{number} RUNNING" for number in range(1000, 1500)))
-    assert len(statuses([str(number) for number in range(1000, 1500)], runs, access)) == 500
+    assert len(statuses([str(number) for number in range(1000, 1500)], runs, client)) == 500
     assert len(slurm.told("squeue.calls").splitlines()) == 1
     assert not (slurm.folder / "sacct.calls").exists()
 
 
-def test_cancelling_tells_what_each_was(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_cancelling_tells_what_each_was(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     for _ in range(2):
         submit("job", "fake")
     slurm.queue("12 RUNNING", "13 COMPLETED")
-    before = cancel(["12", "13"], runs, access)
+    before = cancel(["12", "13"], runs, client)
     assert [(line.job_id, str(line.state)) for line in before] == [("12", "RUNNING"), ("13", "COMPLETED")]
     assert slurm.told("scancel.calls") == "12\n"
 
 
-def test_an_element_is_cancelled_alone(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_an_element_is_cancelled_alone(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     slurm.queue("12_1 RUNNING", "12_2 RUNNING")
-    cancel(["12_1"], runs, access)
+    cancel(["12_1"], runs, client)
     assert slurm.told("scancel.calls") == "12_1\n"
 
 
 def test_tasks_that_wait_are_cancelled_by_the_id_that_slurm_prints(
-    slurm: FakeSlurm, runs: Path, access: Access
+    slurm: FakeSlurm, runs: Path, client: SlurmClient
 ) -> None:
     slurm.queue("12_1 RUNNING", "12_[2-4] PENDING Resources", "13 RUNNING")
-    assert len(cancel(["12_[2-3],13"], runs, access)) == 3
+    assert len(cancel(["12_[2-3],13"], runs, client)) == 3
     assert slurm.told("scancel.calls") == "12_2 12_3 13\n"
 
 
 def test_a_run_of_another_cluster_is_not_cancelled_nor_who_has_its_id_here(
-    slurm: FakeSlurm, runs: Path, access: Access
+    slurm: FakeSlurm, runs: Path, client: SlurmClient
 ) -> None:
     submit("job", "fake")
     slurm.says("squeue.queue", row_of("12", "RUNNING", everybody=True, name="other"))
     for words in (["12"], ["12_1"], ["job"], ["other", "job"]):
-        with pytest.raises(UnknownJob, match="one of cluster fake, and another was to be asked") as error:
-            cancel(words, runs, access, cluster="another")
+        with pytest.raises(UnknownJob, match="belongs to cluster fake, not to another") as error:
+            cancel(words, runs, client, cluster="another")
     assert f"{runs}/job/12/record.json: job, submitted 20" in str(error.value.found)
     assert not (slurm.folder / "scancel.calls").exists()
-    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="another").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="another").lines
     assert (line.name, line.run) == ("other", None)
-    cancel(["12"], runs, access, cluster="fake")
+    cancel(["12"], runs, client, cluster="fake")
     assert slurm.told("scancel.calls") == "12\n"
 
 
@@ -151,13 +157,13 @@ def test_two_names_of_the_slurm_on_path_mean_the_same_one(
     (runs.parent / "env/site.toml").write_text('name = "the site"\nslurm = "system"\npython = "/opt/python"\n')
     submit("job", "site")
     slurm.queue("12 RUNNING")
-    access = Access(slurm.environ(os.environ), embedded=False)
-    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="slurm").lines
+    client = SlurmClient(slurm.environ(os.environ), embedded=False)
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="slurm").lines
     assert line.run is not None
-    cancel(["12"], runs, access, cluster="slurm")
+    cancel(["12"], runs, client, cluster="slurm")
     assert slurm.told("scancel.calls") == "12\n"
-    other = access._replace(environ={**access.environ, "SLURM_CONF": "/other/slurm.conf"})
-    with pytest.raises(UnknownJob, match="one of cluster the site") as error:
+    other = client._replace(environ={**client.environ, "SLURM_CONF": "/other/slurm.conf"})
+    with pytest.raises(UnknownJob, match="belongs to cluster the site") as error:
         cancel(["12"], runs, other, cluster="slurm")
     assert str(error.value.remedy).startswith("hpc-kit cancel 12 --cluster site;")
 
@@ -168,25 +174,25 @@ def test_two_slurms_are_told_apart_by_their_own_names(
     """Of the same cluster file, in a project that both see, neither with SLURM_CONF."""
     (slurm.folder / "etc").mkdir()
     conf = slurm.folder / "etc/slurm.conf"
-    monkeypatch.setattr("hpc_kit.slurm.presence.CONFIGURATIONS", (str(conf),))
+    monkeypatch.setattr("hpc_kit.slurm.cluster_identity.CONFIGURATIONS", (str(conf),))
     conf.write_text("ClusterName=Alpha\n")
     submit("job", "fake")
     slurm.queue("12 RUNNING")
-    access = Access(slurm.environ(os.environ), embedded=False)
+    client = SlurmClient(slurm.environ(os.environ), embedded=False)
     conf.write_text("ClusterName=beta\n")
-    with pytest.raises(UnknownJob, match="job 12 is one of cluster alpha, and beta was to be asked") as error:
-        cancel(["12"], runs, access, cluster="fake")
-    remedy = "hpc-kit cancel 12, on a login node of alpha or with SLURM_CLUSTERS=alpha; who has that id here: squeue "
+    with pytest.raises(UnknownJob, match="job 12 belongs to cluster alpha, not to beta") as error:
+        cancel(["12"], runs, client, cluster="fake")
+    remedy = "hpc-kit cancel 12, on a login node of alpha or with SLURM_CLUSTERS=alpha; see who owns the id here: squeue "
     assert str(error.value.remedy).startswith(remedy)
-    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
     assert line.run is None
     slurm.queue()
-    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
     assert line.sentence == "It was submitted to cluster alpha, not asked here."
     assert line.next_step == "hpc-kit status 12, on a login node of alpha or with SLURM_CLUSTERS=alpha"
     assert not (slurm.folder / "scancel.calls").exists()
     slurm.queue("12 RUNNING")
-    both = access._replace(environ={**access.environ, "SLURM_CLUSTERS": "alpha"})
+    both = client._replace(environ={**client.environ, "SLURM_CLUSTERS": "alpha"})
     cancel(["12"], runs, both, cluster="another name of it")
     assert slurm.told("scancel.calls") == "12\n"
     for several in ("beta,alpha", "all"):
@@ -203,7 +209,7 @@ def test_of_several_clusters_a_run_is_asked_for_and_ended_on_its_own(
         hook = f'echo "Submitted batch job 12 on cluster {cluster}"; cp -- "$1" "$FAKE/12.script"; exit 0'
         slurm.says("sbatch.hook", hook)
         job = submit("job", "fake", set={"name": f"on_{cluster}"})
-        assert job.access.environ["SLURM_CLUSTERS"] == cluster.lower()
+        assert job.client.environ["SLURM_CLUSTERS"] == cluster.lower()
         assert record.read_record(job.run.folder).slurm_cluster == cluster.lower()  # type: ignore[union-attr]
     asked: list[tuple[str | None, Sequence[str]]] = []
 
@@ -215,35 +221,35 @@ def test_of_several_clusters_a_run_is_asked_for_and_ended_on_its_own(
         row = row_of("12", "RUNNING", everybody=True, name=f"on_{where}", nodelist=f"{where}1")
         return Completed(tuple(argv), 0, f"CLUSTER: {where}\n{row}" if argv[0] == "squeue" else "", "")
 
-    access = Access(slurm.environ(os.environ), embedded=False, runner=runner)
-    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
+    client = SlurmClient(slurm.environ(os.environ), embedded=False, runner=runner)
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
     assert line.status is not None
     assert (line.name, line.status.nodelist) == ("on_alpha", "alpha1")
     (run,) = RunIndex(runs).find_by_name("on_Beta")
-    assert client_for(run, access).environ["SLURM_CLUSTERS"] == "beta"
+    assert client_for(run, client).environ["SLURM_CLUSTERS"] == "beta"
     asked.clear()
-    cancel(["12"], runs, access, cluster="fake")
+    cancel(["12"], runs, client, cluster="fake")
     assert [(where, argv) for where, argv in asked if argv[0] == "scancel"] == [("alpha", ["scancel", "12"])]
-    one = access.at("beta")
+    one = client.for_cluster("beta")
     asked.clear()
     cancel(["12"], runs, one, cluster="fake")
     assert {where for where, _ in asked} == {"beta"}
-    with pytest.raises(UnknownJob, match="is one of cluster"):
-        cancel(["12"], runs, access.at("alpha")._replace(environ={"SLURM_CLUSTERS": "gamma"}), cluster="fake")
+    with pytest.raises(UnknownJob, match="belongs to cluster"):
+        cancel(["12"], runs, client.for_cluster("alpha")._replace(environ={"SLURM_CLUSTERS": "gamma"}), cluster="fake")
 
 
-def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     """An accounting may hold another user's job of that id, or one from before the ids began anew."""
     run = submit("job", "fake").run
     early = "2026-01-01T12:00:00"
     for fields in ({"user": "ada"}, {"submit": early}):
         slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True, **fields))
-        (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
+        (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
         assert line.state is JobState.UNKNOWN
         assert (known := record.read_record(run.folder)) is not None
         assert known.end is None
     slurm.says("squeue.queue", row_of("12", "FAILED", everybody=True))
-    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
     assert line.state is JobState.FAILED
 
 
@@ -258,7 +264,7 @@ def test_another_jobs_end_is_not_taken_for_a_runs_own(slurm: FakeSlurm, runs: Pa
     ],
 )
 def test_names_of_two_users(known: str | None, told: str, another: bool) -> None:
-    assert cluster_match._is_another(known, told) == another
+    assert cluster_match._are_different_users(known, told) == another
 
 
 def test_of_two_clusters_runs_of_one_id_that_of_the_cluster_asked_counts(slurm: FakeSlurm, runs: Path) -> None:
@@ -268,11 +274,11 @@ def test_of_two_clusters_runs_of_one_id_that_of_the_cluster_asked_counts(slurm: 
     known = json.loads((runs / "job/12/record.json").read_text())
     known |= {"job_name": "other", "cluster": "there", "slurm": "embedded", "submitted": "2099-01-01T00:00:00"}
     (other / "record.json").write_text(json.dumps(known))
-    access = Access(slurm.environ(os.environ), embedded=False)
+    client = SlurmClient(slurm.environ(os.environ), embedded=False)
     slurm.queue("12 RUNNING")
-    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), access, cluster="fake").lines
+    (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
     assert line.name == "job"
-    cancel(["12"], runs, access, cluster="fake")
+    cancel(["12"], runs, client, cluster="fake")
     assert slurm.told("scancel.calls") == "12\n"
 
 
@@ -284,14 +290,13 @@ def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, r
     path.write_text(json.dumps(known))
     run = RunIndex(runs).require("12")
     assert [
-        may_belong_to(run, "local", Access({"HPC_KIT_SLURM_STATE": state}, embedded=True))
-        for state in ("/state", "/other")
+        may_belong_to(run, "local", SlurmClient({"HPC_KIT_SLURM_STATE": state}, embedded=True)) for state in ("/state", "/other")
     ] == [True, False]
     path.write_text(json.dumps(known | {"cluster": "local", "host": "login2"}))
-    access = Access({**slurm.environ(os.environ), "HPC_KIT_SLURM_STATE": "/other"}, embedded=True)
-    with pytest.raises(UnknownJob, match="job 12 is one of cluster local on login2, and local was to be") as error:
-        cancel(["12"], runs, access, cluster="local")
-    assert ", on login2; who has that id here: squeue --job=12" in str(error.value.remedy)
+    client = SlurmClient({**slurm.environ(os.environ), "HPC_KIT_SLURM_STATE": "/other"}, embedded=True)
+    with pytest.raises(UnknownJob, match="job 12 belongs to cluster local on login2, not to local") as error:
+        cancel(["12"], runs, client, cluster="local")
+    assert ", on login2; see who owns the id here: squeue --job=12" in str(error.value.remedy)
     assert not (slurm.folder / "scancel.calls").exists()
 
 
@@ -317,17 +322,17 @@ def test_a_cluster_is_named_as_it_can_be_loaded(words: list[str], sources: tuple
     assert cluster_option(known) == typed
 
 
-def test_a_refused_scancel_is_an_error(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_a_refused_scancel_is_an_error(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
     (slurm.bin / "scancel").write_text("#!/bin/bash\necho 'scancel: error: Access/permission denied' >&2; exit 1\n")
-    with pytest.raises(SlurmUnavailable, match="scancel did not end 12"):
-        cancel(["12"], runs, access)
+    with pytest.raises(SlurmUnavailable, match="scancel did not cancel 12"):
+        cancel(["12"], runs, client)
 
 
-def test_a_squeue_that_fails_is_an_error_not_an_empty_list(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_a_squeue_that_fails_is_an_error_not_an_empty_list(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")
     with pytest.raises(SlurmUnavailable):
-        statuses(None, runs, access)
+        statuses(None, runs, client)
 
 
 def test_of_two_runs_with_one_id_the_later_counts(slurm: FakeSlurm, runs: Path, project: Path) -> None:
@@ -382,9 +387,9 @@ def test_ten_thousand_queued_jobs_are_one_squeue_and_one_sacct_in_under_two_seco
     queue = row_of(f"{array}_[0-9999]", "PENDING", "Priority", everybody=True, priority="900") + many(1000)
     ended = "".join(f"{4000000 + i}|{i}|COMPLETED|0:0|ada|main|||||||None|job\n" for i in range(1000))
     runner = Counting(squeue=queue, sacct=ended)
-    access = Access({}, embedded=False, runner=runner)
+    client = SlurmClient({}, embedded=False, runner=runner)
     started = time.process_time()
-    lines = statuses(None, project / "runs", access)
+    lines = statuses(None, project / "runs", client)
     assert time.process_time() - started < 2, "seconds"
     assert (len(lines), runner.asked) == (11_000, ["squeue", "sacct"])
     assert {line.sentence for line in lines if line.job_id == "1999"} == {"10999 of your own jobs ahead"}
@@ -392,14 +397,14 @@ def test_ten_thousand_queued_jobs_are_one_squeue_and_one_sacct_in_under_two_seco
     runner.asked.clear()
     started = time.process_time()
     ids = [str(number) for number in (*range(1000, 2000), *range(4000000, 4001000))]
-    assert len(statuses(ids, project / "runs", access)) == 2000
+    assert len(statuses(ids, project / "runs", client)) == 2000
     assert time.process_time() - started < 2, "seconds"
     assert runner.asked == ["squeue", "sacct"]
 
 
 def test_elements_are_asked_for_one_by_one_in_no_time_either(slurm: FakeSlurm, project: Path) -> None:
     runner = Counting(squeue=row_of("12_[0-9999]", "PENDING", "Priority", everybody=True))
-    lines = statuses([f"12_{i}" for i in range(10_000)], project / "runs", Access({}, embedded=False, runner=runner))
+    lines = statuses([f"12_{i}" for i in range(10_000)], project / "runs", SlurmClient({}, embedded=False, runner=runner))
     assert (len(lines), runner.asked) == (10_000, ["squeue"])
 
 
@@ -415,44 +420,44 @@ def test_of_many_ended_elements_the_record_is_written_once(
         write_whole(path, data)
 
     monkeypatch.setattr(record, "write_whole", noting)
-    access = Access({}, embedded=False, runner=Counting(squeue=rows, sacct=""))
+    client = SlurmClient({}, embedded=False, runner=Counting(squeue=rows, sacct=""))
     for _ in range(2):
-        assert {line.state for line in statuses([array], project / "runs", access)} == {JobState.COMPLETED}
+        assert {line.state for line in statuses([array], project / "runs", client)} == {JobState.COMPLETED}
     assert written == [project / "runs/job" / array / "record.json"]
 
 
-def test_jobs_are_found_by_name(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_jobs_are_found_by_name(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     submit("job", "fake")
     slurm.queue("12 RUNNING", "40 PENDING Priority")
-    assert [line.job_id for line in statuses(["job"], runs, access)] == ["40", "12"]
+    assert [line.job_id for line in statuses(["job"], runs, client)] == ["40", "12"]
     with pytest.raises(UnknownJob, match="no job other"):
-        statuses(["other", "12"], runs, access)
-    cancel(["job"], runs, access)
+        statuses(["other", "12"], runs, client)
+    cancel(["job"], runs, client)
     assert slurm.told("scancel.calls") == "40 12\n"
 
 
-def test_of_other_peoples_jobs_only_those_asked_for_are_shown(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_of_other_peoples_jobs_only_those_asked_for_are_shown(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     rows = row_of("7", "RUNNING", everybody=True, user="somebody") + row_of("8", "RUNNING", everybody=True)
     slurm.says("squeue.queue", rows)
-    assert [line.job_id for line in statuses(None, runs, access)] == ["8"]
-    assert [line.job_id for line in statuses(["7"], runs, access)] == ["7"]
+    assert [line.job_id for line in statuses(None, runs, client)] == ["8"]
+    assert [line.job_id for line in statuses(["7"], runs, client)] == ["7"]
 
 
 def test_a_run_whose_end_is_noted_is_not_asked_for_and_not_called_forgotten(
-    slurm: FakeSlurm, runs: Path, access: Access
+    slurm: FakeSlurm, runs: Path, client: SlurmClient
 ) -> None:
     submit("job", "fake")
     slurm.queue("12 COMPLETED")
-    statuses(["12"], runs, access)
+    statuses(["12"], runs, client)
     slurm.queue()
-    assert short(statuses(None, runs, access)) == [("12", "COMPLETED", "It ended, and its script returned 0.")]
+    assert short(statuses(None, runs, client)) == [("12", "COMPLETED", "It ended, and its script returned 0.")]
     assert not (slurm.folder / "sacct.calls").exists()
 
 
-def test_runs_of_another_cluster_are_not_asked_for_here(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_runs_of_another_cluster_are_not_asked_for_here(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     submit("job", "fake")
     slurm.queue()
-    listing = list_jobs(JobSelection.from_words(None), RunIndex(runs), access, cluster="another")
+    listing = list_jobs(JobSelection.from_words(None), RunIndex(runs), client, cluster="another")
     assert [(str(line), line.next_step) for line in listing.lines] == [
         ("UNKNOWN: It was submitted to cluster fake, not asked here.", "hpc-kit status 12 --cluster fake")
     ]
@@ -464,28 +469,28 @@ def test_without_a_controller_the_accounting_and_the_jobs_own_files_tell(slurm: 
         submit("job", "fake")
     (project / "runs/job/13/end").write_text("0 1700000000\n")
     ended = f"12|12|FAILED|3:0|{user_name()}|main|||||||None|job\n"
-    access = Access({}, embedded=False, runner=Counting(sacct=ended))
-    listing = list_jobs(JobSelection.from_words(None), RunIndex(project / "runs"), access)
+    client = SlurmClient({}, embedded=False, runner=Counting(sacct=ended))
+    listing = list_jobs(JobSelection.from_words(None), RunIndex(project / "runs"), client)
     assert listing.unreachable is not None
     assert [(line.job_id, str(line.state)) for line in listing.lines] == [
         ("14", "UNKNOWN"), ("13", "COMPLETED"), ("12", "FAILED"),
     ]  # fmt: skip
 
 
-def test_a_heterogeneous_job_is_its_components(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_a_heterogeneous_job_is_its_components(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     submit("job", "fake")
     rows = row_of("12+0", "RUNNING", everybody=True, raw_id="12") + row_of(
         "12+1", "RUNNING", everybody=True, raw_id="13"
     )
     slurm.says("squeue.queue", rows)
-    found = statuses(["12"], runs, access)
+    found = statuses(["12"], runs, client)
     assert [(line.job_id, line.run and line.run.job_id) for line in found] == [("12+0", "12"), ("12+1", "12")]
-    assert [line.job_id for line in statuses(["13"], runs, access)] == ["12+1"]
+    assert [line.job_id for line in statuses(["13"], runs, client)] == ["12+1"]
 
 
-def test_the_end_of_a_heterogeneous_job_is_told_at_the_first_look(slurm: FakeSlurm, runs: Path, access: Access) -> None:
+def test_the_end_of_a_heterogeneous_job_is_told_at_the_first_look(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     submit("job", "fake")
     slurm.queue("12+1 CANCELLED", "12+0 COMPLETED")
     for _ in range(2):
-        found = {line.job_id: str(line.state) for line in statuses(["12"], runs, access)}
+        found = {line.job_id: str(line.state) for line in statuses(["12"], runs, client)}
         assert found == {"12+0": "COMPLETED", "12+1": "COMPLETED"}

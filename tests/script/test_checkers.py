@@ -11,7 +11,7 @@ import pytest
 from hpc_kit.check.batch_script import read_script
 from hpc_kit.check.external_checkers import Outcome, ask_all
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.client import Completed, run
+from hpc_kit.slurm.client import Completed, run_command
 
 HEAD = "#!/bin/bash\n"
 
@@ -140,7 +140,7 @@ def test_a_slurm_that_does_not_answer_finds_nothing(
 
 def test_bash_itself_finds_what_it_cannot_read() -> None:
     text = HEAD + "if true; then\necho 'x\n"
-    found = {each.name: each for each in ask_all(read_script(text), run, {"PATH": "/usr/bin:/bin"})}
+    found = {each.name: each for each in ask_all(read_script(text), run_command, {"PATH": "/usr/bin:/bin"})}
     (finding,) = found["bash"].findings
     assert (finding.code, finding.severity) == ("KIT901", "error")
     assert "unexpected EOF" in finding.what
@@ -148,12 +148,14 @@ def test_bash_itself_finds_what_it_cannot_read() -> None:
 
 
 def test_a_here_document_without_end_is_a_warning() -> None:
-    found = ask_all(read_script(HEAD + "cat <<E\ntext\n"), run, {"PATH": "/usr/bin:/bin"})
+    found = ask_all(read_script(HEAD + "cat <<E\ntext\n"), run_command, {"PATH": "/usr/bin:/bin"})
     (finding,) = found[0].findings
     assert (finding.code, finding.severity) == ("KIT901", "warning")
 
 
 @pytest.mark.oracle("shellcheck")
 def test_the_real_shellcheck_is_understood() -> None:
-    found = {each.name: each for each in ask_all(read_script(HEAD + "cd /x\nls\n"), run, {"PATH": "/usr/bin:/bin"})}
+    found = {
+        each.name: each for each in ask_all(read_script(HEAD + "cd /x\nls\n"), run_command, {"PATH": "/usr/bin:/bin"})
+    }
     assert [finding.code for finding in found["shellcheck"].findings] == ["SC2164"]

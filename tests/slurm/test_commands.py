@@ -12,10 +12,9 @@ import pytest
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import job_status as commands
-from hpc_kit.slurm.client import Completed, run
+from hpc_kit.slurm.client import Completed, SlurmClient, run_command
 from hpc_kit.slurm.command_environment import submit_environment
-from hpc_kit.slurm.job_status import sacct_argv, scancel_argv, scontrol_job_argv, squeue_argv
-from hpc_kit.slurm.queries import query_jobs
+from hpc_kit.slurm.job_status import JobStatus, sacct_argv, scancel_argv, scontrol_job_argv, squeue_argv
 from hpc_kit.slurm.states import JobState
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -46,6 +45,10 @@ class Slurm:
     @property
     def commands(self) -> list[str]:
         return [argv[0] for argv in self.asked]
+
+
+def query_jobs(slurm: Slurm, ids: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, JobStatus]:
+    return SlurmClient(environ, embedded=False, runner=slurm).query(ids)
 
 
 def recorded(name: str, *ids: str) -> str:
@@ -281,18 +284,18 @@ def program(folder: Path, name: str, text: str = "exit 0") -> Path:
 
 def test_the_runner_gives_what_a_command_printed_and_its_status(tmp_path: Path) -> None:
     path = program(tmp_path, "talk", 'echo "out $1 $KEY"; echo err >&2; cat; printf "\\\\377"; exit 3')
-    done = run([str(path), "a b; $HOME"], environ={"KEY": "k", "PATH": os.environ["PATH"]})
+    done = run_command([str(path), "a b; $HOME"], environ={"KEY": "k", "PATH": os.environ["PATH"]})
     assert done == Completed((str(path), "a b; $HOME"), 3, "out a b; $HOME k\n\ufffd", "err\n")
 
 
 def test_a_missing_program_is_an_error_with_a_remedy() -> None:
     with pytest.raises(SlurmUnavailable, match="cannot run squeue-of-nowhere") as caught:
-        run(["squeue-of-nowhere"])
+        run_command(["squeue-of-nowhere"])
     assert caught.value.found == "squeue-of-nowhere: No such file or directory"
     assert "--cluster local" in str(caught.value.remedy)
 
 
 def test_a_program_that_does_not_answer_is_an_error() -> None:
     with pytest.raises(SlurmUnavailable, match="does not answer") as caught:
-        run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.2)
+        run_command([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.2)
     assert "nothing within 0.2 s" in str(caught.value.found)

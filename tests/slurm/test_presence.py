@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.runs.access import version_of
-from hpc_kit.slurm import cluster_identity, presence
-from hpc_kit.slurm.presence import find_slurm
+from hpc_kit.slurm import client, cluster_identity
+from hpc_kit.slurm.client import find_slurm
 from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.cluster_client import slurm_version_of
 from tests.slurm.test_commands import Slurm, program
 
 
@@ -39,7 +39,7 @@ def test_without_a_configuration_file_sinfo_is_asked(
 ) -> None:
     program(tmp_path, "sbatch")
     program(tmp_path, "sinfo")
-    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
     slurm = Slurm(sinfo=sinfo)
     assert find_slurm({"PATH": str(tmp_path)}, slurm) == found
     assert slurm.asked == [["sinfo", "--noheader"]]
@@ -47,12 +47,12 @@ def test_without_a_configuration_file_sinfo_is_asked(
 
 def test_a_configuration_in_its_usual_place_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "sbatch")
-    monkeypatch.setattr(presence, "CONFIGURATIONS", (__file__,))
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", (__file__,))
     assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
 
 
 def test_the_configuration_beside_sbatch_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
     for folder in ("bin", "opt", "opt/slurm", "opt/slurm/etc"):
         (tmp_path / folder).mkdir()
     (tmp_path / "bin" / "sbatch").symlink_to(program(tmp_path / "opt/slurm/bin", "sbatch"))
@@ -64,30 +64,30 @@ def test_the_configuration_beside_sbatch_is_enough(tmp_path: Path, monkeypatch: 
 
 def test_an_sbatch_alone_is_a_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "sbatch")
-    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
     assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
 
 
 def test_a_sinfo_that_does_not_answer_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
-    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
+    monkeypatch.setattr(client, "PROBE_SECONDS", 0.1)
     program(tmp_path, "sbatch")
     program(tmp_path, "sinfo", "exec sleep 60")
     with pytest.raises(SlurmUnavailable, match="does not tell whether it has a cluster") as error:
         find_slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert "--cluster local" in str(error.value.remedy)
-    assert version_of(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
+    assert slurm_version_of(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
 
 
 def test_the_release_is_asked_without_asking_first_whether_there_is_a_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
     program(tmp_path, "sbatch")
     program(tmp_path, "sinfo", f'echo "$@" >>{tmp_path}/asked; echo slurm 23.02.7')
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     for _ in range(2):
-        assert str(version_of(Cluster(name="here"), environ, here=True)) == "23.02.7"
+        assert str(slurm_version_of(Cluster(name="here"), environ, is_present=True)) == "23.02.7"
     assert (tmp_path / "asked").read_text() == "--version\n"
 
 
@@ -105,4 +105,4 @@ def test_the_release_is_asked_without_asking_first_whether_there_is_a_slurm(
 )
 def test_the_clusters_name_is_read_from_its_configuration(line: str, name: str | None, tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(f"# ours\n{line}\nSlurmUser=slurm\n")
-    assert cluster_identity.asked({"SLURM_CONF": str(tmp_path / "slurm.conf")}) == name
+    assert cluster_identity.queried_cluster({"SLURM_CONF": str(tmp_path / "slurm.conf")}) == name

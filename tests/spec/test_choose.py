@@ -12,7 +12,7 @@ import pytest
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.render import render
-from hpc_kit.slurm import presence
+from hpc_kit.slurm import client, cluster_identity
 from hpc_kit.spec.default_cluster import Choice, default_cluster, default_name
 from hpc_kit.submission.submit import submit
 
@@ -74,8 +74,8 @@ def test_a_controller_that_is_down_is_still_a_slurm(project: Path, slurm: dict[s
 def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
     project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
-    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
+    monkeypatch.setattr(client, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr("hpc_kit.spec.default_cluster._may_have_gpus", lambda _: True)
     Path(slurm["FOLDER"], "sinfo").write_text("#!/bin/sh\nexec sleep 60\n")
     assert default_name(project, slurm) == "slurm"
@@ -88,8 +88,8 @@ def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
 def test_a_script_is_rendered_without_a_controller_and_submitted_only_where_it_is_known_whereto(
     project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "CONFIGURATIONS", ())
-    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
+    monkeypatch.setattr(client, "PROBE_SECONDS", 0.1)
     Path(slurm["FOLDER"], "sinfo").write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setenv("PATH", slurm["PATH"])
     assert "# again     hpc-kit render ddp_4node --cluster slurm" in render("ddp_4node", root=project)

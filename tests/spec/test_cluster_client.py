@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import AnswerNo
-from hpc_kit.runs.access import Access, access_of, embedded_environ, version_of
 from hpc_kit.slurm import embedded
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.spec.cluster import Cluster, Node
+from hpc_kit.spec.cluster_client import embedded_environment, open_client, slurm_version_of
 from hpc_kit.submission.job_handles import shared_watcher
 
 LOCAL = Cluster(name="local", slurm="embedded")
 
 
 def state(cluster: Cluster, **environ: str) -> str:
-    return embedded_environ(cluster, {"PATH": "/usr/bin:/bin", **environ})["HPC_KIT_SLURM_STATE"]
+    return embedded_environment(cluster, {"PATH": "/usr/bin:/bin", **environ})["HPC_KIT_SLURM_STATE"]
 
 
 def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
@@ -32,14 +33,14 @@ def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
 
 
 def test_each_cluster_of_a_real_slurm_has_a_watcher_of_its_own() -> None:
-    there, here = (Access({"SLURM_CLUSTERS": name}, embedded=False) for name in ("there", "here"))
+    there, here = (SlurmClient({"SLURM_CLUSTERS": name}, embedded=False) for name in ("there", "here"))
     assert shared_watcher(there) is shared_watcher(there)
     assert shared_watcher(there) is not shared_watcher(here)
 
 
 def test_names_of_real_clusters_mean_nothing_to_the_embedded_slurm(tmp_path: Path) -> None:
     environ = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path), "SLURM_CLUSTERS": "site"}
-    assert "SLURM_CLUSTERS" not in access_of(LOCAL, environ).environ
+    assert "SLURM_CLUSTERS" not in open_client(LOCAL, environ).environ
 
 
 def test_a_queue_of_an_earlier_release_stays_where_it_is(tmp_path: Path) -> None:
@@ -50,31 +51,31 @@ def test_a_queue_of_an_earlier_release_stays_where_it_is(tmp_path: Path) -> None
 
 def test_settings_do_not_change_under_jobs_that_are_not_over(tmp_path: Path) -> None:
     home = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path)}
-    environ = embedded_environ(LOCAL, home)
+    environ = embedded_environment(LOCAL, home)
     changed = Cluster(name="local", slurm="embedded", node=Node(cpus=2))
     subprocess.run(["sbatch", "--hold", "--wrap=true"], env=environ, cwd=tmp_path, check=True, capture_output=True)
     with pytest.raises(AnswerNo, match="has other settings, and jobs that are not over") as error:
-        embedded_environ(changed, home)
+        embedded_environment(changed, home)
     assert f"end them: {tmp_path}/hpc_kit/slurm/bin/scancel --me" in str(error.value)
-    assert embedded_environ(LOCAL, home) == environ
+    assert embedded_environment(LOCAL, home) == environ
     subprocess.run([f"{tmp_path}/hpc_kit/slurm/bin/scancel", "--me"], check=True)
-    embedded_environ(changed, home)
+    embedded_environment(changed, home)
     assert '"cpus": 2' in (tmp_path / "hpc_kit/slurm/slurm.json").read_text()
 
 
 def test_a_queue_is_set_up_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path)}
-    first = embedded_environ(LOCAL, home)
+    first = embedded_environment(LOCAL, home)
     with monkeypatch.context() as patch:
         patch.setattr(embedded, "_ask_for_folder", None)
-        assert embedded_environ(LOCAL, home) == first
+        assert embedded_environment(LOCAL, home) == first
     shutil.rmtree(tmp_path / "hpc_kit/slurm")
-    assert embedded_environ(LOCAL, home) == first
+    assert embedded_environment(LOCAL, home) == first
     assert (tmp_path / "hpc_kit/slurm/bin/sbatch").exists()
 
 
 def test_the_release_is_known_without_a_question(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pocketslurm", "info", "--json", "--state", str(tmp_path / "none")]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert json.loads(told)["slurm_version"] == str(version_of(LOCAL, {}))
+    assert json.loads(told)["slurm_version"] == str(slurm_version_of(LOCAL, {}))
     assert not (tmp_path / "none").exists()

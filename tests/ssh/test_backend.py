@@ -11,12 +11,12 @@ import pytest
 
 from hpc_kit.errors import LaunchError
 from hpc_kit.run_files import END, RECORD
-from hpc_kit.runs import launched
-from hpc_kit.runs.access import Access
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
 from hpc_kit.runs.status import JobSelection, list_jobs
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.states import JobState
+from hpc_kit.ssh import backend
 
 ID = "20261123070121"
 
@@ -26,7 +26,7 @@ def no_slurm(*_: object, **__: object) -> None:
     raise AssertionError
 
 
-NOWHERE = Access({}, embedded=False, runner=no_slurm)  # type: ignore[arg-type]
+NOWHERE = SlurmClient({}, embedded=False, runner=no_slurm)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def told(folder: Path) -> tuple[JobState, str]:
 
 def launcher(folder: Path, pid: int, host: str = os.uname().nodename) -> Run:
     """Say that this process is the launcher."""
-    (folder / launched.LAUNCHER).write_text(f"{pid} {launched._start(pid) or 1} {host}\n")
+    (folder / backend.LAUNCHER_FILE).write_text(f"{pid} {backend._start_time(pid) or 1} {host}\n")
     return open_run(folder)
 
 
@@ -57,21 +57,24 @@ def test_a_launch_runs_for_as_long_as_its_launcher(folder: Path) -> None:
     run = launcher(folder, process.pid)
     state, sentence = told(folder)
     assert (state, "so far, no limit on a,b" in sentence) == (JobState.RUNNING, True)
-    launched.stop(run)
+    run.backend.cancel({ID: run}, NOWHERE)
     assert process.wait() == -15
-    assert told(folder) == (JobState.FAILED, "Its launcher is gone, and has left no word of its end.")
+    assert told(folder) == (JobState.FAILED, "Its launcher ended without recording an outcome.")
 
 
 def test_a_launch_of_another_machine_is_known_by_its_lock(folder: Path) -> None:
     run = launcher(folder, 1, "login7")
-    assert told(folder) == (JobState.UNKNOWN, "It was launched on login7: whether it still runs is seen there.")
-    (folder / launched.LAUNCHER).unlink()
-    launched.hold(folder)
+    assert told(folder) == (
+        JobState.UNKNOWN,
+        "It was launched on login7. Only that host can show whether it still runs.",
+    )
+    (folder / backend.LAUNCHER_FILE).unlink()
+    backend.lock_run(folder)
     launcher(folder, 1, "login7")
     assert told(folder)[0] is JobState.RUNNING
-    with pytest.raises(LaunchError, match="is not ended from here") as refused:
-        launched.stop(run)
-    assert refused.value.remedy == "Ctrl-C where it was typed; or there: kill -TERM 1"
+    with pytest.raises(LaunchError, match="cannot be cancelled from here") as refused:
+        run.backend.cancel({ID: run}, NOWHERE)
+    assert refused.value.remedy == "press Ctrl-C where it was typed, or run there: kill -TERM 1"
 
 
 @pytest.mark.parametrize(("problem", "sentence"), [("b is lost\n  found  x", "b is lost"), (None, "another status")])

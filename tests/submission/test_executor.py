@@ -18,7 +18,8 @@ from submitit.slurm.slurm import SlurmExecutor
 
 import hpc_kit
 from hpc_kit.errors import JobFailed, RecordError, SpecError, SubmitRefused
-from hpc_kit.runs.access import Access, access_of
+from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.submission import lost_answers
 from hpc_kit.submission.executor import Executor, PartlySubmitted, read_map_table
 from hpc_kit.submission.job_handles import FunctionJob, ScriptJob
@@ -143,7 +144,8 @@ def test_a_job_whose_answer_was_lost_gets_its_functions_when_it_is_found(
     slurm.says("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
     with pytest.raises(AnswerLost) as error:
         executor.map_array(functions.add, [1, 2], [3, 4])
-    assert str(error.value.remedy).startswith("the next submission looks for it first, and gives it its functions; ")
+    remedy = "make another submission: it looks for this job first, and gives it its functions; "
+    assert str(error.value.remedy).startswith(remedy)
     (slurm.folder / "sbatch.error").unlink()
     (own,) = (project / "runs/job").glob(".submitting-*")
     (slurm.folder / "11.path").write_text(f"{own}/script.sbatch\n")
@@ -281,7 +283,7 @@ def test_the_time_limit_reaches_the_protocol(executor: Executor, slurm: FakeSlur
 
 
 @pytest.fixture
-def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Access]:
+def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmClient]:
     """The embedded Slurm with a queue of its own, empty again at the end."""
     from hpc_kit.spec.load import load_cluster
 
@@ -292,11 +294,11 @@ def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (project / "jobs" / "job.toml").write_text(
         'command = ["python", "train.py"]\n[resources]\nnodes = 2\nntasks_per_node = 1\ntime = "00:10:00"\n'
     )
-    access = access_of(load_cluster("here", root=project))
-    yield access
-    access.ask(["scancel", "--me"])
+    client = open_client(load_cluster("here", root=project))
+    yield client
+    client.run(["scancel", "--me"])
     deadline = time.monotonic() + 20
-    while access.ask(["squeue", "--noheader"]).stdout:
+    while client.run(["squeue", "--noheader"]).stdout:
         assert time.monotonic() < deadline, "the queue does not become empty"
         time.sleep(0.1)
 
@@ -319,7 +321,7 @@ def test_a_result_that_a_slow_file_system_hides_is_waited_for(
     assert "read " not in str(error)  # there is no log
 
 
-def test_a_function_gives_one_result_a_rank(embedded: Access, project: Path) -> None:
+def test_a_function_gives_one_result_a_rank(embedded: SlurmClient, project: Path) -> None:
     executor = hpc_kit.Executor(job="job", folder="my pickles (größe)", cluster="here")
     job = executor.submit(functions.add, 2, 3)
     assert job.results() == [(0, 5), (1, 5)]
@@ -332,7 +334,7 @@ def test_a_function_gives_one_result_a_rank(embedded: Access, project: Path) -> 
     assert copy.results() == [(0, 5), (1, 5)]
 
 
-def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: Access, project: Path) -> None:
+def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.ntasks_per_node": 2})
     started = time.monotonic()
     job = executor.submit(functions.fail_on, 2)
@@ -346,14 +348,14 @@ def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: Access, pr
     assert job.task(0).exception() is not None
 
 
-def test_a_rank_that_is_killed_is_told_by_its_signal(embedded: Access, project: Path) -> None:
+def test_a_rank_that_is_killed_is_told_by_its_signal(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
     error = executor.submit(functions.kill_itself).exception()
     assert error is not None
     assert "rank 0 on 127.0.0.1: killed by SIGKILL" in str(error)
 
 
-def test_elements_of_an_array_run_through_our_script(embedded: Access, project: Path) -> None:
+def test_elements_of_an_array_run_through_our_script(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles/%j", cluster="here", set={"resources.nodes": 1})
     jobs = executor.map_array(lambda index: (index, functions.where()), range(3))
     found = [job.result() for job in jobs]
@@ -364,7 +366,9 @@ def test_elements_of_an_array_run_through_our_script(embedded: Access, project: 
     assert {where["SUBMITIT_EXECUTOR"] for _, where in found} == {"slurm"}
 
 
-def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(embedded: Access, project: Path, tmp_path: Path) -> None:
+def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(
+    embedded: SlurmClient, project: Path, tmp_path: Path
+) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
     job: FunctionJob[int] = cast("FunctionJob[int]", executor.submit(functions.Counter(tmp_path)))
     deadline = time.monotonic() + 30
@@ -376,7 +380,7 @@ def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(embedded: Access, 
     assert (tmp_path / "attempt-2").exists()
 
 
-def test_a_program_is_a_submitit_job_too(embedded: Access, project: Path) -> None:
+def test_a_program_is_a_submitit_job_too(embedded: SlurmClient, project: Path) -> None:
     program = (
         'echo "rank $SLURM_PROCID"; [ $SLURM_PROCID = 0 ] && echo \'{"loss": 2.5}\' >"$HPC_KIT_RUN/summary.json"; true'
     )
@@ -394,7 +398,7 @@ def test_a_program_is_a_submitit_job_too(embedded: Access, project: Path) -> Non
     assert os.environ["PATH"].encode() not in secret
 
 
-def test_a_failing_program_names_rank_host_and_its_own_words(embedded: Access, project: Path) -> None:
+def test_a_failing_program_names_rank_host_and_its_own_words(embedded: SlurmClient, project: Path) -> None:
     (project / "train.py").write_text(
         "import os, time\nif os.environ['SLURM_PROCID'] == '1':\n    raise ValueError('bad sample')\ntime.sleep(60)\n"
     )
@@ -409,7 +413,7 @@ def test_a_failing_program_names_rank_host_and_its_own_words(embedded: Access, p
         pickle.loads(pickle.dumps(job)).result()
 
 
-def test_a_cancelled_program_ends_as_such(embedded: Access, project: Path) -> None:
+def test_a_cancelled_program_ends_as_such(embedded: SlurmClient, project: Path) -> None:
     job = hpc_kit.submit("job", "here", set={"command": ["sleep", "60"]})
     assert job.state in {"PENDING", "RUNNING"}
     job.cancel()
@@ -419,7 +423,7 @@ def test_a_cancelled_program_ends_as_such(embedded: Access, project: Path) -> No
     assert error.what == f"job {job.job_id} job CANCELLED: It was cancelled by its user or an administrator."
 
 
-def test_an_array_of_programs_gives_a_result_for_each(embedded: Access, project: Path) -> None:
+def test_an_array_of_programs_gives_a_result_for_each(embedded: SlurmClient, project: Path) -> None:
     program = 'echo "{\\"index\\": $SLURM_ARRAY_TASK_ID}" >"$HPC_KIT_RUN/summary.json"'
     changes = {"command": ["bash", "-c", program], "resources.array": "0-1", "resources.nodes": 1}
     job = hpc_kit.submit("job", "here", set=changes)

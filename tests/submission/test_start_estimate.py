@@ -68,7 +68,7 @@ def test_a_refusal_is_one_of_submit(slurm: FakeSlurm, project: Path) -> None:
     with pytest.raises(SubmitRefused, match="sbatch refused job") as refused:
         ask(slurm, project, "allocation failure: Requested node configuration is not available\n", 1)
     assert refused.value.found == "allocation failure: Requested node configuration is not available"
-    assert "asked for: 2 nodes" in str(refused.value.remedy)
+    assert "asks for 2 nodes" in str(refused.value.remedy)
 
 
 def test_an_answer_without_a_time_is_no_answer(slurm: FakeSlurm, project: Path) -> None:

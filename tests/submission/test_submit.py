@@ -17,9 +17,9 @@ import pytest
 import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
 from hpc_kit.run_files import write_whole
-from hpc_kit.runs.access import Access
 from hpc_kit.runs.record import encode_record
 from hpc_kit.script.render import render, render_resolved
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.submission import lost_answers, provenance, sbatch, staging
@@ -78,7 +78,7 @@ def test_a_script_that_bash_cannot_read_is_refused(slurm: FakeSlurm, project: Pa
 
 
 def test_a_log_folder_named_by_the_jobs_id_is_refused(slurm: FakeSlurm, project: Path) -> None:
-    with pytest.raises(SpecError, match="cannot be there when the job starts"):
+    with pytest.raises(SpecError, match="cannot exist when the job starts"):
         submit("job", "fake", set={"resources.output": "logs/%j/out.log"})
     assert tree(project) == ["env", "env/fake.toml", "jobs", "jobs/job.toml", "templates"]
 
@@ -260,7 +260,7 @@ def test_a_job_goes_to_the_cluster_that_is_asked_for_it_afterwards(
     with pytest.raises(SpecError, match="sbatch would give the job to cluster") as error:
         submit("job", "fake", set=more)
     wanted = option or "there"
-    assert error.value.remedy == f"the same for all commands: export SLURM_CLUSTERS={wanted}"
+    assert error.value.remedy == f"use one cluster for all commands: export SLURM_CLUSTERS={wanted}"
     assert not (slurm.folder / "last").exists()
     assert not (project / "runs").exists()
     monkeypatch.setenv("SLURM_CLUSTERS", wanted)
@@ -301,17 +301,17 @@ REFUSED = "sbatch: error: Batch job submission failed: {}\n"
         (
             "sbatch: error: invalid partition specified: mian\n" + REFUSED.format("Invalid partition name specified"),
             "invalid partition specified: mian\nBatch job submission failed: Invalid partition name specified",
-            "--partition=main",
+            "use --partition=main",
         ),
         (
             REFUSED.format("Invalid account or account/partition combination specified"),
             "Batch job submission failed: Invalid account or account/partition combination specified",
-            "--account=... of yours: sacctmgr show associations user=$USER format=account%30,partition%20,qos%40",
+            "use --account=... of yours: sacctmgr show associations user=$USER format=account%30,partition%20,qos%40",
         ),
         (
             "sbatch: error: site plugin: no weekend jobs\n",
             "site plugin: no weekend jobs",
-            "mend what it names; the script: hpc-kit render job --cluster fake --set resources.partition=mian",
+            "change what the message names; print the script: hpc-kit render job --cluster fake --set resources.partition=mian",
         ),
     ],
 )
@@ -403,7 +403,7 @@ def test_a_job_that_slurm_takes_late_is_waited_for(slurm: FakeSlurm, monkeypatch
 def test_ctrl_c_while_it_is_looked_for_keeps_what_would_find_it(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(script: Path, access: Access) -> None:
+    def interrupted(script: Path, client: SlurmClient) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lost_answers, "find_job", interrupted)
@@ -481,7 +481,7 @@ def test_a_job_that_was_told_is_there_however_sbatch_ends(slurm: FakeSlurm, proj
 
 def test_without_slurm_nothing_is_made(project: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SlurmUnavailable, match="cluster fake is a real one"):
+    with pytest.raises(SlurmUnavailable, match="there is no Slurm here, and cluster fake needs one"):
         submit("job", "fake")
     assert not (project / "runs").exists()
 
@@ -526,7 +526,7 @@ def test_a_disk_that_fills_up_after_sbatch_leaves_the_record_as_it_was_and_no_lo
     monkeypatch.setattr(staging, "write_whole", full)
     with pytest.raises(RecordError, match="job 12 is submitted, but its record could not be written") as error:
         submit("job", "fake")
-    assert f"what there is of its record: {project / 'runs/job/12'}" in str(error.value.remedy)
+    assert f"partial record: {project / 'runs/job/12'}" in str(error.value.remedy)
     assert tree(project / "runs/job") == ["12", "12/record.json", "12/script.sbatch", "latest"]
     assert record_of(project / "runs/job/12")["job_name"] == "job"
 
@@ -709,10 +709,10 @@ def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
         return provenance.GitState()
 
     monkeypatch.setattr(provenance.GitQuery, "state", state)
-    submission.submit_script(resolved, text, root=project, taken=lambda done: told.append(done.job_id))
+    submission.submit_script(resolved, text, root=project, on_submitted=lambda done: told.append(done.job_id))
     assert told == ["12", "git"]
     with pytest.raises(SubmitInterrupted, match="job 13"):
-        submission.submit_script(resolved, text, root=project, taken=interrupt)
+        submission.submit_script(resolved, text, root=project, on_submitted=interrupt)
     assert record_of(project / "runs/job/13")["job_id"] == "13"
 
 
@@ -790,7 +790,14 @@ def test_an_sbatch_that_hangs_is_given_up_with_all_that_it_has_started(
 
 
 def test_what_the_command_line_needs_does_not_import_submitit() -> None:
-    modules = ["submission.submit", "runs.follow", "runs.status", "runs.outcome", "runs.run_folders", "runs.access"]
+    modules = [
+        "submission.submit",
+        "runs.follow",
+        "runs.status",
+        "runs.outcome",
+        "runs.run_folders",
+        "spec.cluster_client",
+    ]
     imports = "; ".join(f"import hpc_kit.{name}" for name in modules)
     program = f"{imports}; import sys; print([name for name in ('submitit', 'torch', 'jinja2') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
