@@ -166,7 +166,7 @@ def _cancellation_time(batch: list[str]) -> dt.datetime | None:
 
 
 class _TaskEnd(NamedTuple):
-    """How one rank ended."""
+    """The end of one rank."""
 
     rank: int
     host: str

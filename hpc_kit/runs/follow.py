@@ -259,7 +259,7 @@ class ListingUpdate(NamedTuple):
 
     @property
     def all_completed(self) -> bool:
-        """Whether every job ended successfully."""
+        """True if every job ended successfully."""
         return all(line.state is JobState.COMPLETED for line in self.lines)
 
 

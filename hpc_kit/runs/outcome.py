@@ -1,4 +1,4 @@
-"""How a run ended: from Slurm, else from its record, else from the files that the job wrote."""
+"""The outcome of a run: from Slurm, else from its record, else from the files that the job wrote."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
 
 
 class RecordedOutcome(Struct, frozen=True, kw_only=True):
-    """How a job ended. Times are in ISO 8601, as Slurm printed them."""
+    """The outcome of a job. Times are in ISO 8601, as Slurm printed them."""
 
     state: str
     exit_status: int
@@ -98,7 +98,7 @@ class NewRecord(Struct, frozen=True, kw_only=True):
 
 
 class RecordedLaunch(Struct, frozen=True, kw_only=True):
-    """How the ranks were started."""
+    """The launch options that readers of a record need."""
 
     nproc_per_node: int = 1
 

@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
     @property
     def backend(self) -> Backend:
-        """Slurm or ssh, as the record says."""
+        """The backend that the record names."""
         return backend_of(self.record)
 
     @property

@@ -118,7 +118,7 @@ class _ListingQuery:
         self.survey = self._query_slurm()
         self.user = user_name()
         self.queue = PendingQueue(self.survey.queue, self.user)
-        # If jobs of two clusters have one id, the one of the run replaces the other.
+        # If jobs of two clusters have one id, the one of the run wins.
         self.by_id = {each.job_id: each for each in self._own_queue()} | self.survey.found | self._query_others()
         self.by_base: dict[str, list[JobStatus]] = {}
         for job_id, status in self.by_id.items():

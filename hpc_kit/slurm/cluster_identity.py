@@ -27,7 +27,7 @@ class ClusterMatch(Enum):
 
 
 class ClusterIdentity(NamedTuple):
-    """What is known about a cluster, or about the clusters that a command queries."""
+    """The known facts about a cluster, or about the clusters that a command queries."""
 
     embedded: bool
     name: str | None = None

@@ -43,7 +43,7 @@ class Launcher(NamedTuple):
 
     @property
     def is_on_this_host(self) -> bool:
-        """Whether it was started on this machine."""
+        """True if it was started on this machine."""
         return self.host == os.uname().nodename
 
 

@@ -45,10 +45,9 @@ class ScriptFailed(JobFailed, FailedJobError):
 
     def __init__(self, outcome: Outcome) -> None:
         failure = outcome.failure
-        rank = (
-            f"rank {failure.rank} on {failure.host}: " if failure and failure.rank is not None and failure.host else ""
-        )
-        cause = f"{rank}{failure.headline}" if failure else outcome.sentence
+        cause = failure.headline if failure else outcome.sentence
+        if failure and failure.rank is not None and failure.host:
+            cause = f"rank {failure.rank} on {failure.host}: {cause}"
         log = failure.log if failure and failure.log else outcome.batch_log
         super().__init__(
             f"job {outcome.job_id} {outcome.name} {outcome.state}: {cause}",
@@ -89,12 +88,8 @@ class JobWatcher:
         return self.statuses.get(job_id)
 
     def _poll(self) -> None:
-        # A lost job may appear again.
-        going = {
-            job_id: tracker
-            for job_id, tracker in self._trackers.items()
-            if not (tracker.state and tracker.state.finished)
-        }
+        # Lost jobs are queried, too: they may appear again.
+        going = {job_id: each for job_id, each in self._trackers.items() if not (each.state and each.state.finished)}
         if not going:
             return
         self._polled_at = time.time()

@@ -24,7 +24,7 @@ LOOK_SECONDS = 15.0
 """After a busy controller answers again, it may take this long until it lists the job."""
 
 AWAY_SECONDS = 60.0
-"""How long to wait for a controller that does not answer at all."""
+"""Time limit for a controller that does not answer at all."""
 
 LOOK_PAUSE = 2.0
 

@@ -1,4 +1,4 @@
-"""What a job was run with: commit, patch, packages and environment. Makes the new record of a run."""
+"""The origin of a run: commit, patch, packages and environment. Makes the new record of the run."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
 
 
 class GitQuery:
-    """Queries git while sbatch runs: starts at once, and is read when sbatch has answered.
+    """Queries git while sbatch runs: starts immediately, and is read when sbatch has answered.
 
     Args:
         folder: A folder of the work tree.

@@ -140,7 +140,7 @@ class Staging:
         """Move the files to the run folder of the job, and return it.
 
         Raises:
-            RecordError: The record cannot be written. The job is in the queue, and the error says so.
+            RecordError: The record cannot be written. The job is in the queue, and the error states so.
         """
         try:
             return _move(self.own, job_id, self._started, encode_record(self._completed_record(git, job_id)))

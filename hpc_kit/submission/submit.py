@@ -59,7 +59,7 @@ def submit(
         SpecError: A file is missing or contains an error.
         SlurmUnavailable: There is no Slurm, or it does not answer.
         SubmitRefused: sbatch refused the job.
-        RecordError: The record cannot be written; the error says whether the job is in the queue.
+        RecordError: The record cannot be written; the error states whether the job is in the queue.
     """
     root = Path(root or current_folder()).absolute()
     resolved = resolved_of(job, cluster, set or {}, root, sure=True)
@@ -147,7 +147,7 @@ def submit_script(
         SlurmUnavailable: There is no Slurm, or it does not answer.
         AnswerLost: It is unknown whether Slurm has the job. The next submission finds out first.
         SubmitRefused: sbatch refused the job; nothing is left behind.
-        RecordError: The record cannot be written; the error says whether the job is in the queue.
+        RecordError: The record cannot be written; the error states whether the job is in the queue.
         SubmitInterrupted: Ctrl-C came after sbatch was started; the job is in the queue, with its record.
     """
     root = root.absolute()

@@ -27,6 +27,9 @@ def answer(words: str) -> Completed:
     return Completed(("sbatch", "x"), 1, "", FAILED.format(words))
 
 
+SIZE = "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 64 CPUs"
+
+
 @pytest.mark.parametrize(
     ("words", "sinfo", "remedy"),
     [
@@ -39,11 +42,9 @@ def answer(words: str) -> Completed:
         ("Requested time limit is invalid (missing or exceeds some limit)", "",
          "choose a smaller --time: sinfo --format='%R %l'"),
         ("Requested node configuration is not available", "main: 4 nodes of 8 CPUs, 16000 MiB, gres gpu:2\n",
-         "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 64 CPUs\n"
-         "main: 4 nodes of 8 CPUs, 16000 MiB, gres gpu:2"),
+         f"{SIZE}\nmain: 4 nodes of 8 CPUs, 16000 MiB, gres gpu:2"),
         ("Node count specification invalid", "",
-         "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 64 CPUs; "
-         "list the nodes: sinfo --format='%R %D %c %m %G'"),
+         f"{SIZE}; list the nodes: sinfo --format='%R %D %c %m %G'"),
         ("Invalid node name specified", "n[1-4]\n", "choose among the nodes: n[1-4]"),
         ("Memory specification can not be satisfied", "",
          "choose a smaller --mem; list the memory of the nodes in MiB: sinfo --format='%R %m'"),

@@ -295,6 +295,9 @@ def test_a_patch_beyond_all_measure_is_left_out_and_said_so(
 REFUSED = "sbatch: error: Batch job submission failed: {}\n"
 
 
+RENDER = "hpc-kit render job --cluster fake --set resources.partition=mian"
+
+
 @pytest.mark.parametrize(
     ("error", "found", "remedy"),
     [
@@ -311,7 +314,7 @@ REFUSED = "sbatch: error: Batch job submission failed: {}\n"
         (
             "sbatch: error: site plugin: no weekend jobs\n",
             "site plugin: no weekend jobs",
-            "change what the message names; print the script: hpc-kit render job --cluster fake --set resources.partition=mian",
+            f"change what the message names; print the script: {RENDER}",
         ),
     ],
 )
