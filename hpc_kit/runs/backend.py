@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
-from hpc_kit.slurm.job_status import scancel_argv
-from hpc_kit.slurm.job_status import status_of_job
+from hpc_kit.slurm.job_status import scancel_argv, status_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class SlurmBackend:
             return explain_state(state)
         if state is JobState.UNKNOWN:
             return "Slurm no longer knows the job, and its script did not reach its end."
-        return f"{explain_state(state)} Slurm no longer knows the job; the state comes from the files of the run."
+        return f"{explain_state(state)} Slurm no longer knows the job; its state comes from its files."
 
 
 SLURM = SlurmBackend()

@@ -36,7 +36,9 @@ def cancel(words: Sequence[str], runs: Path, client: SlurmClient, *, cluster: st
         LaunchError: A launch over ssh cannot be cancelled from here.
     """
     selection, index = JobSelection.from_words(words), RunIndex(runs)
-    runs_by_id = {job_id: index.find(job_id, lambda run: may_belong_to(run, cluster, client)) for job_id in selection.ids}
+    runs_by_id = {
+        job_id: index.find(job_id, lambda run: may_belong_to(run, cluster, client)) for job_id in selection.ids
+    }
     _check_cluster(runs_by_id.values(), cluster, client)
     before = list_jobs(selection, index, client, cluster=cluster, require_slurm=True).lines
     found_names = {line.name for line in before if line.status is not None}

@@ -1,4 +1,4 @@
-"""The rank that failed first: its host, its signal and its own traceback. Ranks that failed because of it do not count."""
+"""The rank that failed first: its host, its signal and its traceback. Ranks that failed because of it are ignored."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
-from hpc_kit.slurm.states import Reason, JobState, explain_reason, explain_state
+from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -179,11 +179,7 @@ def follow(
             yield from job.read_lines()
         # No short circuit: each call stores what it has seen.
         has_milestone = sum(job.has_new_milestone() for job in followed) > 0 or has_milestone
-        pause = client.poll_seconds
-        if client.embedded and not has_milestone:
-            # Poll less often while nothing happens, up to once a second: the ranks need the cores.
-            quiet = min(clock() - job.changed_at for job in followed)
-            pause = max(pause, min(1.0, quiet / 10))
+        pause = client.poll_seconds if has_milestone else _pause_without_news(client, followed, clock())
         if clock() - polled_at < pause:
             sleep(min(file_pause, pause))
             continue
@@ -210,6 +206,13 @@ def follow(
             if is_over:
                 followed.remove(job)
                 yield Ended(job.run.job_id, record_outcome(job.run, status))
+
+
+def _pause_without_news(client: SlurmClient, followed: Sequence[_FollowedJob], now: float) -> float:
+    """Return the pause while nothing happens: with the embedded Slurm up to a second, since the ranks need the cores."""
+    if not client.embedded:
+        return client.poll_seconds
+    return max(client.poll_seconds, min(1.0, min(now - job.changed_at for job in followed) / 10))
 
 
 class _BackgroundQuery:

@@ -11,7 +11,7 @@ from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
 from hpc_kit.script.context import directives, pattern
 from hpc_kit.slurm.client import user_name
-from hpc_kit.slurm.job_ids import base_id, array_index
+from hpc_kit.slurm.job_ids import array_index, base_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
 from hpc_kit.runs.backend import backend_of
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
 from hpc_kit.runs.record import RecordedLogs, RunRecord, read_record
-from hpc_kit.slurm.job_ids import base_id, array_index, is_single_job, sort_key
+from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
 from hpc_kit.slurm.option_values import parse_array
 
 if TYPE_CHECKING:

@@ -239,9 +239,7 @@ class _ListingQuery:
             if status is None and run is not None and not self._is_here(run):
                 return self._line_of_other_cluster(run, outcome)
             failure = outcome.failure
-            sentence = (
-                _describe_failure(failure.rank, failure.host, failure.headline) if failure else outcome.sentence
-            )
+            sentence = _describe_failure(failure.rank, failure.host, failure.headline) if failure else outcome.sentence
             return JobLine(job_id, name, outcome.state, sentence, None, status, run)
         recorded = recorded_outcome(run) if run else None
         if run is None or recorded is None:

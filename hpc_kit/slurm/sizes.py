@@ -10,7 +10,6 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import HpcKitError, UnitError
-from hpc_kit.slurm import nodelist
 from hpc_kit.slurm.option_values import parse_gpus, parse_gres, parse_nodes
 
 if TYPE_CHECKING:
@@ -194,6 +193,9 @@ def count_nodes(nodes: str | None, hosts: str | None) -> tuple[int | None, int]:
             return (count.minimum if count.minimum == count.maximum else None), count.minimum
         # With a slash the value names a file that contains the list.
         if hosts is not None and "/" not in hosts:
+            # Most jobs name no hosts, and the command line must start fast.
+            from hpc_kit.slurm import nodelist
+
             named = len(set(nodelist.expand(hosts)))
             return named, named
     except HpcKitError:

@@ -6,9 +6,8 @@ import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.slurm.client import SlurmClient, user_name
 from hpc_kit.slurm.job_status import QUEUE_FIELDS, SQUEUE_FIELDS
-from hpc_kit.slurm.client import user_name
 
 SBATCH = """#!/bin/bash
 printf '%s\\n' "$@" >"$FAKE/sbatch.argv"

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from hpc_kit.runs import record
-from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.runs.follow import Ended, Event, RankLine, StateChanged, Unreachable, Waiting, follow
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
-from hpc_kit.slurm.client import Completed
+from hpc_kit.slurm.client import Completed, SlurmClient
 from hpc_kit.slurm.states import JobState
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm

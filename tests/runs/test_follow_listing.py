@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import UnknownJob
-from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.runs.follow import ListingUpdate, follow_listing
+from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm
 
@@ -94,7 +94,9 @@ def test_a_controller_that_is_away_at_first_is_waited_for(slurm: FakeSlurm, proj
     assert changes(looks(client, project, back, words=("12",))) == [[], ["12 None FAILED"]]
 
 
-def test_a_job_that_slurm_forgets_is_over_after_some_looks(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+def test_a_job_that_slurm_forgets_is_over_after_some_looks(
+    slurm: FakeSlurm, project: Path, client: SlurmClient
+) -> None:
     slurm.queue("12 RUNNING")
     found = looks(client, project, slurm.queue, lambda: None, lambda: None, words=("12",))
     assert changes(found) == [["12 None RUNNING"], [], [], ["12 RUNNING UNKNOWN"]]

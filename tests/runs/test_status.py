@@ -14,14 +14,12 @@ from hpc_kit.cli.table import rows
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.run_files import write_whole
 from hpc_kit.runs import cluster_match, record
-from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.runs.cancel import cancel
-from hpc_kit.runs.cluster_match import client_for, may_belong_to, cluster_option
+from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
-from hpc_kit.slurm.client import Completed
+from hpc_kit.slurm.client import Completed, SlurmClient, user_name
 from hpc_kit.slurm.states import JobState
-from hpc_kit.slurm.client import user_name
 from hpc_kit.submission.submit import submit
 from tests.runs.fake import FakeSlurm, row_of
 
@@ -58,7 +56,7 @@ def test_the_queue_and_the_latest_runs_are_listed(slurm: FakeSlurm, runs: Path, 
         (
             "12",
             "COMPLETED",
-            "It ended, and its script returned 0. Slurm no longer knows the job; the state comes from the files of the run.",
+            "It ended, and its script returned 0. Slurm no longer knows the job; its state comes from its files.",
         ),
     ]
     pending = statuses(["14"], runs, client)[0]
@@ -83,7 +81,8 @@ def test_an_unknown_id_is_refused_with_those_that_there_are(slurm: FakeSlurm, ru
     with pytest.raises(UnknownJob) as error:
         statuses(["77"], runs, client)
     assert str(error.value) == (
-        f"no job 77\n  found  Slurm does not know it, and {runs}/ has no record of it\n  do     name one of the latest runs: 12 job"
+        f"no job 77\n  found  Slurm does not know it, and {runs}/ has no record of it\n"
+        "  do     name one of the latest runs: 12 job"
     )
 
 
@@ -182,7 +181,9 @@ def test_two_slurms_are_told_apart_by_their_own_names(
     conf.write_text("ClusterName=beta\n")
     with pytest.raises(UnknownJob, match="job 12 belongs to cluster alpha, not to beta") as error:
         cancel(["12"], runs, client, cluster="fake")
-    remedy = "hpc-kit cancel 12, on a login node of alpha or with SLURM_CLUSTERS=alpha; see who owns the id here: squeue "
+    remedy = (
+        "hpc-kit cancel 12, on a login node of alpha or with SLURM_CLUSTERS=alpha; see who owns the id here: squeue "
+    )
     assert str(error.value.remedy).startswith(remedy)
     (line,) = list_jobs(JobSelection.from_words(["12"]), RunIndex(runs), client, cluster="fake").lines
     assert line.run is None
@@ -290,7 +291,8 @@ def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, r
     path.write_text(json.dumps(known))
     run = RunIndex(runs).require("12")
     assert [
-        may_belong_to(run, "local", SlurmClient({"HPC_KIT_SLURM_STATE": state}, embedded=True)) for state in ("/state", "/other")
+        may_belong_to(run, "local", SlurmClient({"HPC_KIT_SLURM_STATE": state}, embedded=True))
+        for state in ("/state", "/other")
     ] == [True, False]
     path.write_text(json.dumps(known | {"cluster": "local", "host": "login2"}))
     client = SlurmClient({**slurm.environ(os.environ), "HPC_KIT_SLURM_STATE": "/other"}, embedded=True)
@@ -404,7 +406,9 @@ def test_ten_thousand_queued_jobs_are_one_squeue_and_one_sacct_in_under_two_seco
 
 def test_elements_are_asked_for_one_by_one_in_no_time_either(slurm: FakeSlurm, project: Path) -> None:
     runner = Counting(squeue=row_of("12_[0-9999]", "PENDING", "Priority", everybody=True))
-    lines = statuses([f"12_{i}" for i in range(10_000)], project / "runs", SlurmClient({}, embedded=False, runner=runner))
+    lines = statuses(
+        [f"12_{i}" for i in range(10_000)], project / "runs", SlurmClient({}, embedded=False, runner=runner)
+    )
     assert (len(lines), runner.asked) == (10_000, ["squeue"])
 
 
@@ -436,7 +440,9 @@ def test_jobs_are_found_by_name(slurm: FakeSlurm, runs: Path, client: SlurmClien
     assert slurm.told("scancel.calls") == "40 12\n"
 
 
-def test_of_other_peoples_jobs_only_those_asked_for_are_shown(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
+def test_of_other_peoples_jobs_only_those_asked_for_are_shown(
+    slurm: FakeSlurm, runs: Path, client: SlurmClient
+) -> None:
     rows = row_of("7", "RUNNING", everybody=True, user="somebody") + row_of("8", "RUNNING", everybody=True)
     slurm.says("squeue.queue", rows)
     assert [line.job_id for line in statuses(None, runs, client)] == ["8"]
@@ -488,7 +494,9 @@ def test_a_heterogeneous_job_is_its_components(slurm: FakeSlurm, runs: Path, cli
     assert [line.job_id for line in statuses(["13"], runs, client)] == ["12+1"]
 
 
-def test_the_end_of_a_heterogeneous_job_is_told_at_the_first_look(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
+def test_the_end_of_a_heterogeneous_job_is_told_at_the_first_look(
+    slurm: FakeSlurm, runs: Path, client: SlurmClient
+) -> None:
     submit("job", "fake")
     slurm.queue("12+1 CANCELLED", "12+0 COMPLETED")
     for _ in range(2):
