@@ -209,7 +209,7 @@ def follow(
 
 
 def _pause_without_news(client: SlurmClient, followed: Sequence[_FollowedJob], now: float) -> float:
-    """Return the pause while nothing happens: with the embedded Slurm up to a second, since the ranks need the cores."""
+    """Return the pause while nothing happens: with the embedded Slurm up to a second, for the ranks need the cores."""
     if not client.embedded:
         return client.poll_seconds
     return max(client.poll_seconds, min(1.0, min(now - job.changed_at for job in followed) / 10))

@@ -18,11 +18,11 @@ from msgspec import structs
 from hpc_kit.errors import HostlistError
 from hpc_kit.run_files import END, RECORD, SUMMARY, FirstFailure, claim_first_failure, rank_log, write_whole
 from hpc_kit.runs.first_failure import find_failure
-from hpc_kit.runs.launched import hold
-from hpc_kit.runs.record import SSH, RecordedFailure, RecordedOutcome, add_outcomes, encode_record
+from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes, encode_record
 from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.ssh import agent
+from hpc_kit.ssh.backend import NAME, lock_run
 from hpc_kit.ssh.host_connection import (
     HostConnection,
     HostMessage,
@@ -33,8 +33,8 @@ from hpc_kit.ssh.host_connection import (
     placement_warnings,
 )
 from hpc_kit.ssh.ssh_command import make_socket_folder
-from hpc_kit.submission.provenance import GitQuery, new_record
-from hpc_kit.submission.staging import LATEST, add_git_state, replace_symlink, unwritable_folder_error
+from hpc_kit.submission.provenance import GitQuery, add_git_state, new_record
+from hpc_kit.submission.staging import LATEST, replace_symlink, unwritable_folder_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -369,9 +369,9 @@ def begin_record(
     folder = root.absolute() / resolved.log_folder
     git = GitQuery(root, resolved.cluster.runs)
     try:
-        record = new_record(resolved, root, command_line, os.environ, slurm=SSH)
+        record = new_record(resolved, root, command_line, os.environ, slurm=NAME)
         run = _create_run_folder(folder)
-        hold(run)
+        lock_run(run)
         record = structs.replace(add_git_state(record, git.state(), run), job_id=run.name, hosts=dict(hosts))
         write_whole(run / RECORD, encode_record(record))
         write_whole(run / HOST_SCRIPT, script.encode())
