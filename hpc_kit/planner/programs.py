@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from hpc_kit.planner.layout import Run
 from hpc_kit.planner.search import Plan
-from hpc_kit.spec import load, search_path
-from hpc_kit.spec.job import Job
-from hpc_kit.spec.stated import Option, stated
-from hpc_kit.spec.taken import splits
+from hpc_kit.spec import load
+from hpc_kit.spec.job import Job, Program
+from hpc_kit.spec.program_options import RunProgram, can_split, find_program
 
 BASES = ("ddp_1node", "zero1_2node", "zero2_2node", "context_1node", "hybrid_3d_4node")
 """Jobs whose programs are asked, the plainest first."""
@@ -49,32 +47,31 @@ def first(plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bo
         ours = {base.command[1] for base in shipped.values()}
         bases = {name: base for name, base in bases.items() if ours & {*base.command} and not base.component}
         bases |= {name: base for name, base in shipped.items() if name not in bases}
-    known = {name: options(base, root) for name, base in bases.items()}
+    known = {name: find(base, root).program for name, base in bases.items()}
     for place, plan in enumerate(plans, start=1):
         for name, base in bases.items():
-            if (words := said(plan.run, known[name])) is not None:
+            program = known[name]
+            if program and (words := said(plan.run, program)) is not None:
                 return Found(plan, name, structs.replace(base, command=(*base.command, *words)), place)
     return None
 
 
+def find(base: Job, root: Path) -> RunProgram:
+    """Returns the program of a job with its description."""
+    return find_program(base.command, base.program, root, root)
+
+
 def steps(base: Job, root: Path) -> int | None:
-    """How many steps the program of a job does; None where it does not say."""
-    option = options(base, root).get("steps")
-    if option is None:
-        return None
-    words = " ".join(base.command).replace("--steps=", "--steps ").split()
-    given = [int(value) for word, value in pairwise(words) if word == "--steps" and value.isdecimal()]
-    return given[-1] if given else option.default if isinstance(option.default, int) else None
+    """Returns the number of steps that a job trains; None if it is not known."""
+    run = find(base, root)
+    given = run.values.get("steps", "")
+    if given.isdecimal() or run.program is None:
+        return int(given) if given.isdecimal() else None
+    return run.program.defaults.get("steps")
 
 
-def options(base: Job, root: Path) -> Mapping[str, Option]:
-    """What the program of a job says of its options."""
-    own = stated(base.command, root)
-    return own.options or stated(base.command, search_path.shipped("jobs").parent).options
-
-
-def said(run: Run, known: Mapping[str, Option]) -> tuple[str, ...] | None:
-    """The words with which a program does a layout; None where it cannot."""
+def said(run: Run, program: Program) -> tuple[str, ...] | None:
+    """Returns the options with which a program uses a layout; None if it cannot."""
     if run.precision in {"fp16", "fp8"} or run.recompute == "selective":
         return None  # none of them does
     degrees = {"dp": run.dp, "tp": run.tp, "pp": run.pp, "cp": run.cp, "zero": run.zero_stage}
@@ -84,9 +81,9 @@ def said(run: Run, known: Mapping[str, Option]) -> tuple[str, ...] | None:
         "sequence_parallel": (run.sequence_parallel, ()),
         "schedule": (run.virtual_stages > 1, ("Interleaved1F1B",)),
         "stages_per_rank": (run.virtual_stages > 1, (str(run.virtual_stages),)),
-        "accumulate": (run.micro_batches > 1 and "micro_batches" not in known, (str(run.micro_batches),)),
+        "accumulate": (run.micro_batches > 1 and "micro_batches" not in program.names, (str(run.micro_batches),)),
     }
     asked = {name: value for name, (is_so, value) in wanted.items() if is_so}
-    if not splits(known, degrees) or not asked.keys() <= known.keys():
+    if not can_split(program, degrees) or not asked.keys() <= program.names:
         return None
     return tuple(word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", *value))

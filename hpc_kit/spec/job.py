@@ -171,6 +171,29 @@ class Component(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Resources(**{name: getattr(self, name) for name in Resources.__struct_fields__})
 
 
+class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The options of a program that checks and plans use. They apply to jobs whose command runs this file."""
+
+    file: Annotated[str, Meta(description="Path of the program in the command: `python FILE ...`")]
+    defaults: Annotated[
+        dict[str, int], Meta(description="Numbers that the program uses if neither the job nor the command sets them")
+    ] = field(default_factory=dict)
+    all_ranks: Annotated[
+        tuple[str, ...], Meta(description="Degrees that use, by default, all ranks that the other degrees leave")
+    ] = ()
+    only: Annotated[
+        dict[str, tuple[int, ...]], Meta(description="The only values that the program accepts, by option")
+    ] = field(default_factory=dict)
+    options: Annotated[
+        tuple[str, ...], Meta(description="Its other options that a plan may set, such as bf16, '_' for '-'")
+    ] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All options that the table names."""
+        return frozenset({*self.defaults, *self.all_ranks, *self.only, *self.options})
+
+
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One job file."""
 
@@ -194,6 +217,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     model: Annotated[Model, Meta(description="What the checks and the program are told of the model")] = field(
         default_factory=Model
     )
+    program: Annotated[Program | None, Meta(description="What the program of the command supports")] = None
     launch: Annotated[Launch, Meta(description="How the ranks are started")] = field(default_factory=Launch)
     env: Annotated[dict[str, Value], Meta(description="Environment variables of the job; no secrets")] = field(
         default_factory=dict

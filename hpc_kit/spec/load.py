@@ -124,6 +124,8 @@ def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tu
         toml_documents.drop_keys(lower, "name", "description"),
         toml_documents.drop_keys(document, "extends"),
     )
+    if "program" in document.data:  # it describes another program: nothing of the base's table is true of it
+        lower = toml_documents.drop_keys(lower, "program")
     return _over(lower, document), [shown, *sources]
 
 

@@ -10,12 +10,11 @@ from msgspec import Struct, structs
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
-from hpc_kit.spec import job_checks, layout_checks, search_path, size_checks, taken
+from hpc_kit.spec import job_checks, layout_checks, program_options, search_path, size_checks
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, told
 from hpc_kit.spec.load import Loaded
 from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
-from hpc_kit.spec.stated import stated
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
 """Options by which a step may have fewer CPUs than its job was given."""
@@ -103,20 +102,23 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
     size_checks.check_rank_files(job, where)
     commands = [each.command or job.command for each in job.component]
     # Of several programs none speaks for the job.
-    program = stated(
+    program = program_options.find_program(
         job.command if not commands else commands[0] if len(set(commands)) == 1 else (),
+        job.program,
+        root,
         root / (job.resources.chdir or ""),
     )
-    job, where = taken.as_taken(job, where, program, world_size)
+    job, where = program_options.apply_command(job, where, program, world_size)
     size_checks.check_layout(job, nodes, ntasks, world_size, where)
-    taken.check_splits(job, where, program, world_size)
+    program_options.check_splits(job, where, program, world_size, root)
     job = _keep_neighbours_together(job, nodes)
     job, starter = _with_rank_starter(job, nodes, world_size, where)
     counts = {fit.job.resources.ntasks_per_node for fit in fits}
     each_node = counts.pop() if len(counts) == 1 else None
     per_node = world_size // nodes if job.launch.starts_agents else each_node
-    whole, places_of = taken.completed(job, where, program)
-    costs = layout_checks.check_degrees(whole, cluster, places_of, world_size, per_node, taken.servers(program))
+    whole, places_of = program_options.fill_defaults(job, where, program)
+    own = dict(program.program.defaults) if program.program else {}
+    costs = layout_checks.check_degrees(whole, cluster, places_of, world_size, per_node, own.get("servers", 0))
     return Resolved(
         job=job,
         asked=loaded.job,
@@ -132,7 +134,7 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
         notes=(*dict.fromkeys(note for fit in fits for note in fit.notes), *starter, *costs),
         sources=loaded.sources,
         again=again,
-        told=told(job.layout, job.model, {name: each.default for name, each in program.options.items()}),
+        told=told(job.layout, job.model, own | dict.fromkeys(program.program.all_ranks if program.program else ())),
     )
 
 

@@ -12,11 +12,11 @@ import torch
 from data import Text
 from fsdp import FsdpOptions
 from hpc_kit.errors import SpecError
-from hpc_kit.spec.stated import options_of
+from hpc_kit.spec.program_options import list_programs
 from model import Config
 from options import Options
 from pipeline_stages import PipelineOptions
-from tests.train.conftest import TRAIN
+from tests.train.conftest import ROOT, TRAIN
 from training import check_batch, refuse_options
 
 
@@ -107,27 +107,45 @@ def test_the_jobs_layout_stands_in_for_options_that_are_not_given(monkeypatch: p
     assert PipelineOptions.parse(None, ["--pp", "4", "--micro-batches", "16"]).pp == 4
 
 
-PROGRAMS = [path for path in sorted(TRAIN.glob("*.py")) if options_of(path) and path.stem != "horovod_ddp"]
+NAMES = {
+    "pp",
+    "tp",
+    "cp",
+    "zero",
+    "dp_shard",
+    "dp",
+    "servers",
+    "steps",
+    "global_batch",
+    "micro_batches",
+    "layers",
+    "width",
+}
+NAMES |= {"heads", "sequence", "accumulate", "bf16", "recompute", "schedule", "stages_per_rank", "sequence_parallel"}
+"""Options that checks and plans use, so that a table must name them."""
+DESCRIBED = {Path(program.file).stem: program for program in list_programs(ROOT)}
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")  # torch.distributed.optim still uses what is deprecated
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_what_is_read_of_a_program_before_it_runs_is_what_it_takes(path: Path) -> None:
-    module = import_module(path.stem)
+def test_every_program_with_options_is_described() -> None:
+    with_options = {path.stem for path in TRAIN.glob("*.py") if "Options.parse(" in path.read_text()}
+    assert set(DESCRIBED) == with_options - {"options"}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # torch.distributed.optim uses a deprecated function
+@pytest.mark.parametrize("name", sorted({*DESCRIBED} - {"horovod_ddp"}))
+def test_the_table_of_a_program_agrees_with_its_options(name: str) -> None:
+    module, program = import_module(name), DESCRIBED[name]
     kinds = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options)]
-    taken = fields(max(kinds, key=lambda kind: len(fields(kind))))
-    read = options_of(path)
-    assert {name: option.default for name, option in read.items()} == {each.name: each.default for each in taken}
-    for each in taken:
-        for number in range(5) if (numbers := read[each.name].among) else ():
-            with nullcontext() if number in numbers else pytest.raises(ArgumentTypeError):
-                each.metadata["parse"](str(number))
-
-
-def test_programs_are_read_at_all() -> None:
-    assert {"ddp", "pipeline", "tensor", "hybrid", "fsdp", "zero1", "parameter_server"} <= {
-        path.stem for path in PROGRAMS
-    }
+    options = {entry.name: entry for entry in fields(max(kinds, key=lambda kind: len(fields(kind))))}
+    assert program.names == NAMES & options.keys()
+    assert program.defaults == {option: options[option].default for option in program.defaults}
+    assert {options[option].default for option in program.all_ranks} <= {None}
+    for option, values in program.only.items():
+        for number in range(5):
+            with nullcontext() if number in values else pytest.raises(ArgumentTypeError):
+                options[option].metadata["parse"](str(number))
+    limited = {option for option in program.names if "among" in options[option].metadata["parse"].__qualname__}
+    assert limited == set(program.only)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a program says of its own options is known before the job is queued: degrees, batch and model that it takes."""
+"""What a [program] table says is known before the job is queued: degrees, batch and model that the program supports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Component, Job, Layout, Model
+from hpc_kit.spec.program_options import find_program, list_programs
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
-from hpc_kit.spec.stated import Option, options_of, stated
 from tests.conftest import ROOT
 
-TRAIN = ROOT / "jobs" / "train"
 CPUS = Cluster(name="c", node=Node(gpus=0))
 
 
@@ -34,62 +33,45 @@ def fit(command: str, *, ranks: int = 4, nodes: int = 1, **tables: dict[str, int
     return resolve(load.load(made, CPUS, root=ROOT), root=ROOT)
 
 
-def test_an_option_is_read_with_its_default_and_the_numbers_that_it_takes(tmp_path: Path) -> None:
-    (tmp_path / "options.py").write_text(
-        "class Options:\n    steps: int = option(60, count, 'x')\n    note: str = 'no option'\n"
+TABLE = """
+command = ["python", "mine.py"]
+
+[program]
+file = "mine.py"
+defaults = { steps = 9, global_batch = 30 }
+all_ranks = ["pp"]
+only = { dp = [1] }
+"""
+
+
+def test_the_table_of_a_users_own_program_is_used_for_this_program_only(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "jobs" / "mine.toml").write_text(TABLE)
+    (tmp_path / "jobs" / "other.toml").write_text('extends = "mine"\ncommand = ["python", "other.py"]\n')
+    (tmp_path / "jobs" / "replaced.toml").write_text(
+        'extends = "mine"\ncommand = ["python", "other.py"]\n[program]\nfile = "other.py"\nall_ranks = ["tp"]\n'
     )
-    (tmp_path / "base.py").write_text(
-        "from options import Options\nclass Base(Options):\n    pp: int | None = option(None, count, 'x')\n"
+    mine, other, replaced = (
+        resolve(load.load(name, CPUS, set={"resources.ntasks_per_node": 2}, root=tmp_path), root=tmp_path)
+        for name in ("mine", "other", "replaced")
     )
-    (tmp_path / "mine.py").write_text(
-        "import torch\nfrom base import Base\nfrom options import among, option\n"
-        "class Mine(Base):\n    zero: int = option(1, among(1, 2), 'x')\n    steps: int = option(9, count, 'x')\n"
-        "def main():\n    return Mine.parse(__doc__)\n"
-    )
-    assert options_of(tmp_path / "mine.py") == {"pp": Option(None), "zero": Option(1, (1, 2)), "steps": Option(9)}
-    said = stated(("python3", "mine.py", "--pp=2", "--steps", "3", "--steps", "4", "--other", "5"), tmp_path)
-    assert said.given == {"pp": "2", "steps": "4"}
+    assert (mine.job.layout.pp, other.job.layout.pp, replaced.job.layout.tp) == (2, 1, 2)
+    with pytest.raises(SpecError, match=r"mine\.py takes dp 1 only"):
+        resolve(
+            load.load("mine", CPUS, set={"resources.ntasks_per_node": 2, "layout.dp": 2}, root=tmp_path), root=tmp_path
+        )
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "",
-        "import torch\n",
-        "from options import Options\n",
-        "from options import (\n",
-        "from options import A\nA.parse()\n",
-    ],
-)
-def test_a_program_that_says_nothing_is_left_alone(source: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(source)
-    assert not stated(("python", "mine.py", "--tp", "4"), tmp_path).options
-    assert not stated(("python", "nowhere.py"), tmp_path).options
-    assert not stated(("bash", "mine.sh"), tmp_path).options
+def test_the_last_value_in_the_command_counts() -> None:
+    [program] = [each for each in list_programs(ROOT) if each.file == "jobs/train/pipeline.py"]
+    words = ("python3", program.file, "--pp=2", "--steps", "3", "--steps", "4", "--other", "5")
+    assert find_program(words, program, ROOT, ROOT).values == {"pp": "2", "steps": "4"}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import base\nfrom options import option\nclass Mine(base.Base):\n    pass\nMine.parse(0)\n",
-        "from options import option\nclass Mine(Base):\n    pass\nMine.parse(0)\n",
-        "from options import option\nclass Mine:\n    pp: int = option(STAGES, count, 'x')\nMine.parse(0)\n",
-        "from options import option\nclass Mine:\n    pp: int = option(default=1, read=count)\nMine.parse(0)\n",
-        "from options import option\nfrom lib.base import Mine\nMine.parse(0)\n",
-    ],
-)
-def test_options_of_which_some_cannot_be_read_are_not_told(source: str, tmp_path: Path) -> None:
-    """Half of them would make the rest unknown degrees: a job that is right must not be refused."""
-    (tmp_path / "base.py").write_text("from options import option\nclass Base:\n    pp: int = option(1, int, 'x')\n")
-    (tmp_path / "mine.py").write_text(source)
-    assert options_of(tmp_path / "mine.py") == {}
-
-
-def test_a_class_under_another_name_is_found(tmp_path: Path) -> None:
-    (tmp_path / "base.py").write_text("from options import option\nclass Base:\n    pp: int = option(1, int, 'x')\n")
-    source = "from options import x\nfrom base import Base as Under\nclass Mine(Under):\n    pass\nMine.parse(0)\n"
-    (tmp_path / "mine.py").write_text(source)
-    assert options_of(tmp_path / "mine.py") == {"pp": Option(1)}
+@pytest.mark.parametrize("command", [("python", "mine.py", "--tp", "4"), ("bash", "mine.sh"), ()])
+def test_a_program_without_a_table_is_not_checked(command: tuple[str, ...], tmp_path: Path) -> None:
+    assert find_program(command, None, tmp_path, tmp_path).program is None
 
 
 def test_of_several_programs_none_speaks_for_the_job() -> None:
@@ -107,12 +89,6 @@ def test_a_batch_is_the_shipped_programs_own_and_no_other_programs() -> None:
     resources = structs.replace(loaded.job.resources, ntasks_per_node=3)
     mine = structs.replace(loaded.job, command=("python", "mine.py"), resources=resources)
     assert resolve(structs.replace(loaded, job=mine), root=ROOT).world_size == 3
-
-
-def test_a_class_that_imports_itself_ends(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("from options import x\nfrom b import A\nA.parse()\n")
-    (tmp_path / "b.py").write_text("from options import x\nfrom a import A\n")
-    assert options_of(tmp_path / "a.py") == {}
 
 
 def test_degrees_that_nobody_says_are_the_programs_own() -> None:

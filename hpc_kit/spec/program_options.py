@@ -1,0 +1,181 @@
+"""A job as its program sees it: the command overrides [layout] and [model]; [program] has the program's defaults."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from msgspec import ValidationError, convert, structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.spec import search_path
+from hpc_kit.spec.job import Job, Layout, Model, Program
+from hpc_kit.spec.job_checks import Where
+from hpc_kit.spec.toml_documents import Document, Layer, merge_documents
+
+TABLES: Mapping[str, type[Layout | Model]] = {"layout": Layout, "model": Model}
+ALL_RANKS_DEGREES = ("pp", "tp", "cp")
+
+
+class RunProgram(NamedTuple):
+    """The program that a command runs; `program` is None if no job file describes it."""
+
+    file: str
+    program: Program | None
+    values: Mapping[str, str] = {}
+    """Values of its options in the command, by name."""
+
+
+def find_program(command: Sequence[str], described: Program | None, root: Path, folder: Path) -> RunProgram:
+    """Returns the description of the program in `python FILE ...`: [program] of the job, or of another job file.
+
+    Args:
+        command: The program and its arguments.
+        described: [program] of the job.
+        root: The user's project.
+        folder: Folder in which the job runs.
+    """
+    interpreter, file, *words = [*command, "", ""]
+    if not PurePath(interpreter).name.startswith("python") or not file.endswith(".py"):
+        return RunProgram(file, None)
+    path = folder / file
+    for program in (described,) if described else ():
+        if file == program.file or path == root / program.file:
+            return RunProgram(file, program, _values(words, program))
+    # A job file is read only for a program that lies beside the job files.
+    if any(path.is_relative_to(jobs / "train") for jobs in search_path.folders("jobs", root)):
+        program = next((each for each in list_programs(root) if PurePath(each.file).name == path.name), None)
+        if program:
+            return RunProgram(file, program, _values(words, program))
+    return RunProgram(file, None)
+
+
+def list_programs(root: Path) -> list[Program]:
+    """Returns the [program] tables of all job files by file; the user's own come first."""
+    found: dict[str, Program] = {}
+    for folder in search_path.folders("jobs", root):
+        for path in sorted(folder.glob("*.toml")):
+            try:
+                table = tomllib.loads(path.read_text(encoding="utf-8")).get("program")
+                program = convert(table, Program) if table else None
+            except (OSError, ValueError, ValidationError):
+                continue  # reported when this job is submitted
+            if program:
+                found.setdefault(PurePath(program.file).name, program)
+    return [found[name] for name in sorted(found)]
+
+
+def _values(words: Sequence[str], program: Program) -> dict[str, str]:
+    """Returns the last value of each option, as argparse does."""
+    found: dict[str, str] = {}
+    for word, following in pairwise(words):
+        name, equals, value = word.partition("=")
+        option = name.removeprefix("--").replace("-", "_")
+        if name.startswith("--") and option in program.names:
+            found[option] = value if equals else following
+    return found
+
+
+def apply_command(job: Job, where: Where, run: RunProgram, world_size: int) -> tuple[Job, Where]:
+    """Returns the job with the degrees that its program will use, and where each was set.
+
+    Args:
+        job: The job, with counted nodes and tasks.
+        where: Where each key was set.
+        run: The program of the command.
+        world_size: Ranks.
+    """
+    values: dict[str, dict[str, int]] = {table: {} for table in TABLES}
+    for table, kind in TABLES.items():
+        for name in kind.__struct_fields__:
+            text = run.values.get(name, "")
+            if text.isdecimal() and (int(text) or name == "zero"):
+                values[table][name] = int(text)
+    layers = [
+        Layer(f"the command, --{name.replace('_', '-')}", None, {table: {name: value}})
+        for table, found in values.items()
+        for name, value in found.items()
+    ]
+    where = Where(merge_documents(where.job, Document(values, tuple(layers))), where.cluster)
+    layout = structs.replace(job.layout, **values["layout"])
+    if run.program:
+        layout = structs.replace(layout, **_default_degrees(layout, where, run.program, world_size))
+    return structs.replace(job, layout=layout, model=structs.replace(job.model, **values["model"])), where
+
+
+def _default_degrees(layout: Layout, where: Where, program: Program, world_size: int) -> dict[str, int]:
+    """Returns the program's own values of the degrees that are not set."""
+    unset = [name for name in (*ALL_RANKS_DEGREES, "zero") if not where.job.has_key(f"layout.{name}")]
+    numbers = {name: program.defaults[name] for name in unset if name in program.defaults}
+    layout = structs.replace(layout, **numbers)
+    others = layout.pp * layout.tp * layout.cp * (layout.dp or 1)
+    return numbers | {name: max(1, world_size // others) for name in unset if name in program.all_ranks}
+
+
+def fill_defaults(job: Job, where: Where, run: RunProgram) -> tuple[Job, Where]:
+    """Returns the job with the program's own batch and model, for the checks; the script leaves them to the program."""
+    numbers: dict[str, dict[str, int]] = {table: {} for table in TABLES}
+    defaults = run.program.defaults if run.program else {}
+    for table, kind in TABLES.items():
+        for name in kind.__struct_fields__:
+            if name in defaults and getattr(getattr(job, table), name) is None:
+                numbers[table][name] = defaults[name]
+    where = Where(
+        merge_documents(Document(numbers, (Layer(f"{run.file}, its own", None, numbers),)), where.job), where.cluster
+    )
+    layout, model = structs.replace(job.layout, **numbers["layout"]), structs.replace(job.model, **numbers["model"])
+    return structs.replace(job, layout=layout, model=model), where
+
+
+def check_splits(job: Job, where: Where, run: RunProgram, world_size: int, root: Path) -> None:
+    """Check that the program splits the work as the layout asks.
+
+    Raises:
+        SpecError: It does not support a degree, or not this number.
+    """
+    program = run.program
+    if program is None:
+        return
+    layout = job.layout
+    degrees: dict[str, int] = dict(layout.degrees(world_size).items())
+    degrees |= {"zero": layout.zero, "dp_shard": layout.dp_shard or 1}
+    for name, degree in degrees.items():
+        if _supports(program, name, degree):
+            continue
+        if name in program.names:
+            what, why = f"takes {name} {_listed(program, name)} only", f"{world_size} ranks, {layout}"
+        else:
+            what, why = f"does not split by {name}", f"it has no --{name.replace('_', '-')}"
+        others = [PurePath(each.file).name for each in list_programs(root) if can_split(each, degrees)]
+        place = f" in {where.of(f'layout.{name}')}" if where.job.has_key(f"layout.{name}") else ""
+        raise SpecError(
+            f"{run.file} {what}",
+            found=f"{name} = {degree}{place}; {why}",
+            remedy="; or ".join([_remedy(name, program, world_size // max(1, degree)), *others[:3]]),
+        )
+
+
+def can_split(program: Program, degrees: Mapping[str, int]) -> bool:
+    """Returns whether a program supports all of these degrees."""
+    return all(_supports(program, name, degree) for name, degree in degrees.items())
+
+
+def _supports(program: Program, name: str, degree: int) -> bool:
+    """Returns whether a program supports this degree. Every program makes replicas unless `only` limits dp."""
+    if name not in program.names:
+        return name == "dp" or degree <= (name != "zero")
+    return name not in program.only or degree in program.only[name]
+
+
+def _listed(program: Program, name: str) -> str:
+    return " or ".join(map(str, program.only[name]))
+
+
+def _remedy(name: str, program: Program, ranks: int) -> str:
+    if name == "dp":  # the ranks that the other degrees leave
+        free = [axis for axis in ALL_RANKS_DEGREES if axis in program.names and axis not in program.only]
+        return f"{ranks} rank{'s' * (ranks > 1)} in [resources]" + "".join(f", or a larger {axis}" for axis in free)
+    return f"{name} = {_listed(program, name)}" if name in program.names else f"leave {name} out"
