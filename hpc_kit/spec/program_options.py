@@ -42,14 +42,14 @@ def find_program(command: Sequence[str], described: Program | None, root: Path, 
     if not PurePath(interpreter).name.startswith("python") or not file.endswith(".py"):
         return RunProgram(file, None)
     path = folder / file
-    for program in (described,) if described else ():
-        if file == program.file or path == root / program.file:
-            return RunProgram(file, program, _values(words, program))
-    # A job file is read only for a program that lies beside the job files.
-    if any(path.is_relative_to(jobs / "train") for jobs in search_path.folders("jobs", root)):
-        program = next((each for each in list_programs(root) if PurePath(each.file).name == path.name), None)
-        if program:
-            return RunProgram(file, program, _values(words, program))
+    program = described
+    if program is None or (file != program.file and path != root / program.file):
+        # Other job files are read only for a program that lies beside them.
+        beside = any(path.is_relative_to(jobs / "train") for jobs in search_path.folders("jobs", root))
+        programs = list_programs(root) if beside else []
+        program = next((each for each in programs if PurePath(each.file).name == path.name), None)
+    if program:
+        return RunProgram(file, program, _values(words, program))
     return RunProgram(file, None)
 
 
