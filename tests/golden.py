@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpc_kit.check.explain import page as rules_page
 from hpc_kit.cli.job_arguments import Request
 from hpc_kit.cli.over_ssh import shell_script
-from hpc_kit.script.render import render
+from hpc_kit.script.render import render_resolved, resolve_arguments
+from hpc_kit.spec.job import Job
 from hpc_kit.spec.schema import schema_text
 from hpc_kit.ssh.hosts import read_hosts
 from pocketslurm.commands.reference import text as embedded_page
@@ -76,10 +77,15 @@ CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
 }
 
 
+def rendered(job: str | Job, cluster: str, settings: Mapping[str, object], *, standalone: bool = False) -> str:
+    """The script of a job of the checkout, which is left as it is: `render` would write the shell files, too."""
+    return render_resolved(resolve_arguments(job, cluster, settings, ROOT), standalone=standalone, root=ROOT)
+
+
 def script(case: str) -> str:
     """The script of one case, as it is rendered now."""
     job, cluster, settings, standalone = CASES[case]
-    return render(job, cluster, set={**PYTHON, **settings}, standalone=standalone, root=ROOT)
+    return rendered(job, cluster, {**PYTHON, **settings}, standalone=standalone)
 
 
 SHELL_CASES: dict[str, tuple[str, str | None, bool]] = {

@@ -22,6 +22,9 @@ from hpc_kit.check.stages import (
     starts_something,
 )
 
+_SHELL_FILE = re.compile(r"/\.shell/\w+/(?:task|worker|ray_node)\.sh\Z")
+"""Files of templates/shell, as rendered scripts call them, that run the program behind their own words."""
+
 
 def read_launch(words: Sequence[Text]) -> LaunchLine:
     """The stages of a command's words."""
@@ -39,11 +42,8 @@ def read_launch(words: Sequence[Text]) -> LaunchLine:
         elif name == "env":
             stage, rest, given = _env(rest)
             gives += given
-        elif name in WRAPPERS or name in CONTAINERS:
-            stage, rest = _wrapper(rest, *WRAPPERS[name]) if name in WRAPPERS else _to_known(rest)
-            # `uv run FILE.py` is Python's.
-            if name == "uv" and rest and rest[0].text.endswith(".py"):
-                rest = [rest[0]._replace(text="python"), *rest]
+        elif name in WRAPPERS or name in CONTAINERS or (name in SHELLS and _SHELL_FILE.search(_second(rest))):
+            stage, rest = _wrapper(rest)
         elif name in AGENTS or name == "torchrun":
             stage, rest = launchers.agent(name, rest)
         elif PYTHON.match(name):
@@ -71,8 +71,29 @@ def _env(words: list[Text]) -> tuple[Stage, list[Text], list[tuple[str, Text]]]:
     return Stage("wrapper", tuple(words), {}), words[index:], gives
 
 
-def _wrapper(words: list[Text], valued: str, positional: int) -> tuple[Stage, list[Text]]:
-    index = 1
+def _second(words: Sequence[Text]) -> str:
+    return words[1].text if len(words) > 1 else ""
+
+
+def _wrapper(words: list[Text]) -> tuple[Stage, list[Text]]:
+    """A program that runs the program behind its own words."""
+    name = PurePath(words[0].text).name
+    if name in SHELLS:
+        # One of our shell files; some have options.
+        return _after_options(words, index=2)
+    if name in WRAPPERS:
+        valued, positional = WRAPPERS[name]
+        return _after_options(words, valued, positional)
+    stage, rest = _to_known(words)
+    # `uv run FILE.py` is Python's.
+    if name == "uv" and rest and rest[0].text.endswith(".py"):
+        rest = [rest[0]._replace(text="python"), *rest]
+    return stage, rest
+
+
+def _after_options(
+    words: list[Text], valued: str = "", positional: int = 0, index: int = 1
+) -> tuple[Stage, list[Text]]:
     while index < len(words) and words[index].text.startswith("-"):
         text = words[index].text
         index += 2 if len(text) == 2 and text[1] in valued else 1

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.check.preflight_program import MissingInterpreter, check_agents, folder_of, libraries, program_file
+from hpc_kit.check.preflight_program import MissingInterpreter, check_agents, libraries, program_file
 from hpc_kit.errors import SpecError
+from hpc_kit.script.context import working_folder
 from hpc_kit.spec.layout_checks import machine_too_small
 from hpc_kit.spec.resolve import Resolved
 
@@ -91,7 +92,7 @@ def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     Mend: another `runs` in the cluster file, or the permissions.
     Documented: docs/submitting.md.
     """
-    wanted = folder_of(resolved, root) / resolved.log_folder
+    wanted = working_folder(resolved, root) / resolved.log_folder
     # Path.exists raises where it may not look, below the runs of another user.
     there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # noqa: PTH110
     why = f"{there} is a file" if not there.is_dir() else f"no write permission in {there}"

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 
 from hpc_kit.check.started import started
 from hpc_kit.errors import SpecError
+from hpc_kit.script.context import working_folder
 from hpc_kit.spec import search_path
 from hpc_kit.spec.resolve import Resolved
 
@@ -44,7 +45,7 @@ def program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     Mend: the path in `command`, as seen from the folder in which sbatch runs (or from `chdir`).
     Documented: docs/jobs-and-clusters.md.
     """
-    folder = folder_of(resolved, root)
+    folder = working_folder(resolved, root)
     if any(line.split()[:1] == ["cd"] for line in resolved.job.setup):
         return
     programs = started(resolved.argv)
@@ -99,7 +100,7 @@ def check_agents(resolved: Resolved) -> None:
     from hpc_kit.check.launch import read_launch
     from hpc_kit.check.shell.values import Text
     from hpc_kit.check.shell.words import WHOLE_FILE
-    from hpc_kit.script.quoting import pasted
+    from hpc_kit.script.quoting import copyable_command
 
     stages = read_launch([Text(word, WHOLE_FILE) for word in words]).stages
     agent, inner = next(((each, own) for each, own in pairwise(stages) if each.kind == "torchrun"), (None, None))
@@ -110,7 +111,7 @@ def check_agents(resolved: Resolved) -> None:
     met = agents is not None and agents.text.rpartition(":")[2] == str(resolved.world_size)
     if met or "standalone" in agent.options:
         return
-    alone = pasted([*words[: len(words) - len(agent.words)], *(word.text for word in inner.words)])
+    alone = copyable_command([*words[: len(words) - len(agent.words)], *(word.text for word in inner.words)])
     raise SpecError(
         f"torchrun would start {each.text} processes in each of {resolved.world_size} ranks",
         found=f"command = {list(words)}"[:200],
@@ -149,11 +150,6 @@ def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
     return SpecError(f"no program file {name}", found=f"looked in {folder}, for job {resolved.job.name}", remedy=remedy)
 
 
-def folder_of(resolved: Resolved, root: Path) -> Path:
-    """Where the batch script runs."""
-    return root / (resolved.job.resources.chdir or "")
-
-
 def libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     """The program imports torch, ray or horovod, and the interpreter has none.
 
@@ -165,7 +161,7 @@ def libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     """
     from importlib.util import find_spec
 
-    job, folder = resolved.job, folder_of(resolved, root)
+    job, folder = resolved.job, working_folder(resolved, root)
     own = root / resolved.python == Path(sys.executable)
     if not own or job.setup or resolved.cluster.environment.activates or "PYTHONPATH" in job.env:
         return

@@ -62,7 +62,7 @@ def command(folder: Path, jobs: tuple[str, ...]) -> None:
 
 def _all() -> Iterator[Path]:
     jobs, templates = search_path.shipped("jobs"), search_path.shipped("templates")
-    for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "*.j2")):
+    for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "**/*.j2"), (templates, "**/*.sh")):
         yield from sorted(folder.glob(pattern))
 
 
@@ -98,8 +98,11 @@ def _files_of(job: str) -> Iterator[Path]:
         own = toml_documents.read_document(path, path.name).data
         name, data = str(own.get("extends", "")), {**own, **data}
     templates = search_path.shipped("templates")
-    names = (f"base{search_path.TEMPLATE}", "_macros.j2", f"{data.get('template', 'ddp')}{search_path.TEMPLATE}")
-    yield from (templates / name for name in names)
+    # All but the templates of other kinds of jobs and of ssh.
+    kinds = {f"{kind}{search_path.TEMPLATE}" for kind in ("base", data.get("template", "ddp"))}
+    for path in sorted(templates.rglob("*")):
+        if path.is_file() and (path.name in kinds or path.name.count(".") == 1):
+            yield path
     words = data.get("command", [])
     for word in words if isinstance(words, list) else []:
         if (program := shipped.parent / str(word)).suffix == ".py":

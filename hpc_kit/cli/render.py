@@ -15,7 +15,7 @@ from hpc_kit.spec import search_path
 
 @click.command("render", cls=JobCommand)
 @job_arguments
-@click.option("--standalone", is_flag=True, help="A script that needs no hpc_kit on the nodes.")
+@click.option("--standalone", is_flag=True, help="A script that needs neither hpc_kit nor shell files on the nodes.")
 @click.option("--shell", is_flag=True, help="A plain shell script instead: no scheduler, ssh to several hosts.")
 @HOSTS
 @HOSTFILE
@@ -23,15 +23,18 @@ from hpc_kit.spec import search_path
 def command(
     standalone: bool, shell: bool, hosts: str | None, hostfile: Path | None, save: Path | None, **_: object
 ) -> None:
-    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch. Its log folders are made, too.
+    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch.
+
+    The log folders and the shell files that the script needs are written, too.
 
     JOB is a job file's name or path. Without one, the program stands behind --:
     hpc-kit render -j 4x2 --time 2:00:00 -- python train.py --steps 100
 
     Every long sbatch option is an option here, too.
     """
-    from hpc_kit.script.context import log_folders
+    from hpc_kit.script.context import needed_folders
     from hpc_kit.script.render import render_resolved
+    from hpc_kit.script.shell_files import write_shell_files
 
     root = search_path.current_folder()
     named = hosts is not None or hostfile is not None
@@ -50,10 +53,11 @@ def command(
         from hpc_kit.spec.toml_documents import save_job
 
         save_job(resolved.asked, save)
+    write_shell_files(text, resolved, root)
     for note in resolved.notes:
         click.echo(f"hpc-kit: {note}", err=True)
     # sbatch makes no folders: without these, the script that is printed here would vanish without a word.
-    for folder in log_folders(resolved):
+    for folder in needed_folders(resolved):
         with suppress(OSError):
             (root / folder).mkdir(parents=True, exist_ok=True)
     click.echo(text, nl=False)

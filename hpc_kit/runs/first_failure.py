@@ -72,7 +72,7 @@ _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* .* CANCELLED AT (?P<time
 _SLURM_MESSAGE = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error|fatal): .*")
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
 
-SHELL_MESSAGE = re.compile(r"(?:(?:task|worker|agent): line \d+: +\d+ [A-Z]\w+.*|Terminated|Killed)$")
+SHELL_MESSAGE = re.compile(r"(?:(?:.*/)?(?:task|worker|agent)(?:\.sh)?: line \d+: +\d+ [A-Z]\w+.*|Terminated|Killed)$")
 """Bash's message in a task's shell about a program that a signal ended; for SIGTERM it may be a single word."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

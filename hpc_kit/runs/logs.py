@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
-from hpc_kit.script.context import directives, pattern
+from hpc_kit.script.context import directives, literal_pattern, working_folder
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import array_index, base_id
 
@@ -37,17 +37,12 @@ class LogPatterns(NamedTuple):
     ranks_error: str | None
 
 
-def working_folder(resolved: Resolved, root: Path) -> Path:
-    """Return the folder in which the script runs. Relative names of logs and runs start there."""
-    return root.absolute() / (resolved.job.resources.chdir or "")
-
-
 def log_patterns_of(resolved: Resolved, root: Path) -> LogPatterns:
     """Return the names of a job's log files."""
-    job, base = resolved.job, pattern(str(working_folder(resolved, root)))
+    job, base = resolved.job, literal_pattern(str(working_folder(resolved, root)))
     is_array = job.resources.array is not None
     batch = next(str(value) for name, value in directives(resolved) if name == "output")
-    run = f"{pattern(resolved.log_folder)}/{'%A_%a' if is_array else '%j'}"
+    run = f"{literal_pattern(resolved.log_folder)}/{'%A_%a' if is_array else '%j'}"
     # An absolute second part replaces the first part of a Path.
     return LogPatterns(
         batch=str(Path(base, batch)),

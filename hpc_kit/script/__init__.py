@@ -1,1 +1,1 @@
-"""From a resolved job to the text that sbatch gets, and back."""
+"""Renders the script of a resolved job."""

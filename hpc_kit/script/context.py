@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from hpc_kit import __version__
-from hpc_kit.script.axes import axes, spans
-from hpc_kit.script.quoting import pasted
+from hpc_kit.script.quoting import copyable_command
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
+from hpc_kit.spec.job import Axis
+from hpc_kit.spec.layout_checks import node_of
 from hpc_kit.spec.resolve import Resolved
+
+if TYPE_CHECKING:
+    from hpc_kit.script.shell_files import ShellFiles
 
 Directive = tuple[str, str | int | None]
 """Long option and value; None: a flag."""
 
-
-_THREADS = "OMP_NUM_THREADS"
-
-OF_THE_WHOLE = frozenset({
+JOB_OPTIONS = frozenset({
     "array", "begin", "chdir", "comment", "dependency", "error", "export", "export-file", "hold", "input", "job-name",
     "kill-on-invalid-dep", "mail-type", "mail-user", "no-requeue", "open-mode", "output", "requeue", "signal",
 })  # fmt: skip
-"""Options of a heterogeneous job that its first component says for all."""
+"""Options of a heterogeneous job that only its first component has, because they concern the whole job."""
+
+GROUPS_SHOWN = 4
+"""Groups of an axis that are listed; the others follow the same pattern."""
+
+AXIS_TITLES: dict[Axis, str] = {
+    "pp": "stages of the layers, in a row",
+    "dp": "replicas, each with its part of the batch",
+    "cp": "parts of each sample",
+    "tp": "parts of each matrix",
+}
+
+_THREADS = "OMP_NUM_THREADS"
 
 
-def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str, object]:
-    """All values of a script, ready to be written.
+def template_values(resolved: Resolved, *, template: str, standalone: bool, shell: ShellFiles) -> dict[str, object]:
+    """Return all values of a script.
 
     Args:
         resolved: The job, fitted to its cluster.
         template: The template as the header names it.
-        standalone: Whether the nodes do without hpc_kit.
+        standalone: Whether the nodes lack hpc_kit.
+        shell: The shell files that the script calls or contains.
     """
     job, resources = resolved.job, resolved.job.resources
     own_threads = _THREADS in job.env
@@ -41,13 +56,13 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "description": job.description,
         "version": __version__,
         "sources": ", ".join((*resolved.sources, template)),
-        "again": pasted(again(resolved, standalone=standalone)),
-        "submit": submit(resolved),
+        "again": copyable_command(render_command(resolved, standalone=standalone)),
+        "submit": submit_command(resolved),
         "notes": resolved.notes,
         "directives": directives(resolved),
         "environment": resolved.cluster.environment,
         "setup": job.setup,
-        "exports": exports(resolved, standalone=standalone),
+        "exports": script_exports(resolved, standalone=standalone),
         "log_folder": resolved.log_folder,
         "log_folder_is_absolute": PurePath(resolved.cluster.runs).is_absolute(),
         "components": components(resolved, standalone=standalone),
@@ -62,41 +77,48 @@ def context(resolved: Resolved, *, template: str, standalone: bool) -> dict[str,
         "threads_by_slurm": resolved.cpus_by_slurm and not own_threads,
         "world_size": resolved.world_size,
         "launcher": job.launch.launcher,
+        "launch_file": f"launchers/{'hetjob' if resolved.parts else job.launch.launcher}.j2",
         "mpi": job.launch.mpi,
         "task_output": job.launch.output,
         "task_error": job.launch.error,
         "standalone": standalone,
         "layout": job.layout,
-        "axes": axes(resolved),
-        "nodes_of_a_layer": spans(resolved, "tp", "cp"),
-        "nodes_of_a_pipeline": spans(resolved, "pp"),
+        "axes": mesh_axes(resolved),
+        "nodes_of_a_layer": nodes_spanned(resolved, "tp", "cp"),
+        "nodes_of_a_pipeline": nodes_spanned(resolved, "pp"),
         "python": resolved.python,
-        "command": command(resolved, standalone=standalone),
-        "program": program(resolved),
+        "command": task_command(resolved, standalone=standalone),
+        "program": runtime_arguments(resolved),
         "cpus_not_handed_on": CPUS_NOT_HANDED_ON.releases,
-        # srun replaces patterns in file names: a '%' of the project's folder must come out as itself.
-        "run_pattern": "${run//%/%%}",
+        # srun replaces patterns in file names: a '%' in the path of the project must stay as it is.
+        "run_pattern": "${HPC_KIT_RUN//%/%%}",
+        "shell_folder": shell.folder,
+        "shell_code": shell.code,
     }
 
 
-def again(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
-    """The command that makes the same script; what follows `--` is the program's own."""
+# The commands of the header
+
+
+def render_command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
+    """Return the command that renders the same script; empty for a job that was made in Python."""
     words = list(resolved.again)
     if standalone and words:
+        # Words behind `--` belong to the program.
         words.insert(words.index("--") if "--" in words else len(words), "--standalone")
     return tuple(words)
 
 
-def submit(resolved: Resolved) -> str:
-    """The commands that submit the script by hand."""
+def submit_command(resolved: Resolved) -> str:
+    """Return the commands that submit the script by hand."""
     name = f"{resolved.job.name}.sbatch"
-    sbatch = pasted(("sbatch", f"./{name}" if name.startswith("-") else name))
-    folders = log_folders(resolved)
-    return f"{pasted(('mkdir', '-p', *folders))} && {sbatch}" if folders else sbatch
+    sbatch = copyable_command(("sbatch", f"./{name}" if name.startswith("-") else name))
+    folders = needed_folders(resolved)
+    return f"{copyable_command(('mkdir', '-p', *folders))} && {sbatch}" if folders else sbatch
 
 
-def log_folders(resolved: Resolved) -> tuple[str, ...]:
-    """Folders that must be there before sbatch runs; one named by the job's id cannot be."""
+def needed_folders(resolved: Resolved) -> tuple[str, ...]:
+    """Return the log folders that must exist before sbatch runs, but for those that are named by the id of the job."""
     job = resolved.job
     given = dict(directives(resolved))
     files = (given["output"], given.get("error"), job.launch.output, job.launch.error)
@@ -110,54 +132,60 @@ def log_folders(resolved: Resolved) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(parent) for parent in parents if str(parent) not in {".", "/dev"}))
 
 
+def working_folder(resolved: Resolved, root: Path) -> Path:
+    """Return the folder that the script runs in; relative names of logs and runs start there."""
+    return root.absolute() / (resolved.job.resources.chdir or "")
+
+
+# Directives and variables
+
+
 def directives(resolved: Resolved) -> list[Directive]:
-    """The #SBATCH options in the man page's order."""
+    """Return the #SBATCH options in the order of the man page."""
     job, array = resolved.job, resolved.job.resources.array is not None
     given = {"job_name": job.name, "open_mode": "append"} | resolved.job.resources.given()
-    given.setdefault("output", pattern(resolved.log_folder) + ("/%A_%a.log" if array else "/%j.log"))
+    given.setdefault("output", literal_pattern(resolved.log_folder) + ("/%A_%a.log" if array else "/%j.log"))
     ordered = [(name, given[name]) for name in job.resources.__struct_fields__ if name in given]
     return [(name.replace("_", "-"), None if value is True else value) for name, value in ordered]
 
 
 def components(resolved: Resolved, *, standalone: bool) -> list[dict[str, object]]:
-    """Of a heterogeneous job each component: its directives, its size, and the words of its tasks."""
+    """Return directives, size and task command of each component of a heterogeneous job."""
     found: list[dict[str, object]] = []
     for part in resolved.parts:
         own = structs.replace(
             resolved, job=structs.replace(resolved.job, resources=part.resources, command=part.command)
         )
-        said = [each for each in directives(own) if not found or each[0] not in OF_THE_WHOLE]
+        sized = structs.replace(own, nodes=part.nodes, ntasks=part.ntasks)
         found.append({
-            "directives": said,
+            "directives": [each for each in directives(own) if not found or each[0] not in JOB_OPTIONS],
             "nodes": part.nodes,
             "ntasks": part.ntasks,
             "ntasks_per_node": part.resources.ntasks_per_node,
             "cpus_per_task": part.resources.cpus_per_task,
             "cpus_per_gpu": part.resources.cpus_per_gpu,
-            "threads": None if _THREADS in resolved.job.env else structs.replace(
-                own, nodes=part.nodes, ntasks=part.ntasks
-            ).cpus,
-            "command": command(own, standalone=standalone),
+            "threads": None if _THREADS in resolved.job.env else sized.cpus,
+            "command": task_command(own, standalone=standalone),
         })  # fmt: skip
     return found
 
 
-def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
-    """Environment variables that the script sets, with the job's own last."""
+def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
+    """Return the environment variables that the script sets; those of the job come last."""
     launch = resolved.job.launch
     ours: dict[str, object] = {
         "PYTHONUNBUFFERED": 1,
-        # Where no name server answers, torch warns in each rank's log that a peer's host name is not known.
+        # Without a name server, torch warns in the log of each rank that it cannot resolve the names of its peers.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    # Each component's tasks have CPUs of their own, and what Slurm gives is known to the job alone.
+    # The tasks of each component have their own number of CPUs, and with cpus_by_slurm only the job knows the number.
     if not resolved.parts and not resolved.cpus_by_slurm:
         ours[_THREADS] = max(1, resolved.cpus // launch.nproc_per_node)
     if resolved.told:
         ours["HPC_KIT_LAYOUT"] = resolved.told
     if launch.launcher == "mpirun" and resolved.cluster.slurm == "embedded":
-        # Daemons of several virtual nodes share one host, where Open MPI's shared memory takes their ranks for one
-        # another's; and in a container the user is root, whom Open MPI refuses.
+        # Several virtual nodes share one host, where the shared memory of Open MPI mixes up their ranks. In a container
+        # the user is root, whom Open MPI refuses.
         ours |= {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
         ours |= {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
     if not standalone and launch.backend != "auto":
@@ -167,22 +195,24 @@ def exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in {**ours, **resolved.job.env}.items()]
 
 
-def pattern(path: str) -> str:
-    """A path in which Slurm replaces nothing: `%` starts its patterns."""
+def literal_pattern(path: str) -> str:
+    """Return a path as a file name pattern of Slurm that stands for exactly this path."""
     return path.replace("%", "%%")
 
 
-def command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
-    """The words that each task runs; a program that knows nothing of us is started through the runtime."""
+# The program
+
+
+def task_command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
+    """Return the words that each task runs; a program that does not import hpc_kit is started by its runtime."""
     own = resolved.argv
     if not standalone and resolved.job.launch.bootstrap:
-        ranks_by = ("--ranks-by", "program") if resolved.job.launch.ranks_by == "program" else ()
-        own = (resolved.python, "-m", "hpc_kit.runtime", *ranks_by, *program(resolved))
-    return (*container(resolved), *own)
+        own = (resolved.python, "-m", "hpc_kit.runtime", *runtime_arguments(resolved))
+    return (*container_command(resolved), *own)
 
 
-def container(resolved: Resolved) -> tuple[str, ...]:
-    """The words that enter Apptainer's container; Pyxis is told by srun."""
+def container_command(resolved: Resolved) -> tuple[str, ...]:
+    """Return the words that enter the container of Apptainer; options of srun enter that of Pyxis."""
     own = resolved.cluster.environment
     if own.apptainer is None:
         return ()
@@ -191,8 +221,83 @@ def container(resolved: Resolved) -> tuple[str, ...]:
     return ("apptainer", "exec", *gpus, *binds, own.apptainer)
 
 
-def program(resolved: Resolved) -> tuple[str, ...]:
-    """The words behind `python -m hpc_kit.runtime`: a file or a -m module, which it runs itself, or a whole command."""
+def runtime_arguments(resolved: Resolved) -> tuple[str, ...]:
+    """Return the words behind `python -m hpc_kit.runtime`: a file or a `-m` module, which it runs, or a command."""
     interpreter, *rest = resolved.argv
     own = interpreter == resolved.python and bool(rest) and (rest[0] == "-m" or not rest[0].startswith("-"))
     return tuple(rest) if own else resolved.argv
+
+
+# The mesh of ranks
+
+
+class MeshAxis(NamedTuple):
+    """One axis of the mesh.
+
+    Attributes:
+        name: `pp`, `dp`, `cp` or `tp`.
+        degree: The number of ranks along the axis.
+        what: The meaning of a coordinate.
+        groups: The ranks that work together: `ranks 0-1 | 2-3, each on one node`.
+    """
+
+    name: str
+    degree: int
+    what: str
+    groups: str
+
+
+def mesh_axes(resolved: Resolved) -> list[MeshAxis]:
+    """Return the axes that have more than one rank, slowest first; dp if there is none."""
+    layout, size = resolved.job.layout, resolved.world_size
+    degrees = layout.degrees(size)
+    named = [axis for axis, degree in degrees.items() if degree > 1] or ["dp"]
+    return [
+        MeshAxis(axis, degrees[axis], _axis_title(resolved, axis), _describe_groups(resolved, axis)) for axis in named
+    ]
+
+
+def nodes_spanned(resolved: Resolved, *names: Axis) -> int | None:
+    """Return the most nodes that a group of these axes is on; 0 without a group of two ranks, None if not known."""
+    layout, size = resolved.job.layout, resolved.world_size
+    degrees = layout.degrees(size)
+    each = [_nodes_of_groups(resolved, layout.groups(name, size)) for name in names if degrees[name] > 1]
+    known = [number for number in each if number is not None]
+    return max(known, default=0) if len(known) == len(each) else None
+
+
+def _axis_title(resolved: Resolved, axis: Axis) -> str:
+    layout = resolved.job.layout
+    if axis != "dp" or not layout.zero:
+        return AXIS_TITLES[axis]
+    shards = layout.dp_shard or layout.replicas(resolved.world_size)
+    kept = {1: "optimizer state", 2: "gradients and optimizer state", 3: "parameters, gradients and optimizer state"}
+    return f"each with its part of the batch; every {shards} share {kept[layout.zero]}"
+
+
+def _describe_groups(resolved: Resolved, axis: Axis) -> str:
+    groups = resolved.job.layout.groups(axis, resolved.world_size)
+    text = " | ".join(_list_ranks(group) for group in groups[:GROUPS_SHOWN])
+    more = f" | ... ({len(groups)} groups)" if len(groups) > GROUPS_SHOWN else ""
+    spanned = _nodes_of_groups(resolved, groups)
+    if spanned is None or resolved.nodes == 1:
+        place = ""
+    else:
+        place = ", each on one node" if spanned == 1 else f", across {spanned} nodes"
+    return f"ranks {text}{more}{place}"
+
+
+def _list_ranks(group: range) -> str:
+    if len(group) == 1:
+        return str(group[0])
+    if group.step == 1:
+        return f"{group[0]}-{group[-1]}"
+    listed = [str(rank) for rank in group]
+    return ",".join(listed if len(listed) <= 4 else [*listed[:2], "...", listed[-1]])
+
+
+def _nodes_of_groups(resolved: Resolved, groups: list[range]) -> int | None:
+    """Return the most nodes that one group is on; None if not known."""
+    per_node = resolved.ranks_per_node
+    node = node_of(resolved.job, resolved.nodes, per_node) if per_node else None
+    return None if node is None else max(len({node(rank) for rank in group}) for group in groups)

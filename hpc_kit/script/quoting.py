@@ -1,7 +1,7 @@
-"""How a value is written into a script, by place: the filters that every `{{ value }}` of a template must end in.
+"""The filters that write a value into a script; every `{{ value }}` of a template ends in one.
 
-An #SBATCH line is read by Slurm's parser, which knows quotes and backslashes and expands nothing; everything below
-is read by bash. A value quoted for one of them is wrong in the other.
+The parser of Slurm reads an #SBATCH line: it knows quotes and backslashes and expands nothing. Bash reads all other
+lines. A value that is quoted for one of them is wrong for bash or Slurm, respectively.
 """
 
 from __future__ import annotations
@@ -9,23 +9,30 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import TemplateError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from jinja2 import Environment, nodes
 
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]*&|()!<>?^~{}-]*\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def directive(value: object) -> str:
-    """A value for an #SBATCH line.
+def directive_value(value: object) -> str:
+    """Return a value for an #SBATCH line.
 
     Raises:
-        TemplateError: It holds a line break or another control character: no quoting carries that through.
+        TemplateError: It contains a line break or another control character, which no quoting preserves.
     """
     text = str(value)
     if _CONTROL.search(text):
         raise TemplateError(
-            "a directive cannot hold a line break or control character", found=repr(text), remedy="text on one line"
+            "a directive cannot contain a line break or control character", found=repr(text), remedy="write one line"
         )
     if text and _PLAIN.match(text):
         return text
@@ -33,39 +40,112 @@ def directive(value: object) -> str:
     return f'"{escaped}"'
 
 
-def sh(value: object) -> str:
-    """A word for bash that expands to just this text.
+def shell_word(value: object) -> str:
+    """Return a word that bash expands to exactly this text.
 
     Raises:
-        TemplateError: It holds a NUL byte, which no argument and no variable can.
+        TemplateError: It contains a NUL byte, which no argument and no variable can contain.
     """
     text = str(value)
     if "\0" in text:
-        raise TemplateError("a shell word cannot hold a NUL byte", found=repr(text), remedy="text without it")
+        raise TemplateError("a shell word cannot contain a NUL byte", found=repr(text), remedy="remove the byte")
     if re.search(r"[$`]", text):
-        # Single quotes would do; but there shellcheck takes every `$` for one that was meant to be expanded.
+        # Not in single quotes: shellcheck warns that nothing is expanded there.
         return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'
     return shlex.quote(text)
 
 
-def pasted(words: Iterable[str]) -> str:
-    """A command line that a person copies into bash: on one line, and safe from the history's `!`."""
-    return " ".join(_ansi(word) if _CONTROL.search(word) else shlex.quote(word) for word in words)
+def shell_words(values: Iterable[object]) -> str:
+    """Return the words of a command line."""
+    return " ".join(map(shell_word, values))
 
 
-def _ansi(word: str) -> str:
+def copyable_command(words: Iterable[str]) -> str:
+    """Return a command line that a person copies into bash: on one line, and safe from the `!` of the history."""
+    return " ".join(_ansi_quoted(word) if _CONTROL.search(word) else shlex.quote(word) for word in words)
+
+
+def _ansi_quoted(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return "$'" + _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", escaped) + "'"
 
 
-def comment(value: object) -> str:
-    """Text behind a `#`: on one line, whatever it holds."""
+def comment_text(value: object) -> str:
+    """Return text for a comment, on one line."""
     return _CONTROL.sub(" ", str(value))
 
 
-def verbatim(value: object) -> str:
-    """Shell that the user wrote as shell (the `setup` lines), or text that a template made itself."""
+def inside_quotes(text: object) -> str:
+    """Return shell code that stands inside single quotes."""
+    return str(text).replace("'", "'\\''")
+
+
+def raw_shell(value: object) -> str:
+    """Return shell code as it is: the `setup` lines of the user, or text that a template has made."""
     return str(value)
 
 
-FILTERS = {"directive": directive, "sh": sh, "comment": comment, "verbatim": verbatim}
+FILTERS = {
+    "directive": directive_value,
+    "sh": shell_word,
+    "words": shell_words,
+    "comment": comment_text,
+    "quoted": inside_quotes,
+    "verbatim": raw_shell,
+}
+
+
+def quoting_environment(**options: Any) -> Environment:
+    """Return an environment of Jinja2 with the filters, which refuses a value without one when it compiles a template.
+
+    Args:
+        options: Arguments of `jinja2.Environment`.
+    """
+    from jinja2 import Environment
+
+    class QuotingEnvironment(Environment):
+        """Checks a template before it compiles it."""
+
+        def compile(self, source: Any, name: str | None = None, filename: str | None = None, **named: Any) -> Any:  # type: ignore[override]  # its overloads describe results that are not used here
+            if isinstance(source, str):
+                check_values(self.parse(source, name, filename), Path(filename or name or "template").name)
+            return super().compile(source, name, filename, **named)
+
+    environment = QuotingEnvironment(**options)
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def check_values(template: nodes.Template, file: str) -> None:
+    """Raise an error for the first value of a template that ends in no filter.
+
+    Raises:
+        TemplateError: There is one.
+    """
+    from jinja2 import nodes
+
+    imported = {each.target for each in template.find_all(nodes.Import)}
+    for output in template.find_all(nodes.Output):
+        for value in output.nodes:
+            if not _is_quoted(value, imported):
+                raise TemplateError(
+                    f"a value in template {file}, line {value.lineno} ends in no filter",
+                    found="the shell would interpret its content",
+                    remedy="write {{ value | sh }}; or directive, words, comment or verbatim, as the place requires",
+                )
+
+
+def _is_quoted(value: nodes.Expr, imported: Collection[str]) -> bool:
+    """Return whether a value is text of the template, or of a filter, or of a macro, whose values are checked there."""
+    from jinja2 import nodes
+
+    match value:
+        case nodes.TemplateData() | nodes.Call(node=nodes.Name()):
+            return True
+        case nodes.Filter():
+            return value.name in FILTERS
+        case nodes.CondExpr():
+            return all(_is_quoted(each, imported) for each in (value.expr1, value.expr2) if each is not None)
+        case nodes.Call(node=nodes.Getattr(node=nodes.Name(name=name))):
+            return name in imported
+    return False

@@ -1,7 +1,7 @@
-"""`render(job, cluster) -> str`: the very bytes that sbatch gets.
+"""Renders the script of a job, byte for byte as sbatch gets it.
 
-The templates show the script; this module only hands them values that are ready, and turns what can go wrong in a
-template into an error that names the template and the line.
+The templates show the script. This module fills them, and turns errors in a template into messages with its name and
+line.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from hpc_kit import run_files
 from hpc_kit.errors import SpecError, TemplateError, page
-from hpc_kit.script import quoting
-from hpc_kit.script.context import context
+from hpc_kit.script.context import template_values
+from hpc_kit.script.quoting import quoting_environment
+from hpc_kit.script.shell_files import read_shell_files, write_shell_files
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.default_cluster import default_cluster
 from hpc_kit.spec.resolve import Resolved, resolve
@@ -37,24 +38,30 @@ def render(
     standalone: bool = False,
     root: str | Path | None = None,
 ) -> str:
-    """The sbatch script of a job on a cluster.
+    """Return the sbatch script of a job on a cluster.
+
+    Writes the shell files that the script calls to the runs folder of the project, unless the folder contains them.
 
     Args:
         job: Name or path of a job file, or a job.
-        cluster: Name or path of a cluster file, or a cluster (default: what fits this machine).
-        set: Values over those of the files, by dotted key: {"resources.nodes": 2}.
-        standalone: Need no hpc_kit on the nodes.
-        root: The user's project, where jobs/, env/ and templates/ are looked for (default: the current folder).
+        cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
+        set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
+        standalone: Make a script that needs neither hpc_kit on the nodes nor its shell files in the project.
+        root: The user's project, with jobs/, env/ and templates/ (default: the current folder).
 
     Raises:
-        SpecError: A file is missing or says something that cannot be.
-        TemplateError: The template is missing or asks for a value that does not exist.
+        SpecError: A file is missing, or a value is not valid.
+        TemplateError: The template is missing, or uses a value that does not exist.
+        RecordError: The shell files cannot be written.
     """
     root = Path(root or search_path.current_folder())
-    return render_resolved(resolved_of(job, cluster, set or {}, root), standalone=standalone, root=root)
+    resolved = resolve_arguments(job, cluster, set or {}, root)
+    text = render_resolved(resolved, standalone=standalone, root=root)
+    write_shell_files(text, resolved, root)
+    return text
 
 
-def resolved_of(
+def resolve_arguments(
     job: str | Path | Job,
     cluster: str | Path | Cluster | None,
     set: Mapping[str, object],  # noqa: A002 - the option's name
@@ -62,18 +69,18 @@ def resolved_of(
     *,
     sure: bool = False,
 ) -> Resolved:
-    """The job of `render`'s arguments, fitted to its cluster.
+    """Return the job of the arguments of `render`, fitted to its cluster.
 
     Args:
-        job: As there.
-        cluster: As there.
-        set: As there.
+        job: See `render`.
+        cluster: See `render`.
+        set: See `render`.
         root: The user's project.
-        sure: See `default_cluster`: a script needs no controller, its submission does.
+        sure: See `default_cluster`: a submission must know the cluster, a script need not.
 
     Raises:
-        SpecError: A file is missing or says something that cannot be.
-        SlurmUnavailable: Which cluster fits cannot be known, and has to be.
+        SpecError: A file is missing, or a value is not valid.
+        SlurmUnavailable: The default cluster cannot be determined, and `sure` demands it.
     """
     if cluster is None:
         choice = default_cluster(root, os.environ, sure=sure)
@@ -84,7 +91,7 @@ def resolved_of(
 
 
 def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
-    """The command that prints the same script again, for the header; none where a value is None, which TOML has not."""
+    """Return the command that renders the same script; empty if a value is None, which TOML cannot express."""
     if None in set.values():
         return ()
     name = str(cluster) if isinstance(cluster, str | Path) else cluster.name
@@ -94,22 +101,23 @@ def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, obj
 
 
 def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path) -> str:
-    """The script of a job that is already fitted to its cluster.
+    """Return the script of a job that is fitted to its cluster; writes no files.
 
     Raises:
-        TemplateError: The template is missing or asks for a value that does not exist.
+        TemplateError: The template is missing, or uses a value that does not exist.
     """
     name = resolved.job.template
     path = search_path.find("templates", name, root, suffix=search_path.TEMPLATE)
-    return fill(path, context(resolved, template=search_path.shown(path, root), standalone=standalone), root)
+    shell, shown = read_shell_files(resolved, root), search_path.shown(path, root)
+    return fill_template(path, template_values(resolved, template=shown, standalone=standalone, shell=shell), root)
 
 
-def fill(path: Path, values: Mapping[str, object], root: Path) -> str:
-    """A template with its values.
+def fill_template(path: Path, values: Mapping[str, object], root: Path) -> str:
+    """Return the text of a template with its values.
 
     Raises:
-        TemplateError: It asks for a value that does not exist, or is no template.
-        SpecError: A value holds bytes that are no UTF-8.
+        TemplateError: The template uses a value that does not exist, or is not valid.
+        SpecError: A value contains bytes that are not UTF-8.
     """
     with _template_errors(path.name.removesuffix(search_path.TEMPLATE)):
         text = _environment(root, path.parent).get_template(path.name).render(values)
@@ -118,43 +126,40 @@ def fill(path: Path, values: Mapping[str, object], root: Path) -> str:
 
 
 def _check_text(text: str) -> None:
-    """A word of the command line may be made of any bytes; those of a script are UTF-8."""
+    """Refuse text that is not UTF-8: words of the command line may contain any bytes, a script may not."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         line = text[: error.start].rpartition("\n")[2] + text[error.start : error.end]
         raise SpecError(
-            "a value of the job is no UTF-8",
+            "a value of the job is not UTF-8",
             found=os.fsencode(line).decode(errors="backslashreplace"),
-            remedy="the same text in UTF-8; bytes that are no text belong into a file, or into the program",
+            remedy="write the text in UTF-8; put other bytes into a file",
         ) from error
 
 
 def _environment(root: Path, own: Path) -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined
 
-    from hpc_kit.script.filtered import Filtered
-
-    environment = Filtered(
+    environment = quoting_environment(
         loader=FileSystemLoader((own, *search_path.folders("templates", root))),
         undefined=StrictUndefined,
         bytecode_cache=_bytecode_cache(),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # shell, not HTML: each place has its own quoting filter
+        autoescape=False,  # for HTML; the filters quote for the shell
     )
-    environment.filters.update(quoting.FILTERS)
     environment.globals["run_files"] = run_files
     return environment
 
 
 def _bytecode_cache() -> FileSystemBytecodeCache | None:
-    """Compiled templates, kept between calls: compiling them takes longer than all else that render does."""
+    """Return a cache of compiled templates: compiling them takes longer than everything else in a rendering."""
     from jinja2 import FileSystemBytecodeCache
 
     class Cache(FileSystemBytecodeCache):
-        """One that a full disk or an unreadable file only makes slow."""
+        """A cache that ignores a full disk and an unreadable file."""
 
         def load_bytecode(self, bucket: Bucket) -> None:
             with suppress(OSError):
@@ -169,9 +174,9 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         folder = Path(home) / "hpc_kit"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
-    except (OSError, RuntimeError):  # a user without a home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
-    # What was compiled before values were looked at has another name.
+    # Files of releases that did not check the values of templates have another name.
     return Cache(str(folder), "filtered-%s.cache") if usable else None
 
 
@@ -183,31 +188,32 @@ def _template_errors(name: str) -> Iterator[None]:
         yield
     except TemplateNotFound as error:
         raise TemplateError(
-            f"template {name} needs {error.name}, which is missing", remedy="copy it beside, or drop it there"
+            f"template {name} includes {error.name}, which is missing",
+            remedy="copy that file to templates/ of the project, or remove the include",
         ) from error
     except TemplateSyntaxError as error:
         raise TemplateError(
-            f"template {error.filename}, line {error.lineno}: {error.message}", remedy="mend the template"
+            f"template {error.filename}, line {error.lineno}: {error.message}", remedy="fix the template"
         ) from error
     except UndefinedError as error:
         raise TemplateError(
-            f"template {name} asks for a value that does not exist",
+            f"template {name} uses a value that does not exist",
             found=f"{error.message}{_line_of(error)}",
-            remedy=f"{page('templates.md')} lists the values; an optional one is tested with 'is not none'",
+            remedy=f"use a value that {page('templates.md')} lists; test an optional one with 'is not none'",
         ) from error
     except TemplateError:
         raise
-    except Exception as error:  # a template is a program, and can fail in any way that one can
+    except Exception as error:  # a template is a program: it can raise anything
         raise TemplateError(
             f"template {name} cannot be rendered",
             found=f"{_reason(error)}{_line_of(error)}",
-            remedy=_REMEDIES.get(type(error).__name__, "mend the template").format(page=page("templates.md")),
+            remedy=_REMEDIES.get(type(error).__name__, "fix the template").format(page=page("templates.md")),
         ) from error
 
 
 _REMEDIES = {
-    "RecursionError": "a template that extends or includes itself: give it another name than the one that it extends",
-    "TemplateRuntimeError": "a template that extends base.sbatch.j2 fills its block 'launch': see {page}",
+    "RecursionError": "give the template another name than the one that it extends or includes",
+    "TemplateRuntimeError": "fill the block 'launch' of base.sbatch.j2: see {page}",
     "UnicodeDecodeError": "save the template as UTF-8",
 }
 
@@ -219,7 +225,7 @@ def _reason(error: Exception) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """File and line of the innermost template frame."""
+    """Return file and line of the innermost frame that is in a template."""
     place, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from hpc_kit.check.preflight_program import folder_of
 from hpc_kit.errors import SpecError
-from hpc_kit.script.context import context
-from hpc_kit.script.render import fill
+from hpc_kit.script.context import template_values, working_folder
+from hpc_kit.script.render import fill_template
+from hpc_kit.script.shell_files import read_shell_files
 from hpc_kit.spec import search_path
 from hpc_kit.spec.resources import GPU_FIELDS
 
@@ -114,7 +114,7 @@ def check_cluster(resolved: Resolved) -> None:
 def agent_python(resolved: Resolved, root: Path) -> str:
     """Return the interpreter for the agent: the job's, or any python3 if the job's is found only after its `setup`."""
     python = resolved.python
-    return str(folder_of(resolved, root) / python) if "/" in python else "python3"
+    return str(working_folder(resolved, root) / python) if "/" in python else "python3"
 
 
 def exported_variables(resolved: Resolved, environ: Mapping[str, str]) -> dict[str, str]:
@@ -142,7 +142,9 @@ def render_host_scripts(resolved: Resolved, ranks: Sequence[int], root: Path) ->
         ranks: Number of ranks of each host.
         root: The user's project.
     """
-    scripts = {count: _fill("agent", resolved, root, standalone=False, ranks=count) for count in set(ranks)}
+    scripts = {
+        count: _fill("agent", resolved, root, standalone=False, uneven=False, ranks=count) for count in set(ranks)
+    }
     return tuple(scripts[count] for count in ranks)
 
 
@@ -165,6 +167,7 @@ def render_shell_script(
         root,
         standalone=standalone,
         hosts=hosts,
+        host_arguments="" if hosts or resolved.nodes == 1 else " HOST" * resolved.nodes,
         uneven=uneven,
         ranks=ranks[0],
         ranks_on=ranks,
@@ -173,5 +176,6 @@ def render_shell_script(
 
 def _fill(template: str, resolved: Resolved, root: Path, *, standalone: bool, **values: object) -> str:
     path = search_path.find("templates", template, root, suffix=".sh.j2")
-    common = context(resolved, template=search_path.shown(path, root), standalone=standalone)
-    return fill(path, {**common, "folder": folder_of(resolved, root).absolute(), **values}, root)
+    shell, shown = read_shell_files(resolved, root), search_path.shown(path, root)
+    common = template_values(resolved, template=shown, standalone=standalone, shell=shell)
+    return fill_template(path, {**common, "folder": working_folder(resolved, root), **values}, root)

@@ -28,7 +28,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
 from hpc_kit.runs.logs import make_folder
 from hpc_kit.runs.record import describe_os_error
-from hpc_kit.script.quoting import sh
+from hpc_kit.script.quoting import shell_word
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.units import UNLIMITED, parse_time
@@ -415,7 +415,7 @@ def _folder_commands(folder: str, *, array: bool) -> tuple[str, ...]:
         ids |= {"%A": "$SLURM_ARRAY_JOB_ID", "%a": "$SLURM_ARRAY_TASK_ID"}
         ids["%j"] = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
     parts = re.split(f"({_TAG.pattern})", folder)
-    return ("mkdir -p " + "".join(f'"{ids[part]}"' if part in ids else sh(part) for part in parts if part),)
+    return ("mkdir -p " + "".join(f'"{ids[part]}"' if part in ids else shell_word(part) for part in parts if part),)
 
 
 def _signal_delay(job: Job, options: ExecutorOptions) -> int:

@@ -16,9 +16,9 @@ from msgspec import structs
 
 from hpc_kit import __version__
 from hpc_kit.run_files import PATCH, write_whole
-from hpc_kit.runs.logs import log_patterns_of, working_folder
+from hpc_kit.runs.logs import log_patterns_of
 from hpc_kit.runs.record import NewRecord, RecordedGit, RecordedLogs
-from hpc_kit.script.context import pattern
+from hpc_kit.script.context import literal_pattern, working_folder
 from hpc_kit.slurm.client import user_name
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.spec.secrets import looks_secret
@@ -93,7 +93,7 @@ def new_record(
 
 def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
     """Return relative names for logs inside the folder of the runs: a project may be moved."""
-    prefix = pattern(str(folder)) + "/"
+    prefix = literal_pattern(str(folder)) + "/"
     names = {name: value and value.removeprefix(prefix) for name, value in logs._asdict().items()}
     return RecordedLogs(**names)
 

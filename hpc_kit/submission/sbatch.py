@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import AnswerNo, SlurmUnavailable, SubmitRefused
-from hpc_kit.script.quoting import pasted
+from hpc_kit.script.quoting import copyable_command
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.client import Completed, SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
@@ -266,7 +266,7 @@ def _suggest_change(message: str, resolved: Resolved, client: SlurmClient) -> st
         if re.search(pattern, message, re.IGNORECASE):
             return remedy if isinstance(remedy, str) else remedy(client)
     fix = "change what the message names"
-    return f"{fix}; print the script: {pasted(resolved.again)}" if resolved.again else fix
+    return f"{fix}; print the script: {copyable_command(resolved.again)}" if resolved.again else fix
 
 
 def _sinfo(client: SlurmClient, field: str) -> list[str]:

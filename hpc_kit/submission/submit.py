@@ -12,8 +12,10 @@ from msgspec import structs
 
 from hpc_kit.check.syntax import check_syntax
 from hpc_kit.runs import cluster_match
-from hpc_kit.runs.logs import make_log_folders, remove_empty_folders, working_folder
-from hpc_kit.script.render import render_resolved, resolved_of
+from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
+from hpc_kit.script.context import working_folder
+from hpc_kit.script.render import render_resolved, resolve_arguments
+from hpc_kit.script.shell_files import write_shell_files
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 from hpc_kit.spec.cluster_client import open_client, slurm_version_of
@@ -62,7 +64,7 @@ def submit(
         RecordError: The record cannot be written; the error states whether the job is in the queue.
     """
     root = Path(root or current_folder()).absolute()
-    resolved = resolved_of(job, cluster, set or {}, root, sure=True)
+    resolved = resolve_arguments(job, cluster, set or {}, root, sure=True)
     if small := machine_too_small(resolved.job, resolved.cluster, resolved.world_size):
         raise small
     return submit_resolved(resolved, root=root, standalone=standalone)
@@ -217,6 +219,8 @@ def _prepare(
     record = new_record(resolved, root, command_line, environ, version=version, slurm_cluster=slurm_cluster)
     staging = Staging(folder, text, record, pickles)
     undo.callback(staging.discard)
+    # They stay if sbatch refuses the job: another submission may count on them by now.
+    write_shell_files(text, resolved, root)
     sbatch_client = client._replace(environ=cluster_match.with_unused_job_id(folder, environ, client))
     return _PreparedSubmission(staging, git, client, sbatch_client, slurm_cluster, notes)
 

@@ -32,8 +32,9 @@ def test_one_job_brings_all_that_it_needs_and_nothing_else(tmp_path: Path) -> No
     assert {path for path in found if path.endswith(".toml") and path.startswith("jobs")} == {
         f"jobs/{name}.toml" for name in ("hsdp_4node", "fsdp_4node", "zero3_2node", "zero2_2node", "zero1_2node")
     }
-    assert {path for path in found if path.startswith("templates")} == {
-        f"templates/{name}.j2" for name in ("_macros", "base.sbatch", "hybrid.sbatch")
+    shared = {path for path in files(ROOT) if path.startswith("templates/") and path.count(".") == 1}
+    assert {path for path in found if path.startswith("templates")} == shared | {
+        f"templates/{name}.sbatch.j2" for name in ("base", "hybrid")
     }
     assert {"Makefile", "env/local.toml", "env/cluster.schema.json", "jobs/job.schema.json"} <= found
     assert "jobs/train/fsdp.py" in found
@@ -47,7 +48,14 @@ def test_one_job_brings_all_that_it_needs_and_nothing_else(tmp_path: Path) -> No
 
 def test_without_a_name_every_job_comes(tmp_path: Path) -> None:
     init(str(tmp_path))
-    for kind, pattern in (("jobs", "*.toml"), ("jobs/train", "*.py"), ("templates", "*.j2"), ("env", "*.toml")):
+    for kind, pattern in (
+        ("jobs", "*.toml"),
+        ("jobs/train", "*.py"),
+        ("templates", "*.j2"),
+        ("templates/launchers", "*.j2"),
+        ("templates/shell", "*.sh"),
+        ("env", "*.toml"),
+    ):
         names = {path.name for path in (ROOT / kind).glob(pattern)}
         assert {path.name for path in (tmp_path / kind).glob(pattern)} == names
     assert not [path for path in files(tmp_path) if "__pycache__" in path]
@@ -68,13 +76,13 @@ def test_the_projects_files_come_before_the_shipped_ones(tmp_path: Path) -> None
     init(str(tmp_path), "--job", "pipeline_2node")
     for kind, name, old, new in (
         ("jobs", "pipeline_1node.toml", 'time = "00:10:00"', 'time = "00:11:00"'),
-        ("templates", "pipeline.sbatch.j2", "# What travels", "# Mine: what travels"),
+        ("templates", "pipeline.sbatch.j2", "# Stages send", "# Mine: stages send"),
     ):
         path = tmp_path / kind / name
         path.write_text(path.read_text().replace(old, new))
     script = render("pipeline_2node", "local", root=tmp_path)
     assert "#SBATCH --time=00:11:00\n" in script
-    assert "# Mine: what travels" in script
+    assert "# Mine: stages send" in script
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hpc_kit.script.axes import axes
+from hpc_kit.script.context import mesh_axes
 from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
@@ -29,7 +29,7 @@ def fit(layout: Any, nodes: int = 4, tasks: int = 2, launch: Launch | None = Non
 
 
 def rows(layout: Any, **more: Any) -> list[str]:
-    return [" ".join(map(str, row)) for row in axes(fit(layout, **more))]
+    return [" ".join(map(str, row)) for row in mesh_axes(fit(layout, **more))]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_torchruns_ranks_are_neighbours() -> None:
 @pytest.mark.parametrize(
     ("layout", "more", "words"),
     [
-        ({"tp": 2}, {}, "in every layer: neighbouring ranks, so that a node's own links carry it."),
-        ({"tp": 2}, {"nodes": 1}, "in every layer: neighbouring ranks"),
-        ({"tp": 2}, {"distribution": "cyclic"}, "in every layer, and here over the network: the note above tells"),
+        ({"tp": 2}, {}, "in every layer: their ranks are neighbours, so that the links inside a node carry it."),
+        ({"tp": 2}, {"nodes": 1}, "in every layer: their ranks are neighbours"),
+        ({"tp": 2}, {"distribution": "cyclic"}, "in every layer, and here over the network: the note above names"),
         ({"cp": 4}, {}, "in every layer, and here over the network"),
         ({"tp": 2}, {"distribution": "arbitrary"}, ""),
         ({"pp": 2}, {}, ""),
@@ -83,11 +83,11 @@ def test_torchruns_ranks_are_neighbours() -> None:
 )
 def test_what_talks_in_every_layer_is_told_as_it_lies(layout: Any, more: Any, words: str) -> None:
     text = render_resolved(fit(layout, **more), root=Path("/p"))
-    assert words in text if words else "tp and cp talk" not in text
+    assert words in text if words else "tp and cp communicate" not in text
 
 
 def test_nodes_lie_between_stages_only_where_they_do() -> None:
-    said = "nodes lie between them"
+    said = "the nodes divide the stages"
     made = {name: fit({"pp": 2}, distribution=name) for name in ("block", "cyclic")}
     jobs = {name: structs.replace(each.job, template="pipeline") for name, each in made.items()}
     texts = {

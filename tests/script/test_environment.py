@@ -146,7 +146,8 @@ def test_pyxis_is_told_by_srun(project: Path, tools: Path) -> None:
     assert words in done.stdout
     runs = project.resolve().parent / "elsewhere"
     done = run(project, tools, runs=str(runs), pyxis="x", mounts=["/data"])
-    assert f"<--container-mounts={place}:{place},{runs}/mine/7:{runs}/mine/7,/data>" in done.stdout
+    (shell,) = runs.glob(".shell/*")
+    assert f"<--container-mounts={place}:{place},{runs}/mine/7:{runs}/mine/7,{shell}:{shell},/data>" in done.stdout
     (tools / "srun").write_text("#!/bin/sh\necho started\n")
     assert "no Pyxis here" in run(project, tools, pyxis="x").stderr
 

@@ -67,7 +67,7 @@ def test_the_programs_end_is_the_jobs_and_ends_ray(project: Path, program: str, 
 
 def test_a_node_of_ray_that_fails_late_ends_the_program(project: Path) -> None:
     done = executed(project, PROGRAM="sleep 60", NODE_FAILS="1", SECONDS="121")
-    told = f"hpc-kit: a node of Ray has ended before the program: {project}/runs/job/7/node-*.log tell why\n"
+    told = f"hpc-kit: a node of Ray ended before the program: see {project}/runs/job/7/node-*.log\n"
     assert (done.returncode, told in done.stderr) == (1, True)
 
 

@@ -354,6 +354,7 @@ def test_our_own_scripts_are_read_back(case: str) -> None:
     )
     assert script.unread is None
     assert script.problems == ()
+    assert launch.program.kind == ("program" if case == "odd" else "python")
     if launch.stages[0].kind == "mpirun":  # it is told the number of ranks, and Slurm tells it the nodes
         assert geometry.ntasks == script.geometry.ntasks
         return

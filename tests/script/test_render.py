@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from hpc_kit.errors import SpecError, TemplateError
 from hpc_kit.runs.logs import expand_pattern
-from hpc_kit.script.context import context, directives
-from hpc_kit.script.quoting import comment, directive, sh
+from hpc_kit.script import quoting
+from hpc_kit.script.context import directives, template_values
+from hpc_kit.script.quoting import comment_text, directive_value, shell_word
 from hpc_kit.script.render import render, render_resolved
+from hpc_kit.script.shell_files import read_shell_files
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.spec import load
 from hpc_kit.spec.job import Job
@@ -31,7 +33,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_s
 REWORDED = {"open-mode"}
 """Options that sbatch lists in words of its own (`a` for append)."""
 
-TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
+TEMPLATES = sorted((ROOT / "templates").rglob("*.j2"))
 
 
 def options(script: str) -> list[tuple[str, str | None]]:
@@ -68,13 +70,15 @@ def test_no_value_is_rendered_as_none_or_left_empty(case: str) -> None:
     assert text.endswith('exit "$status"\n')
 
 
-def test_the_page_of_templates_names_every_value_and_macro() -> None:
+def test_the_page_of_templates_names_every_value_and_file() -> None:
     page = (ROOT / "docs" / "templates.md").read_text()
-    rows = re.findall(r"^\| (.*?) \|", page.partition("## Values")[2], re.MULTILINE)
-    values = context(resolve(load.load("single", "local", root=ROOT), root=ROOT), template="x", standalone=False)
+    rows = re.findall(r"^\| (.*?) \|", page.partition("## Values")[2].partition("\n## ")[0], re.MULTILINE)
+    resolved = resolve(load.load("single", "local", root=ROOT), root=ROOT)
+    values = template_values(resolved, template="x", standalone=False, shell=read_shell_files(resolved, ROOT))
     assert set(re.findall(r"`(\w+)`", " ".join(rows))) == values.keys() | {"run_files"}
-    macros = re.findall(r"macro (\w+)", (ROOT / "templates" / "_macros.j2").read_text())
-    assert [name for name in macros if f"`{name}(" not in page] == []
+    folder = ROOT / "templates"
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.parent != folder]
+    assert [name for name in files if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("case", golden.CASES)
@@ -98,7 +102,7 @@ def test_the_real_sbatch_reads_every_directive_as_it_was_meant(case: str) -> Non
 @settings(max_examples=60, deadline=None)
 @given(text=TEXT)
 def test_the_real_sbatch_reads_odd_names_as_they_were_written(text: str) -> None:
-    script = f"#!/bin/bash\n#SBATCH --comment={directive(text)}\n#SBATCH --time=5\ntrue\n"
+    script = f"#!/bin/bash\n#SBATCH --comment={directive_value(text)}\n#SBATCH --time=5\ntrue\n"
     assert sbatch_defined_options(script)["comment"] == text
 
 
@@ -110,11 +114,31 @@ def test_same_input_gives_same_bytes() -> None:
 def test_every_value_of_a_template_ends_in_a_quoting_filter(path: Path) -> None:
     """A bare value is a quoting fault that waits for its day; only a macro's own text needs none."""
     expressions = re.findall(r"\{\{-?(.*?)-?\}\}", path.read_text(), re.DOTALL)
-    ours = "activate agent ending find_master free_port guard rendezvous words srun local_world_size layout_of_ranks"
-    ours += " cpus_of_a_task signals start end"
-    macros = rf"(macros\.)?({ours.replace(' ', '|')}|launch_\w+)\("
-    bare = [text for text in expressions if not re.search(r"\|\s*(directive|sh|comment|verbatim)\s*$", text)]
-    assert [text for text in bare if not re.match(rf"\s*{macros}", text)] == []
+    filters = "|".join(quoting.FILTERS)
+    bare = [text for text in expressions if not re.search(rf"\|\s*({filters})\s*$", text)]
+    assert [text for text in bare if not re.match(r"\s*(shell\.(output_of|wrapper)|ending)\(", text)] == []
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_contains_no_arithmetic_and_no_long_line(path: Path) -> None:
+    text = path.read_text()
+    code = [re.sub(r'"[^"]*"', "", each) for each in re.findall(r"\{[{%][-+]?(.*?)-?[%}]\}", text, re.DOTALL)]
+    assert [each for each in code if re.search(r"[*/+]|\w - ", each)] == []
+    assert "$((" not in text
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+
+
+LIMITS = {"single": 40, "ddp_1node": 40, "ddp_4node": 50}
+HEADER = ("# made by ", "# again ", "# submit ", "# note ")
+"""Lines that are as long as the values in them."""
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_a_script_fits_on_a_screen(case: str) -> None:
+    lines = golden.script(case).splitlines()
+    assert len(lines) <= LIMITS.get(case, 110)
+    long = [line for line in lines if len(line) > 120 and not line.startswith(HEADER)]
+    assert [line for line in long if not re.match(r"# (pp|dp|cp|tp)  ?\d", line)] == []
 
 
 SAMPLE = {"int": 7, "str": "marker", "bool": True}
@@ -144,7 +168,7 @@ def test_every_option_reaches_the_script(name: str) -> None:
     job: str | Job = "single"
     if name == "ntasks_per_gpu":
         job, settings = Job(name="job", command=("true",)), {"resources.gpus_per_node": 1, f"resources.{name}": 7}
-    text = render(job, "slurm", set=settings, root=ROOT)
+    text = golden.rendered(job, "slurm", settings)
     option = f"#SBATCH --{name.replace('_', '-')}"
     expected = option if value is True else f"{option}={value}"
     assert expected in text.splitlines()
@@ -164,7 +188,7 @@ def test_a_broken_template_is_an_error_with_its_line(project: Path) -> None:
 
 def test_a_template_that_extends_a_missing_one_says_so(project: Path) -> None:
     (project / "templates" / "mine.sbatch.j2").write_text('{% extends "gone.j2" %}')
-    with pytest.raises(TemplateError, match=r"needs gone\.j2"):
+    with pytest.raises(TemplateError, match=r"includes gone\.j2"):
         render("single", "local", set={"template": "mine"}, root=project)
 
 
@@ -177,11 +201,11 @@ def test_a_missing_template_names_the_near_one(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found", "remedy"),
     [
-        (b"#!/bin/bash\n{{ (nodes + name) | sh }}\n", "TypeError: .*, line 2\\)", "mend the template"),
-        (b"\n\n{{ (nodes // 0) | sh }}\n", "ZeroDivisionError: .*, line 3\\)", "mend the template"),
-        (b"{% extends 'mine.sbatch.j2' %}", "RecursionError: .*", "give it another name"),
+        (b"#!/bin/bash\n{{ (nodes + name) | sh }}\n", "TypeError: .*, line 2\\)", "fix the template"),
+        (b"\n\n{{ (nodes // 0) | sh }}\n", "ZeroDivisionError: .*, line 3\\)", "fix the template"),
+        (b"{% extends 'mine.sbatch.j2' %}", "RecursionError: .*", "give the template another name"),
         (b"# caf\xe9\n", "UnicodeDecodeError: .*", "save the template as UTF-8"),
-        (b"{% extends 'base.sbatch.j2' %}", "Required block 'launch' not found .*", "fills its block 'launch'"),
+        (b"{% extends 'base.sbatch.j2' %}", "Required block 'launch' not found .*", "fill the block 'launch'"),
     ],
 )
 def test_whatever_goes_wrong_in_a_template_is_told_with_its_name(
@@ -205,7 +229,7 @@ def test_whatever_goes_wrong_in_a_template_is_told_with_its_name(
     ],
 )
 def test_a_value_that_ends_in_no_filter_is_refused(project: Path, text: str) -> None:
-    head = "{% extends 'base.sbatch.j2' %}\n{% block launch %}\n{{ macros.launch_ranks() }}\necho "
+    head = "{% extends 'base.sbatch.j2' %}\n{% block launch %}\n{% include launch_file %}\necho "
     template = project / "templates" / "mine.sbatch.j2"
     template.write_text(f"{head}{text}\n{{% endblock %}}\n")
     changes = {"template": "mine", "name": "a b; touch PWNED"}
@@ -270,7 +294,7 @@ def words(command: str) -> list[str]:
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
 def test_the_command_that_makes_a_script_again_is_one_line_that_says_the_same(text: str) -> None:
     changes: dict[str, object] = {"env.A": text, "resources.requeue": True, "resources.nodes": 2}
-    script = render("single", "slurm", set={**golden.PYTHON, **changes}, root=ROOT)
+    script = golden.rendered("single", "slurm", {**golden.PYTHON, **changes})
     expected = ["cluster.python=.venv/bin/python", f"env.A={text}", "resources.requeue=true", "resources.nodes=2"]
     assert words(header(script, "again")) == [
         *("hpc-kit", "render", "single", "--cluster", "slurm"),
@@ -298,13 +322,13 @@ def test_standalone_stands_before_the_program_of_the_command_line() -> None:
     ],
 )
 def test_the_header_says_which_folders_sbatch_needs(changes: dict[str, object], submit: str) -> None:
-    script = render("single", "slurm", set={**golden.PYTHON, "name": "x", **changes}, root=ROOT)
+    script = golden.rendered("single", "slurm", {**golden.PYTHON, "name": "x", **changes})
     assert header(script, "submit") == submit
 
 
 @pytest.mark.parametrize("output", [{}, {"launch.output": "ranks/%t"}])
 def test_the_stderr_of_the_tasks_has_a_file_of_its_own_with_or_without_one_for_stdout(output: dict[str, str]) -> None:
-    script = render("single", "slurm", set={**golden.PYTHON, **output, "launch.error": "ranks/%t.err"}, root=ROOT)
+    script = golden.rendered("single", "slurm", {**golden.PYTHON, **output, "launch.error": "ranks/%t.err"})
     assert " --error=ranks/%t.err --open-mode=append" in script
 
 
@@ -315,7 +339,7 @@ NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_character
 @given(name=NAMES.filter(lambda name: name not in {".", ".."}))
 @example(name="100%j %%A%x%")
 def test_a_jobs_name_comes_back_as_it_was_from_name_and_output(name: str) -> None:
-    script = render("single", "slurm", set={**golden.PYTHON, "name": name}, root=ROOT)
+    script = golden.rendered("single", "slurm", {**golden.PYTHON, "name": name})
     read = dict(options(script))
     assert read["job-name"] == name
     assert expand_pattern(read["output"] or "", name=name, job_id="7") == f"runs/{name}/7.log"
@@ -329,26 +353,26 @@ def test_an_unwritable_cache_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp
 
 @given(TEXT)
 def test_a_directive_comes_back_as_it_was(text: str) -> None:
-    assert options(f"#!/bin/bash\n#SBATCH --comment={directive(text)}\n") == [("comment", text)]
+    assert options(f"#!/bin/bash\n#SBATCH --comment={directive_value(text)}\n") == [("comment", text)]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40))
 def test_a_shell_word_comes_back_as_it_was(text: str) -> None:
-    done = subprocess.run(["bash", "-c", f"printf %s {sh(text)}"], capture_output=True, check=True)
+    done = subprocess.run(["bash", "-c", f"printf %s {shell_word(text)}"], capture_output=True, check=True)
     assert done.stdout == text.encode()
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x00b", "\x1b[1m"])
 def test_a_directive_refuses_control_characters(text: str) -> None:
     with pytest.raises(TemplateError):
-        directive(text)
+        directive_value(text)
 
 
 def test_a_shell_word_refuses_a_nul_byte() -> None:
     with pytest.raises(TemplateError):
-        sh("a\0b")
+        shell_word("a\0b")
 
 
 def test_a_comment_stays_on_its_line() -> None:
-    assert comment("a\nrm -rf /") == "a rm -rf /"
+    assert comment_text("a\nrm -rf /") == "a rm -rf /"

@@ -7,14 +7,13 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from hpc_kit.run_files import END, FIRST_FAILURE, FirstFailure, read_first_failure
+from hpc_kit.run_files import END, FIRST_FAILURE, read_first_failure
 from hpc_kit.runs.first_failure import SHELL_MESSAGE
 from hpc_kit.script.render import render
 
@@ -281,7 +280,7 @@ def test_cpus_that_slurm_gives_with_each_gpu_are_shared_out(
 def test_torchruns_ranks_share_what_slurm_gives_their_agent(project: Path) -> None:
     changes: dict[str, object] = {"launch.launcher": "torchrun", "launch.nproc_per_node": 4}
     text = render("single", "slurm", set={**changes, "resources.gpus_per_node": 4}, root=project)
-    assert "export OMP_NUM_THREADS=$((cpus > 4 ? cpus / 4 : 1))\n" in text
+    assert 'OMP_NUM_THREADS=$(bash "$HPC_KIT_SHELL/cpus_per_task.sh" 1 4)\n' in text
     changes |= {"launch.launcher": "mpirun", "launch.nproc_per_node": 1, "env.OMP_NUM_THREADS": "3"}
     assert "cpus=" not in render("single", "slurm", set={**changes, "resources.gpus_per_node": 4}, root=project)
 
@@ -301,11 +300,6 @@ def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project:
     assert f"--output={runs}/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()
 
 
-STOPS = ("TSTP", "TTIN", "TTOU")
-SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "XCPU", *STOPS)
-"""What `--signal` takes by name, but for KILL and STOP, which nobody can catch, and CONT, which wakes."""
-
-
 @pytest.mark.parametrize(
     ("config", "known"),
     [
@@ -320,103 +314,6 @@ def test_the_script_knows_whom_its_slurm_signals(run: Run, project: Path, config
     done = run("bash", "-c", 'printf %s "$HPC_KIT_SIGNALS" >known', CONFIG=config, HPC_KIT_SIGNALS="of another cluster")
     assert (done.returncode, done.stderr) == (0, "")
     assert (project / "known").read_text() == known
-
-
-HEARS = """
-count=0
-trap "count=\\$((count + 1)); touch heard" {name}
-touch ready
-until [ -e over ]; do sleep 0.02; done
-exit $((count + 4))
-"""
-
-
-@pytest.mark.parametrize("known", ["tasks", "all"])
-@pytest.mark.parametrize("name", SIGNALS)
-def test_the_program_hears_a_signal_once_and_ends_as_it_will(project: Path, name: str, known: str) -> None:
-    """By default Slurm signals the task, which is the shell around the program; else all processes of the step."""
-    text = render("single", "slurm", set={"command": ["x"]}, root=project)
-    task = text.partition("task='\n")[2].partition("'\n")[0]
-    own = {"SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project), "HPC_KIT_SIGNALS": known}
-    argv = ["bash", "-c", task, "task", "bash", "-c", HEARS.format(name=name)]
-    process = subprocess.Popen(argv, env={**os.environ, **own}, cwd=project, start_new_session=True)
-    try:
-        await_file(project / "ready")
-        send = os.kill if known == "tasks" else os.killpg
-        send(process.pid, signal.Signals[f"SIG{name}"])
-        await_file(project / "heard")
-        if name in STOPS:
-            await_state(process.pid, "T")
-            send(process.pid, signal.SIGCONT)
-        (project / "over").touch()
-        assert process.wait(timeout=20) == 5
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert FirstFailure.parse((project / FIRST_FAILURE).read_text()) is not None
-
-
-def test_a_signal_that_comes_together_with_cont_is_not_lost(project: Path) -> None:
-    """Slurm wakes a process before it tells it to end; both may be pending when the shell gets to run."""
-    text = render("single", "slurm", set={"command": ["x"]}, root=project)
-    task = text.partition("task='\n")[2].partition("'\n")[0]
-    environ = {**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project)}
-    argv = ["bash", "-c", task, "task", "bash", "-c", 'trap "exit 5" TERM; touch ready; while :; do sleep 0.02; done']
-    process = subprocess.Popen(argv, env=environ, cwd=project, start_new_session=True)
-    try:
-        await_file(project / "ready")
-        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
-            os.kill(process.pid, number)
-        assert process.wait(timeout=20) == 5
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def test_a_program_that_is_stopped_goes_on(project: Path) -> None:
-    text = render("single", "slurm", set={"command": ["x"]}, root=project)
-    task = text.partition("task='\n")[2].partition("'\n")[0]
-    environ = {**os.environ, "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1", "HPC_KIT_RUN": str(project)}
-    argv = [
-        "bash",
-        "-c",
-        task,
-        "task",
-        "bash",
-        "-c",
-        "echo $$ >pid; touch ready; until [ -e over ]; do sleep 0.02; done",
-    ]
-    # In this session, as a task is in slurmstepd's: a group without a parent there cannot be stopped.
-    process = subprocess.Popen(argv, env=environ, cwd=project, process_group=0)
-    try:
-        await_file(project / "ready")
-        program = int((project / "pid").read_text())
-        os.kill(process.pid, signal.SIGTSTP)
-        await_state(process.pid, "T")
-        await_state(program, "T")
-        os.kill(process.pid, signal.SIGCONT)
-        (project / "over").touch()
-        assert process.wait(timeout=20) == 0
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def await_state(pid: int, wanted: str) -> None:
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != wanted:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def await_file(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_program_has_its_input_and_hears_interrupts(run: Run, project: Path) -> None:
@@ -449,7 +346,7 @@ def test_a_setup_line_that_changes_the_folder_takes_the_program_along_and_none_o
 def test_what_the_shell_says_of_a_program_that_a_signal_ended_is_known_as_such(run: Run, name: str) -> None:
     done = run("bash", "-c", f"kill -{name} $$")
     assert done.returncode == 128 + signal.Signals[f"SIG{name}"]
-    assert "task: line" in done.stderr
+    assert "task.sh: line" in done.stderr
     assert all(SHELL_MESSAGE.match(line) for line in done.stderr.splitlines()), done.stderr
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.script.render import render
 from hpc_kit.spec import search_path
 from tests.conftest import ROOT
+from tests.golden import rendered
 
 JOBS = search_path.names("jobs", ROOT)
 
@@ -14,6 +14,6 @@ JOBS = search_path.names("jobs", ROOT)
 @pytest.mark.parametrize("cluster", ["local", "slurm", "example-gpu"])
 @pytest.mark.parametrize("job", JOBS)
 def test_a_shipped_job_fits_every_kind_of_cluster(job: str, cluster: str) -> None:
-    script = render(job, cluster, root=ROOT)
+    script = rendered(job, cluster, {})
     assert f"#SBATCH --job-name={job}\n" in script
     assert "spans" not in script.partition("set -euo")[0]

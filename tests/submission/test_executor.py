@@ -117,7 +117,7 @@ def test_a_refused_submission_leaves_no_pickle(executor: Executor, slurm: FakeSl
     with pytest.raises(SubmitRefused):
         executor.submit(functions.add, 2, 3)
     assert list((project / "pickles").iterdir()) == []
-    assert not (project / "runs").exists()
+    assert [path.name for path in (project / "runs").iterdir()] == [".shell"]
 
 
 def test_a_job_that_is_taken_gets_its_function_whatever_is_told(

@@ -2,11 +2,11 @@
 # ddp_4node: DistributedDataParallel, 8 ranks on 4 nodes
 # made by   hpc-kit 0.1.0 from jobs/ddp_4node.toml, jobs/ddp_1node.toml, env/hosts.toml, templates/launch.sh.j2
 # again     hpc-kit render --shell --hosts a:1,me@b:3 ddp_4node --cluster hosts --set cluster.python=.venv/bin/python --set resources.chdir=/project
-# run       bash ddp_4node.sh    (hpc-kit launch shows what each rank says, too)
+# run       bash ddp_4node.sh    (hpc-kit launch shows the output, too)
 
 set -euo pipefail
 
-# The files of this run. Hosts that do not share this folder keep their own ranks' logs.
+# The files of this run. Hosts that do not share this folder keep the logs of their ranks.
 launch=$(date +%Y%m%d%H%M%S)
 run=$PWD/runs/ddp_4node/$launch
 mkdir -p "$run"
@@ -15,7 +15,7 @@ echo "logs    $run/rank-*.log"
 hosts=(a me@b)
 ranks=(1 3)
 
-# What each host runs: one torchrun agent, which starts the host's ranks.
+# Each host runs one torchrun agent, which starts the ranks of the host.
 cat >"$run/agent.sh" <<'END_OF_AGENT'
 set -euo pipefail
 export HPC_KIT_SSH_NODE=$1 HPC_KIT_SSH_MASTER=$2 HPC_KIT_SSH_LAUNCH=$3 HPC_KIT_SSH_HOSTS=$4 HPC_KIT_RUN=$5
@@ -26,7 +26,8 @@ export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
-exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=2 --nproc-per-node="$ranks" \
+exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=2 \
+  --nproc-per-node="$ranks" \
   jobs/train/ddp.py --steps 60
 END_OF_AGENT
 
@@ -37,35 +38,36 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 
 quiet=(-o BatchMode=yes -o ConnectTimeout=15 -o LogLevel=ERROR)
-# What a host prints behind a mark of ours; its profile may greet whoever comes.
-# shellcheck disable=SC2029  # it is for there as it stands
+# Prints the lines of a host that start with "answer"; its profile may print other lines.
+# shellcheck disable=SC2029  # the host expands the command
 ask() { ssh "${quiet[@]}" "$@" | sed -n 's/^answer //p'; }
-# The address by which a host is reached, and its name: ssh says CLIENT PORT SERVER PORT.
-# shellcheck disable=SC2016  # expanded there
+# The address of the first host, as ssh reaches it (SSH_CONNECTION: CLIENT PORT SERVER PORT), and its name.
+# shellcheck disable=SC2016  # expanded on the host
 where='echo; echo "answer $SSH_CONNECTION $(uname -n)"'
 read -r _ _ master _ name < <(ask "${hosts[0]}" "$where")
 case $master in 127.* | ::1)
-  # From the first host itself it is no address for the others, unless all of them are on this machine.
+  # This script runs on the first host: other hosts need its name, unless all of them are this machine.
   read -r _ _ last _ < <(ask "${hosts[-1]}" "$where")
   case $last in 127.* | ::1) ;; *) master=$name ;; esac ;;
 esac
 for node in "${!hosts[@]}"; do
   host=${hosts[node]} file=$run/agent-$node.sh
-  # Values go through stdin into a file of mode 0600: what stands on a command line is read by everybody.
-  # shellcheck disable=SC2029  # expanded here, and quoted for there
+  # stdin and a file of mode 0600: every user of the host can read a command line.
+  # shellcheck disable=SC2029  # expanded here, and quoted for the host
   ssh "${quiet[@]}" "$host" "umask 077; $(printf 'mkdir -p %q && cat >%q' "$run" "$file")" <"$run/agent.sh"
-  # -tt: the host's programs have a terminal, which goes with the connection, and takes them along.
-  ssh -tt "${quiet[@]}" "$host" "$(printf '%q ' bash "$file" "$node" "$master" "$launch" "$all" "$run" "${ranks[node]}")" \
+  # -tt: the programs of the host get a terminal. When the connection ends, it closes, and they end.
+  ssh -tt "${quiet[@]}" "$host" \
+    "$(printf '%q ' bash "$file" "$node" "$master" "$launch" "$all" "$run" "${ranks[node]}")" \
     </dev/null > >(while IFS= read -r line; do echo "$host | ${line%$'\r'}"; done) 2>&1 &
   pids+=($!)
 done
 
-# The first host that fails ends all. Of one that has ended well before, bash complains.
+# The first host that fails ends all. bash complains about a host that ended before.
 status=0
 for _ in "${pids[@]}"; do
   wait -n "${pids[@]}" 2>/dev/null || { status=$? && break; }
 done
-# The rank that failed first counts, where the hosts share this folder.
+# If the hosts share this folder, the exit code of the rank that failed first counts.
 if [ "$status" -ne 0 ] && [ -s "$run/first-failure" ]; then
   read -r _ _ status _ <"$run/first-failure"
 fi

@@ -1,0 +1,101 @@
+"""The shell files that rendered scripts call: from templates/shell they are copied to the runs folder of the project.
+
+A job may wait for days while hpc_kit is upgraded. Therefore a hash of the content names the folder, and the files in it
+never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import RecordError
+from hpc_kit.script.context import working_folder
+from hpc_kit.spec import search_path
+
+if TYPE_CHECKING:
+    from hpc_kit.spec.resolve import Resolved
+
+FOLDER = ".shell"
+"""The folder inside the runs folder."""
+
+
+class ShellFiles(NamedTuple):
+    """The shell files of one rendering.
+
+    Attributes:
+        texts: Their texts by name.
+        folder: The folder of the copies, relative to the folder that the script runs in.
+    """
+
+    texts: dict[str, str]
+    folder: str
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The texts for a standalone script: without the comment at the head of each file."""
+        return {name: _without_head(text) for name, text in self.texts.items()}
+
+
+def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
+    """Return the shell files for the script of a job; a file of the project replaces the shipped one of its name."""
+    folders = [folder / "shell" for folder in reversed(search_path.folders("templates", root))]
+    paths = {path.name: path for folder in folders for path in sorted(folder.glob("*.sh"))}
+    texts = {name: paths[name].read_text(encoding="utf-8") for name in sorted(paths)}
+    digest = hashlib.sha256("\0".join(word for item in texts.items() for word in item).encode()).hexdigest()
+    # The name starts with a letter, because folders below `runs` that are named by a number are jobs.
+    return ShellFiles(texts, f"{resolved.cluster.runs}/{FOLDER}/h{digest[:8]}")
+
+
+def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
+    """Write the shell files that a script calls, unless they exist; a standalone script calls none.
+
+    Args:
+        text: The script.
+        resolved: The job.
+        root: The user's project.
+
+    Raises:
+        RecordError: The folder cannot be written to.
+    """
+    files = read_shell_files(resolved, root)
+    # The beginning of the path may be quoted in the script; its end never is.
+    if f"{FOLDER}/{PurePath(files.folder).name}" not in text:
+        return
+    folder = working_folder(resolved, root) / files.folder
+    try:
+        for name, content in files.texts.items():
+            _write(folder / name, content.encode())
+    except OSError as error:
+        raise RecordError(
+            f"cannot write the shell files of the script to {folder}",
+            found=error.strerror or str(error),
+            remedy="choose another folder: --set cluster.runs=/path; or use --standalone, which needs no files",
+        ) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == content:
+            return
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Other members of the project may submit the script. The files contain no values of a job.
+        path.parent.chmod(0o755)
+    # A random name: processes on two login nodes may have the same id.
+    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    try:
+        draft.write_bytes(content)
+        draft.chmod(0o644)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _without_head(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    head = next(index for index, line in enumerate(lines) if not line.startswith("#"))
+    return "".join(lines[head:]).lstrip("\n")

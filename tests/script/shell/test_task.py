@@ -1,0 +1,159 @@
+"""task.sh: signals, the first failure, and the exit code of one task; agent.sh, which does the first for torchrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.run_files import FIRST_FAILURE, FirstFailure, read_first_failure
+from tests.script.shell.conftest import SHELL, Run, await_file, await_state, environment
+
+STOPS = ("TSTP", "TTIN", "TTOU")
+SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "XCPU", *STOPS)
+"""What `--signal` takes by name, but for KILL and STOP, which nobody can catch, and CONT, which wakes."""
+
+COUNTS = """
+count=0
+trap "count=\\$((count + 1)); touch heard" {name}
+touch ready
+until [ -e over ]; do sleep 0.02; done
+exit $((count + 4))
+"""
+
+
+@contextmanager
+def started(
+    folder: Path, file: str, *words: str, session: bool = True, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A file that runs a program, once the program has made the file `ready`."""
+    argv = ["bash", str(SHELL / file), *words]
+    environ = environment(folder, **(env or {}))
+    # Without a session of its own, it has the session of a task: a group without a parent there cannot be stopped.
+    process = subprocess.Popen(
+        argv, env=environ, cwd=folder, start_new_session=session, process_group=None if session else 0
+    )
+    try:
+        await_file(folder / "ready")
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.parametrize("signaled", ["tasks", "all"])
+@pytest.mark.parametrize("name", SIGNALS)
+def test_the_program_receives_a_signal_once_and_its_exit_code_counts(tmp_path: Path, name: str, signaled: str) -> None:
+    """By default Slurm signals the task, which is the shell around the program; else all processes of the step."""
+    program = ("bash", "-c", COUNTS.format(name=name))
+    with started(tmp_path, "task.sh", *program, env={"HPC_KIT_SIGNALS": signaled}) as process:
+        send = os.kill if signaled == "tasks" else os.killpg
+        send(process.pid, signal.Signals[f"SIG{name}"])
+        await_file(tmp_path / "heard")
+        if name in STOPS:
+            await_state(process.pid, "T")
+            send(process.pid, signal.SIGCONT)
+        (tmp_path / "over").touch()
+        assert process.wait(timeout=20) == 5
+    assert FirstFailure.parse((tmp_path / FIRST_FAILURE).read_text()) is not None
+
+
+@pytest.mark.parametrize("file", ["task.sh", "agent.sh"])
+def test_a_signal_that_comes_together_with_cont_is_not_lost(tmp_path: Path, file: str) -> None:
+    """Slurm wakes a process before it tells it to end; both may be pending when the shell gets to run."""
+    program = 'trap "exit 5" TERM; touch ready; while :; do sleep 0.02; done'
+    with started(tmp_path, file, "bash", "-c", program) as process:
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+            os.kill(process.pid, number)
+        assert process.wait(timeout=20) == 5
+
+
+@pytest.mark.parametrize("file", ["task.sh", "agent.sh"])
+def test_a_program_that_is_stopped_goes_on(tmp_path: Path, file: str) -> None:
+    program = "echo $$ >pid; touch ready; until [ -e over ]; do sleep 0.02; done"
+    with started(tmp_path, file, "bash", "-c", program, session=False) as process:
+        pid = int((tmp_path / "pid").read_text())
+        os.kill(process.pid, signal.SIGTSTP)
+        await_state(process.pid, "T")
+        await_state(pid, "T")
+        os.kill(process.pid, signal.SIGCONT)
+        (tmp_path / "over").touch()
+        assert process.wait(timeout=20) == 0
+
+
+TORCHRUN = """
+setsid bash -c 'trap : USR1 USR2; bash -c "$PROGRAM"; exit $?' &
+wait $!
+"""
+"""As torchrun starts a worker: a shell that leads a process group, with the program as its child."""
+
+
+@pytest.mark.parametrize(("signaled", "code"), [("tasks", 5), ("all", 4)])
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_usr_signals_for_torchrun_go_to_the_programs_of_its_workers(
+    tmp_path: Path, name: str, signaled: str, code: int
+) -> None:
+    # A shell cannot trap what its parent ignores, a Python program can.
+    program = f"""import os, signal, sys, time
+count = 4
+def handle(*_):
+    global count
+    count += 1
+    open("heard", "w").close()
+signal.signal(signal.SIG{name}, handle)
+open("ready", "w").close()
+while not os.path.exists("over"):
+    time.sleep(0.02)
+sys.exit(count)
+"""
+    own = {"HPC_KIT_SIGNALS": signaled, "PROGRAM": f"exec python3 -c '{program}'"}
+    with started(tmp_path, "agent.sh", "bash", "-c", TORCHRUN, env=own) as process:
+        os.kill(process.pid, signal.Signals[f"SIG{name}"])
+        if signaled == "tasks":
+            await_file(tmp_path / "heard")
+        else:
+            time.sleep(0.2)  # time for a signal that must not come
+        (tmp_path / "over").touch()
+        assert process.wait(timeout=20) == code
+    assert not (tmp_path / FIRST_FAILURE).exists()
+
+
+def test_the_first_task_that_fails_is_recorded_and_no_later_one(run: Run, tmp_path: Path) -> None:
+    assert run("task.sh", "true").returncode == 0
+    assert read_first_failure(tmp_path) is None
+    assert run("task.sh", "bash", "-c", "exit 7", SLURM_PROCID="3", SLURMD_NODENAME="n2").returncode == 7
+    assert run("task.sh", "false").returncode == 1
+    first = read_first_failure(tmp_path)
+    assert first is not None
+    assert first[:3] == (3, "n2", 7)
+
+
+def test_an_agent_is_recorded_by_its_first_rank(run: Run, tmp_path: Path) -> None:
+    assert run("task.sh", "--ranks=4", "false", SLURM_PROCID="2").returncode == 1
+    first = read_first_failure(tmp_path)
+    assert first is not None
+    assert first.rank == 8
+
+
+def test_a_task_may_write_its_own_log(run: Run, tmp_path: Path) -> None:
+    done = run("task.sh", "--log", "bash", "-c", "echo out; echo err >&2", SLURM_PROCID="5")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "rank-5.log").read_text() == "out\nerr\n"
+
+
+def test_the_words_of_the_program_are_left_as_they_are(run: Run) -> None:
+    words = ["--ranks=2", "a  b", "", "*", "$HOME", "it's"]
+    done = run("task.sh", "printf", "<%s>", *words)
+    assert done.stdout == "".join(f"<{word}>" for word in words)
+
+
+def test_a_full_disk_changes_no_exit_code(run: Run) -> None:
+    done = run("task.sh", "bash", "-c", "exit 5", HPC_KIT_RUN="/dev/full")
+    assert (done.returncode, done.stderr) == (5, "")

@@ -1,0 +1,70 @@
+"""A rendered script is submitted with sbatch alone; it runs with the shell files that render has written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.run_files import END, read_first_failure
+from hpc_kit.script.render import render
+from tests.pocketslurm.conftest import Slurm, wait_for
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    """A queue whose work folder is the project."""
+    own = Slurm(tmp_path, gpus=0)
+    (own.folder / "runs" / "job").mkdir(parents=True)
+    try:
+        yield own
+    finally:
+        own.clear()
+
+
+def submit(slurm: Slurm, *options: str, **changes: object) -> Path:
+    """Render a job in the project, and submit the script; returns the folder of its run."""
+    settings = {"name": "job", "resources.nodes": 2, "resources.ntasks_per_node": 2, **changes}
+    standalone = bool(settings.pop("standalone", False))
+    text = render("single", "local", set=settings, root=slurm.folder, standalone=standalone)
+    (slurm.folder / "job.sbatch").write_text(text)
+    job_id = slurm.said("sbatch", "--parsable", *options, "job.sbatch").strip()
+    return slurm.folder / "runs" / "job" / job_id
+
+
+def exit_code(run: Path) -> int:
+    """The exit code of the batch script, once it has ended."""
+    wait_for(lambda: (run / END).is_file() and (run / END).read_text())
+    return int((run / END).read_text().split()[0])
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_script_that_was_rendered_runs_and_its_first_failure_counts(slurm: Slurm, *, standalone: bool) -> None:
+    program = 'echo "rank $SLURM_PROCID"; [ "$SLURM_PROCID" != 2 ] || exit 7; sleep 20'
+    run = submit(slurm, command=["bash", "-c", program], standalone=standalone)
+    assert exit_code(run) == 7, run.with_name(f"{run.name}.log").read_text()
+    first = read_first_failure(run)
+    assert first is not None
+    assert (first.rank, first.exit_code) == (2, 7)
+    assert [(run / f"rank-{rank}.log").read_text().splitlines()[0] for rank in range(4)] == [
+        f"rank {rank}" for rank in range(4)
+    ]
+
+
+def test_a_new_release_does_not_change_a_job_that_waits(slurm: Slurm) -> None:
+    run = submit(slurm, "--hold", command=["true"])
+    (slurm.folder / "templates" / "shell").mkdir(parents=True)
+    (slurm.folder / "templates" / "shell" / "task.sh").write_text("exit 9\n")
+    other = submit(slurm, command=["true"])
+    slurm.said("scontrol", "release", run.name)
+    assert (exit_code(run), exit_code(other)) == (0, 9)
+
+
+def test_a_script_without_its_shell_files_fails_and_names_them(slurm: Slurm) -> None:
+    run = submit(slurm, "--hold", command=["true"], **{"resources.nodes": 1, "resources.ntasks_per_node": 1})
+    shutil.rmtree(slurm.folder / "runs" / ".shell")
+    slurm.said("scontrol", "release", run.name)
+    assert exit_code(run) == 127
+    assert "task.sh: No such file or directory" in (run / "rank-0.log").read_text()
