@@ -816,6 +816,9 @@ def test_what_the_command_line_needs_does_not_import_submitit() -> None:
 def test_the_public_name_is_a_function_also_after_its_package_was_imported(slurm: FakeSlurm) -> None:
     assert hpc_kit.submit("job", "fake").job_id == "12"
     assert hpc_kit.submit("job", "fake").job_id == "13"
+    # No room has the name of a public function, which an import of the room would replace.
+    rooms = {path.stem for path in Path(hpc_kit.__file__).parent.iterdir()}
+    assert not rooms & set(hpc_kit.__all__)
 
 
 @pytest.mark.parametrize("name", ["two words", "it's", "größe", "a#b", "100%", "$HOME"])
