@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hpc_kit.check.explain import page as rules_page
+from hpc_kit.check.rule_docs import rules_page
 from hpc_kit.cli.job_arguments import Request
 from hpc_kit.cli.over_ssh import shell_script
 from hpc_kit.script.render import render_resolved, resolve_arguments

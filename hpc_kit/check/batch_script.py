@@ -1,4 +1,4 @@
-"""Reads any sbatch script, ours or hand-written, without running it: directives, commands, launch lines, variables."""
+"""Makes text of csh readable as that of sh: line by line, each word where it stood."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import PurePath
 
-from hpc_kit.check.geometry import het_groups, step_geometry
-from hpc_kit.check.launched import Launch, note
-from hpc_kit.check.shell.csh import CSH, as_sh
-from hpc_kit.check.shell.parse import Parsed, parse
-from hpc_kit.check.shell.trace import Assigned, Step, Trace, seed
-from hpc_kit.check.shell.values import Environment
-from hpc_kit.check.stages import SHELLS, Stage
+from hpc_kit.check.bash_syntax import SyntaxTree, parse
+from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
+from hpc_kit.check.expansion import ShellVariables
+from hpc_kit.check.launch_lines import (
+    SHELLS,
+    LaunchLine,
+    LaunchStage,
+    collect_launch_lines,
+    het_components,
+    size_of_launch,
+)
 from hpc_kit.slurm.directives import (
     DirectiveOption,
     DirectiveProblem,
@@ -23,8 +27,40 @@ from hpc_kit.slurm.directives import (
 )
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
 
+CSH = frozenset({"csh", "tcsh"})
 
-class Script:
+_CONTROL = re.compile(
+    r"\s*((else\s+)?if\s*\(.*\)\s*then|else|endif|foreach\s+\w+\s*\(.*\)|while\s*\(.*\)|end|switch\s*\(.*\)|endsw|breaksw"
+    r"|case\s.*:|default:|@\s.*|onintr\b.*|limit\b.*|unlimit\b.*|rehash|unhash)\s*(#.*)?\Z"
+)
+_ONE_LINE_IF = re.compile(r"(\s*if\s*)(\(.*\))(\s*)(?=[\w./$`])")
+_SETENV = re.compile(r"(^|[;&|]\s*|^\s+)setenv(\s+\w+)[ \t]")
+_SET = re.compile(r"(^|;)(\s*)set\s+(\w+)(\s*=\s*)(?=\S)")
+
+
+def convert_csh(lines: list[str]) -> str:
+    """The script's lines for a reader of sh; branches and loops are taken as if they ran, once."""
+    return "\n".join(_line(line) for line in lines)
+
+
+def _line(line: str) -> str:
+    if line.lstrip().startswith("#"):
+        return line
+    if _CONTROL.match(line):
+        return ""
+    if single := _ONE_LINE_IF.match(line):
+        line = " " * single.end() + line[single.end() :]
+    line = _SETENV.sub(r"\1export\2=", line)
+    return _SET.sub(lambda found: found[1] + found[2] + _padded(found), line)
+
+
+def _padded(found: re.Match[str]) -> str:
+    """`set NAME = ` as an assignment that ends where it did."""
+    assignment = f"{found[3]}="
+    return assignment.rjust(len(found[0]) - len(found[1]) - len(found[2]))
+
+
+class BatchScript:
     """A batch script that was read.
 
     Args:
@@ -65,64 +101,66 @@ class Script:
         return self._read.problems
 
     @property
-    def given(self) -> tuple[DirectiveOption, ...]:
+    def directive_options(self) -> tuple[DirectiveOption, ...]:
         """Each option of the directives, in order."""
         return self._read.options
 
     @property
-    def heterogeneous(self) -> bool:
+    def is_heterogeneous(self) -> bool:
         """A `#SBATCH hetjob` parts it: there is no one number of nodes."""
         return len(self.directives.components()) > 1
 
     @cached_property
     def options(self) -> dict[str, str]:
         """The last value of each option; the empty string for one without."""
-        return {each.name: each.value for each in self.given}
+        return {each.name: each.value for each in self.directive_options}
 
-    def line_of(self, *names: str, launch: Launch | None = None) -> int | None:
+    def line_of(self, *names: str, launch: LaunchLine | None = None) -> int | None:
         """The line that gives one of these options (the last one, which counts), to a launch line's component."""
-        parts = range(len(self.parts)) if launch is None else self.components_of(launch)
-        given = [each.line for each in self.given if each.name in names and each.component in parts]
+        parts = range(len(self.components)) if launch is None else self.components_of(launch)
+        given = [each.line for each in self.directive_options if each.name in names and each.component in parts]
         return given[-1] if given else None
 
-    def place_of(self, name: str) -> tuple[int, int]:
+    def position_of(self, name: str) -> tuple[int, int]:
         """Line and column of the last directive that gives an option."""
-        return next(((each.line, each.column) for each in reversed(self.given) if each.name == name), (0, 0))
+        return next(
+            ((each.line, each.column) for each in reversed(self.directive_options) if each.name == name), (0, 0)
+        )
 
     @cached_property
-    def parts(self) -> tuple[dict[str, DirectiveOption], ...]:
+    def components(self) -> tuple[dict[str, DirectiveOption], ...]:
         """The last of each option, by component: one, unless the job is heterogeneous."""
         parts: list[dict[str, DirectiveOption]] = [{} for _ in self.directives.components()]
-        for each in self.given:
+        for each in self.directive_options:
             parts[each.component][each.name] = each
         return tuple(parts)
 
-    def components_of(self, launch: Launch) -> list[int]:
+    def components_of(self, launch: LaunchLine) -> list[int]:
         """The components on which a launch line starts: the first one, unless it says --het-group."""
-        groups = het_groups(launch.stage("srun"))
-        return [index for index in range(len(self.parts)) if groups is None or index in groups]
+        groups = het_components(launch.stage("srun"))
+        return [index for index in range(len(self.components)) if groups is None or index in groups]
 
     @cached_property
     def geometry(self) -> JobSize:
         """How many nodes and tasks it asks for."""
-        return UNKNOWN if self.heterogeneous else size_of_job(self.options)
+        return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
-    def geometry_of(self, launch: Launch) -> JobSize:
+    def geometry_of(self, launch: LaunchLine) -> JobSize:
         """How many nodes and tasks a launch line gets."""
-        if self.heterogeneous:
-            jobs = [size_of_job(values(self.parts[index])) for index in self.components_of(launch)]
-            counts = [step_geometry(job, launch.multiplier) for job in jobs]
+        if self.is_heterogeneous:
+            jobs = [size_of_job(option_values(self.components[index])) for index in self.components_of(launch)]
+            counts = [size_of_launch(job, launch.multiplier) for job in jobs]
             return sum_sizes(counts) if launch.stage("srun") else UNKNOWN
         remote = launch.stage("ssh")
         if remote is None:
-            return step_geometry(self.geometry, launch.multiplier)
+            return size_of_launch(self.geometry, launch.multiplier)
         # Hosts are mostly those of the job, one after the other.
-        return self.geometry.once_per_node() if launch.repeated or remote.name != "ssh" else UNKNOWN
+        return self.geometry.once_per_node() if launch.in_loop or remote.name != "ssh" else UNKNOWN
 
     @cached_property
-    def _parsed(self) -> Parsed:
+    def _parsed(self) -> SyntaxTree:
         if self.interpreter in CSH:
-            return parse(as_sh(self.lines))
+            return parse(convert_csh(self.lines))
         return parse("\n".join(self.lines) if self.is_shell else "")
 
     @property
@@ -131,88 +169,88 @@ class Script:
         return self._parsed.comments
 
     @cached_property
-    def _trace(self) -> tuple[Trace, tuple[Launch, ...]]:
-        launches: list[Launch] = []
-        trace = Trace(
-            Environment(seed(self.geometry.variables(), 1)),
+    def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
+        launches: list[LaunchLine] = []
+        trace = CommandTrace(
+            ShellVariables(variables_at(self.geometry.variables(), 1)),
             errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
-            nested=lambda trace, step: note(trace, step, launches),
+            nested=lambda trace, step: collect_launch_lines(trace, step, launches),
         )
         trace.block(self._parsed.block)
         return trace, tuple(launches)
 
     @property
-    def steps(self) -> list[Step]:
+    def commands(self) -> list[TracedCommand]:
         """Every command, in order; those in the code of a `bash -c` too."""
-        return self._trace[0].steps
+        return self._trace[0].commands
 
     @cached_property
-    def functions(self) -> dict[str, list[Step]]:
+    def functions(self) -> dict[str, list[TracedCommand]]:
         """The shell functions that it defines, each with the commands in it."""
-        found: dict[str, list[Step]] = {}
-        for step in self.steps:
-            for place in step.place.outward():
+        found: dict[str, list[TracedCommand]] = {}
+        for step in self.commands:
+            for place in step.position.outward():
                 if place.compound is not None and place.compound.kind == "function":
                     found.setdefault(place.compound.name, []).append(step)
         return found
 
     @property
-    def assigned(self) -> list[Assigned]:
+    def assignments(self) -> list[TracedAssignment]:
         """Every variable that is given a value, in order."""
-        return self._trace[0].assigned
+        return self._trace[0].assignments
 
-    def tells(self, agent: Stage, option: str) -> bool:
+    def sets_torchrun_option(self, agent: LaunchStage, option: str) -> bool:
         """The environment gives torchrun an option that its line does not: PET_NNODES is --nnodes."""
         name = "PET_" + option.upper().replace("-", "_")
-        told = any(each.name == name for each in self.assigned)
+        told = any(each.name == name for each in self.assignments)
         return told and agent.kind == "torchrun" and option not in agent.options
 
     @property
-    def launches(self) -> tuple[Launch, ...]:
+    def launch_lines(self) -> tuple[LaunchLine, ...]:
         """Every command that starts a program, as a launch line."""
         return self._trace[1]
 
-    def is_cut(self, launch: Launch) -> bool:
+    def is_cut_short(self, launch: LaunchLine) -> bool:
         """The next command is an option: the line was meant to go on."""
-        index = next(number for number, step in enumerate(self.steps) if step is launch.inner)
-        return index + 1 < len(self.steps) and bool(re.match(r"--?[A-Za-z]", self.steps[index + 1].name))
+        index = next(number for number, step in enumerate(self.commands) if step is launch.inner_command)
+        return index + 1 < len(self.commands) and bool(re.match(r"--?[A-Za-z]", self.commands[index + 1].name))
 
     @property
-    def sources_others(self) -> bool:
+    def sources_files(self) -> bool:
         """It reads other files of shell in, beside the usual set-up of an environment: what they set is not known."""
         usual = re.compile(r"(activate|conda\.sh|bashrc|bash_profile|profile|modules?\.sh|lmod.*|init/bash)\Z")
         return any(
             step.name in {".", "source"} and len(step.words) > 1 and not usual.search(step.words[1].text)
-            for step in self.steps
-            if not step.task
+            for step in self.commands
+            if not step.in_task
         )
 
     @property
-    def readable(self) -> bool:
+    def is_readable(self) -> bool:
         """All its commands are known, though perhaps not in which order they run."""
-        return (self.is_shell or self.interpreter in CSH) and self._parsed.trouble is None
+        return (self.is_shell or self.interpreter in CSH) and self._parsed.problem is None
 
     @property
-    def unread(self) -> str | None:
+    def unread_part(self) -> str | None:
         """What of it could not be read."""
         if self.interpreter in CSH:
             return f"how it ends: it is for {self.interpreter}"
         if not self.is_shell:
             return f"the shell's rules: it is for {self.interpreter}"
-        trouble = self._parsed.trouble
-        return f"what follows line {trouble.line}: {trouble.what}" if trouble else None
+        problem = self._parsed.problem
+        return f"what follows line {problem.line}: {problem.what}" if problem else None
 
 
-def values(options: Mapping[str, DirectiveOption]) -> dict[str, str]:
+def option_values(options: Mapping[str, DirectiveOption]) -> dict[str, str]:
     """The values of options by name."""
     return {name: each.value for name, each in options.items()}
 
 
-def read_script(text: str, name: str = "script") -> Script:
-    """DirectiveReport a batch script; nothing of it is run, and nothing in it is an error here.
+def read_script(text: str, name: str = "script") -> BatchScript:
+    """Read a batch script; nothing of it is run, and nothing in it is an error here.
 
     Args:
         text: The script.
         name: How messages call it.
     """
-    return Script(text, name)
+    return BatchScript(text, name)

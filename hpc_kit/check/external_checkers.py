@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hpc_kit.check.batch_script import Script
-from hpc_kit.check.rules.base import Evidence, Finding, Severity
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.rules.finding import Evidence, Finding, Severity
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import Runner, find_slurm
 from hpc_kit.slurm.command_environment import submit_environment
@@ -29,7 +29,7 @@ _OWN_GRAMMAR = {1072, 1073, 1088, 1089}
 """Where shellcheck itself stops reading; whether the shell does, `bash -n` tells."""
 
 
-class Outcome(NamedTuple):
+class CheckerResult(NamedTuple):
     """What a checker found; `skipped`: why it could not be asked."""
 
     name: str
@@ -42,16 +42,18 @@ class Checker(NamedTuple):
 
     code: str
     name: str
-    ask: Callable[[Script, Path, Runner, Mapping[str, str]], Iterator[Finding] | str]
+    run: Callable[[BatchScript, Path, Runner, Mapping[str, str]], Iterator[Finding] | str]
     severity: Severity = "error"
 
     @property
     def text(self) -> str:
         """What it finds."""
-        return inspect.getdoc(self.ask) or ""
+        return inspect.getdoc(self.run) or ""
 
 
-def ask_all(script: Script, runner: Runner, environ: Mapping[str, str], *, real_slurm: bool = True) -> list[Outcome]:
+def run_checkers(
+    script: BatchScript, runner: Runner, environ: Mapping[str, str], *, real_slurm: bool = True
+) -> list[CheckerResult]:
     """What each checker says of a script.
 
     Args:
@@ -66,36 +68,44 @@ def ask_all(script: Script, runner: Runner, environ: Mapping[str, str], *, real_
         file.write_text(script.text, encoding="utf-8")
         for checker in CHECKERS:
             if checker.code == "KIT902" and not real_slurm:
-                outcomes.append(Outcome(checker.name, skipped="the job is for the embedded Slurm"))
+                outcomes.append(CheckerResult(checker.name, skipped="the job is for the embedded Slurm"))
             elif any(finding.code == "KIT901" and finding.severity == "error" for finding in _found(outcomes)):
-                outcomes.append(Outcome(checker.name, skipped="bash cannot read it"))
+                outcomes.append(CheckerResult(checker.name, skipped="bash cannot read it"))
             else:
                 outcomes.append(_ask(checker, script, file, runner, environ))
     return outcomes
 
 
-def _found(outcomes: Iterable[Outcome]) -> Iterator[Finding]:
+def _found(outcomes: Iterable[CheckerResult]) -> Iterator[Finding]:
     return (finding for outcome in outcomes for finding in outcome.findings)
 
 
-def _ask(checker: Checker, script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Outcome:
+def _ask(
+    checker: Checker, script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]
+) -> CheckerResult:
     try:
-        answer = checker.ask(script, file, runner, environ)
+        answer = checker.run(script, file, runner, environ)
     except SlurmUnavailable as error:
-        return Outcome(checker.name, skipped=error.what)
-    return Outcome(checker.name, skipped=answer) if isinstance(answer, str) else Outcome(checker.name, tuple(answer))
+        return CheckerResult(checker.name, skipped=error.what)
+    return (
+        CheckerResult(checker.name, skipped=answer)
+        if isinstance(answer, str)
+        else CheckerResult(checker.name, tuple(answer))
+    )
 
 
 def _missing(program: str, environ: Mapping[str, str]) -> bool:
     return shutil.which(program, path=environ.get("PATH")) is None
 
 
-def _finding(code: str, severity: Severity, script: Script, line: int, column: int, what: str, remedy: str) -> Finding:
+def _finding(
+    code: str, severity: Severity, script: BatchScript, line: int, column: int, what: str, remedy: str
+) -> Finding:
     evidence = (Evidence(line, script.lines[line - 1]),) if 0 < line <= len(script.lines) else ()
     return Finding(code, severity, line, column, what, remedy, None, evidence)
 
 
-def _bash(script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+def _bash(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
     """Bash cannot read the script.
 
     `bash -n` reads it to the end without running it: a quote, an `if` or a here-document that is never closed would
@@ -118,7 +128,7 @@ def _bash(script: Script, file: Path, runner: Runner, environ: Mapping[str, str]
     )
 
 
-def _shellcheck(script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
     """What shellcheck warns of, with its own code (SC2086, ...).
 
     Only what it calls an error or a warning; its notes on style are left out.
@@ -139,7 +149,7 @@ def _shellcheck(script: Script, file: Path, runner: Runner, environ: Mapping[str
     return iter([_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED])
 
 
-def _from_shellcheck(comment: Mapping[str, object], script: Script) -> Finding:
+def _from_shellcheck(comment: Mapping[str, object], script: BatchScript) -> Finding:
     code, line, column = (int(str(comment[key])) for key in ("code", "line", "column"))
     # Of its errors, those of grammar end a job; the others are habits that mostly work.
     severity: Severity = (
@@ -149,7 +159,7 @@ def _from_shellcheck(comment: Mapping[str, object], script: Script) -> Finding:
     return _finding(f"SC{code}", severity, script, line, column, str(comment["message"]), remedy)
 
 
-def _sbatch(script: Script, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+def _sbatch(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
     """The cluster's own sbatch refuses the script.
 
     Where there is a Slurm with a configuration, `sbatch --test-only` is asked: it knows the site's partitions, limits

@@ -45,7 +45,7 @@ def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_
     Exit status: 0 nothing found, or warnings alone; 1 an error (with --strict, also a warning); 2 wrong use.
     """
     if code is not None:
-        from hpc_kit.check.explain import explain
+        from hpc_kit.check.rule_docs import explain
 
         click.echo(explain(code), nl=False)
         return 0
@@ -99,14 +99,16 @@ def _check_job(request: Request, *, standalone: bool) -> Report:
     resolved = job_of(request, root)
     text = render_resolved(resolved, standalone=standalone, root=root)
     report = _report(text, resolved.job.name, job=True, cluster=resolved.cluster)
-    missing = preflight.findings(resolved, root, elsewhere=external_checkers.NO_SLURM in report.not_checked.values())
+    missing = preflight.find_missing(
+        resolved, root, elsewhere=external_checkers.NO_SLURM in report.not_checked.values()
+    )
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
 
 
 def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Report:
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import read_script
-    from hpc_kit.check.rules import RULES, Subject, check
+    from hpc_kit.check.rules import RULES, RuleInput, check
     from hpc_kit.slurm.client import run_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
     from hpc_kit.spec.cluster_client import slurm_version_of
@@ -114,14 +116,14 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
     version = slurm_version_of(cluster, os.environ)
     # A job's log folder is made by submit; that it can be made is looked at apart.
-    found = check(Subject(script, None if job else os.path.isdir, version))
+    found = check(RuleInput(script, None if job else os.path.isdir, version))
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
-    if script.unread:
-        subject, _, reason = script.unread.partition(": ")
+    if script.unread_part:
+        subject, _, reason = script.unread_part.partition(": ")
         not_checked[subject] = reason
     # As submit asks: the variables that a job's script overrules do not reach sbatch.
     environ = drop_overriding_variables(submit_environment(os.environ), text)[0] if job else os.environ
-    for outcome in external_checkers.ask_all(script, run_command, environ, real_slurm=not embedded):
+    for outcome in external_checkers.run_checkers(script, run_command, environ, real_slurm=not embedded):
         found += outcome.findings
         if outcome.skipped:
             not_checked[outcome.name] = outcome.skipped

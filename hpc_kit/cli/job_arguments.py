@@ -207,9 +207,9 @@ def adhoc(program: tuple[str, ...]) -> Job:
 
 def _subject(program: tuple[str, ...]) -> str:
     """What a command line is about: the file or module at its end, whatever starts it with whatever options."""
-    from hpc_kit.check.started import started
+    from hpc_kit.check.preflight import programs_of
 
-    found = started(program)
+    found = programs_of(program)
     last = next((each for each in reversed(found) if each.kind != "wrapper"), found[0])
     return last.file or last.module or last.program
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.check.syntax import check_syntax
+from hpc_kit.check.preflight import check_syntax
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
 from hpc_kit.script.context import working_folder

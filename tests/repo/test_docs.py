@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit import errors
-from hpc_kit.check.explain import explain
+from hpc_kit.check.rule_docs import explain
 from tests.conftest import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

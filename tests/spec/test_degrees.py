@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.check.preflight import findings
+from hpc_kit.check.preflight import find_missing
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node
@@ -156,7 +156,7 @@ def test_the_embedded_slurms_nodes_share_this_machines_memory() -> None:
     (note,) = found.notes
     assert note.startswith("the model does not fit this machine: 5,000,000,000,000 parameters: with ")
     assert "; 4 ranks: 74505.8 GiB of its " in note
-    (finding,) = [each for each in findings(found, root) if each.code == "KIT607"]
+    (finding,) = [each for each in find_missing(found, root) if each.code == "KIT607"]
     assert (finding.severity, finding.what) == ("warning", "the model does not fit this machine")
     with pytest.raises(SpecError, match="does not fit this machine"):
         submit(job, small, root=root)

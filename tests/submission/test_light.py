@@ -30,10 +30,15 @@ def test_a_job_is_submitted_without_submitits_half_and_without_the_rules_of_chec
     python = f"cluster.python={sys.executable}"
     names = imported("submit", "job", "--cluster", "fake", "--set", python, "--no-wait")
     assert slurm.told("sbatch.argv")
-    assert not {"submitit", "torch", "hpc_kit.check.rules", "hpc_kit.runs.follow"} & names
+    assert not {"submitit", "torch", "tree_sitter", "hpc_kit.check.rules", "hpc_kit.runs.follow"} & names
     # What follows a job, what asks for its state, and what reads launch lines that are more than `python FILE`.
     assert (
-        not {"hpc_kit.runs.run_folders", "hpc_kit.slurm.job_status", "hpc_kit.check.launch", "hpc_kit.slurm.nodelist"}
+        not {
+            "hpc_kit.runs.run_folders",
+            "hpc_kit.slurm.job_status",
+            "hpc_kit.check.launch_lines",
+            "hpc_kit.slurm.nodelist",
+        }
         & names
     )
 
@@ -44,4 +49,4 @@ def test_a_program_is_submitted_without_the_reader_of_launch_lines(slurm: FakeSl
     own = ("--cluster", "fake", "--set", python, "--no-wait", "-j", "1x2")
     names = imported("submit", *own, "--", "python", "train.py")
     assert slurm.told("sbatch.argv")
-    assert "hpc_kit.check.launch" not in names
+    assert "hpc_kit.check.launch_lines" not in names

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.batch_script import Script
-from hpc_kit.check.launched import LOOPS, Launch
-from hpc_kit.check.rules.base import Fault, Rule, Subject, rule
-from hpc_kit.check.shell.words import as_assignment
-from hpc_kit.check.stages import Stage
+from hpc_kit.check.bash_syntax import as_assignment
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
+from hpc_kit.check.rules.finding import RuleFinding, RuleInput, rule
 
 _NEEDS = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
@@ -32,7 +31,7 @@ _SOURCES = re.compile(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
 
 
 @rule("KIT207")
-def lonely_agents(subject: Subject) -> Iterator[Fault]:
+def agent_node_count(subject: RuleInput) -> Iterator[RuleFinding]:
     """An agent, torchrun or accelerate, is told another number of nodes than it is started on.
 
     Without --nnodes torchrun takes its own node for all there are: started on four, each trains the same model by
@@ -44,21 +43,21 @@ def lonely_agents(subject: Subject) -> Iterator[Fault]:
     Documented: pytorch.org/docs/stable/elastic/run.html.
     """
     script = subject.script
-    for launch in script.launches:
+    for launch in script.launch_lines:
         agent = launch.agent
-        if agent is None or agent.opaque or script.is_cut(launch):
+        if agent is None or agent.may_hide_options or script.is_cut_short(launch):
             continue
         fault = _one_by_one(launch, agent) or _miscounted(script, launch, agent) or _all_first(script, launch, agent)
         if fault is not None:
             first = agent.words[0]
             what, remedy, evidence = fault
             doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _meets(agent))
-            doubtful = doubtful or launch.by_default
-            lines = (evidence, launch.step.line)
-            yield Fault(first.line, first.column, what, remedy, lines, "warning" if doubtful else None)
+            doubtful = doubtful or launch.has_default_count
+            lines = (evidence, launch.command.line)
+            yield RuleFinding(first.line, first.column, what, remedy, lines, "warning" if doubtful else None)
 
 
-def _told(agent: Stage) -> tuple[int, int] | None:
+def _told(agent: LaunchStage) -> tuple[int, int] | None:
     """The least and the most nodes that an agent was told of; None where that is not known."""
     if agent.kind == "deepspeed":
         return None
@@ -71,12 +70,12 @@ def _told(agent: Stage) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
 
 
-def _one_by_one(launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+def _one_by_one(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
     """A loop over hosts that waits for each before it starts the next."""
     starter, nodes = launch.stage("ssh", "srun"), agent.option("nnodes", "num-machines")
-    if starter is None or nodes is None or nodes.text in {"1", "1:1"} or not launch.repeated:
+    if starter is None or nodes is None or nodes.text in {"1", "1:1"} or not launch.in_loop:
         return None
-    if any(place.statement.background for place in launch.step.place.outward()) or starter.words[1].text == "-f":
+    if any(place.statement.background for place in launch.command.position.outward()) or starter.words[1].text == "-f":
         return None
     if starter.kind == "srun" and not starter.options.keys() & {"nodelist", "relative"}:
         return None
@@ -84,7 +83,7 @@ def _one_by_one(launch: Launch, agent: Stage) -> tuple[str, str, int | None] | N
     return what, f"{starter.name} ... &, and wait behind the loop; or one srun for all", None
 
 
-def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+def _miscounted(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
     geometry, job, told = script.geometry_of(launch), script.geometry, _told(agent)
     line = script.line_of("nodes", "ntasks")
     if told is not None and job.is_stated and job.nodes is not None and _one_a_pass(launch) and told[0] > job.nodes:
@@ -95,7 +94,7 @@ def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str,
     # Elements of an array may be each other's nodes.
     if (geometry.tasks_per_node != 1 and not alone) or (alone and (_elsewhere(agent) or "array" in script.options)):
         return None
-    if script.tells(agent, "nnodes"):
+    if script.sets_torchrun_option(agent, "nnodes"):
         return None
     if geometry.nodes < told[0]:
         what = f"{agent.kind} waits for {told[0]} nodes, and there {_are(geometry.nodes)}"
@@ -109,14 +108,14 @@ def _miscounted(script: Script, launch: Launch, agent: Stage) -> tuple[str, str,
     return None
 
 
-def _one_a_pass(launch: Launch) -> bool:
+def _one_a_pass(launch: LaunchLine) -> bool:
     """A loop over the job's nodes starts it, one on each."""
     srun = launch.stage("srun")
-    loops = [place for place in launch.step.place.outward() if place.compound and place.compound.kind in LOOPS]
+    loops = [place for place in launch.command.position.outward() if place.compound and place.compound.kind in LOOPS]
     return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 
-def _all_first(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, int | None] | None:
+def _all_first(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
     """Agents that meet at a fixed address, each of which takes itself for the first."""
     nodes, geometry = agent.option("nnodes", "num-machines"), script.geometry_of(launch)
     if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _elsewhere_said(script, agent):
@@ -136,15 +135,15 @@ def _all_first(script: Script, launch: Launch, agent: Stage) -> tuple[str, str, 
     return what, "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which counts them itself", None
 
 
-def _meets(agent: Stage) -> bool:
+def _meets(agent: LaunchStage) -> bool:
     """The nodes get their numbers as they meet."""
     backend = agent.option("rdzv-backend")
     return backend is not None and backend.text != "static"
 
 
-def _elsewhere_said(script: Script, agent: Stage) -> bool:
+def _elsewhere_said(script: BatchScript, agent: LaunchStage) -> bool:
     """A file, or the environment, may tell the agent what its line does not."""
-    said = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assigned)
+    said = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assignments)
     return said or "config-file" in agent.options or "standalone" in agent.options
 
 
@@ -152,14 +151,14 @@ def _are(count: int) -> str:
     return "is one" if count == 1 else f"are {count}"
 
 
-def _elsewhere(agent: Stage) -> bool:
+def _elsewhere(agent: LaunchStage) -> bool:
     """Its number is said from outside: the other nodes may be those of other jobs."""
     number = agent.option("node-rank", "machine-rank")
-    return number is not None and not number.known
+    return number is not None and not number.is_known
 
 
 @rule("KIT209", "warning")
-def missing_variables(subject: Subject) -> Iterator[Fault]:
+def unset_slurm_variables(subject: RuleInput) -> Iterator[RuleFinding]:
     """A variable of Slurm that is empty where it is read.
 
     SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK are there only
@@ -172,73 +171,77 @@ def missing_variables(subject: Subject) -> Iterator[Fault]:
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
     script = subject.script
-    for launch in script.launches:
-        if launch.stage("ssh") is None or _SOURCES.search(" ".join(word.text for word in launch.step.words)):
+    for launch in script.launch_lines:
+        if launch.stage("ssh") is None or _SOURCES.search(" ".join(word.text for word in launch.command.words)):
             continue
-        for word in launch.step.command.words:
+        for word in launch.command.syntax.words:
             for part in word.parts:
                 match = re.search(r"\$\{?(SLURM_\w+)", part.text) if part.kind == "text" and part.quoted else None
                 if match is not None:
                     line = part.origin.line + part.text[: match.start()].count("\n")
                     what = f"${match[1]} is not set in a session of ssh"
                     remedy = "double quotes: the batch shell expands it; for the node's number, count in the loop"
-                    yield Fault(line, part.origin.column, what, remedy, (launch.step.line,), "error")
+                    yield RuleFinding(line, part.origin.column, what, remedy, (launch.command.line,), "error")
     yield from _of_steps_alone(script)
     yield from _options_not_given(script)
 
 
-def _tasks_not_given(script: Script) -> Iterator[Fault]:
+def _tasks_not_given(script: BatchScript) -> Iterator[RuleFinding]:
     """In the batch shell, not in a task, the number of tasks is there only where it was asked for."""
-    own = {each.name for each in script.assigned}
-    for step in script.steps if script.options.keys() & {"nodes", "nodelist"} else ():
-        if step.task:
+    own = {each.name for each in script.assignments}
+    for step in script.commands if script.options.keys() & {"nodes", "nodelist"} else ():
+        if step.in_task:
             continue
-        values = [assignment.value for assignment in step.command.assignments]
-        declared = [as_assignment(word) for word in step.command.words[1:]] if step.name == "export" else []
+        values = [assignment.value for assignment in step.syntax.assignments]
+        declared = [as_assignment(word) for word in step.syntax.words[1:]] if step.name == "export" else []
         values += [each.value for each in declared if each is not None]
         parts = [part for value in values for part in value.parts]
-        if any(launch.step is step for launch in script.launches):
-            parts += [part for word in step.command.words for part in word.parts if part.kind == "variable"]
+        if any(launch.command is step for launch in script.launch_lines):
+            parts += [part for word in step.syntax.words for part in word.parts if part.kind == "variable"]
         for part in parts:
             match = re.search(r"\bSLURM_(NTASKS|NPROCS)\b(?!:?-)", part.raw)
             if match is not None and match[0] not in own:
                 what = f"${match[0]} is not set in the batch script: the job does not give --ntasks"
-                yield Fault(part.origin.line, part.origin.column, what, "#SBATCH --ntasks-per-node=1", (step.line,))
+                yield RuleFinding(
+                    part.origin.line, part.origin.column, what, "#SBATCH --ntasks-per-node=1", (step.line,)
+                )
 
 
-def _lines_of_steps(script: Script, option: str) -> set[int]:
+def _lines_of_steps(script: BatchScript, option: str) -> set[int]:
     """Lines of what a task's shell expands where its own srun gives an option: srun sets the variable there."""
-    given = [launch.step.command for launch in script.launches if any(option in each.options for each in launch.stages)]
+    given = [
+        launch.command.syntax for launch in script.launch_lines if any(option in each.options for each in launch.stages)
+    ]
     parts = [part for command in given for word in command.words for part in word.parts if part.quoted]
-    parts += [part for command in given if command.document is not None for part in command.document.parts]
+    parts += [part for command in given if command.document is not None for part in command.document]
     texts = [part for part in parts if part.kind == "text"]
     return {part.origin.line + below for part in texts for below in range(part.text.count("\n") + 1)}
 
 
-def _given_wrongly(script: Script, option: str) -> bool:
+def _given_wrongly(script: BatchScript, option: str) -> bool:
     """A directive that sbatch does not take gives it."""
     return any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
 
 
-def _of_steps_alone(script: Script) -> Iterator[Fault]:
+def _of_steps_alone(script: BatchScript) -> Iterator[RuleFinding]:
     """What srun sets for its tasks is not there in the batch script."""
-    own = {each.name for each in script.assigned}
-    for each in script.assigned:
+    own = {each.name for each in script.assignments}
+    for each in script.assignments:
         match = re.fullmatch(r"\$\{?(SLURM_(LAUNCH_NODE_IPADDR|SRUN_COMM_HOST|STEP_\w+))\}?", each.value.text)
-        if match is not None and not each.task and match[1] not in own:
+        if match is not None and not each.in_task and match[1] not in own:
             what = f"${match[1]} is not set in the batch script: srun sets it, for its tasks"
             remedy = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) for the first host'
-            yield Fault(each.line, each.column, what, remedy)
+            yield RuleFinding(each.line, each.column, what, remedy)
 
 
-def _options_not_given(script: Script) -> Iterator[Fault]:
+def _options_not_given(script: BatchScript) -> Iterator[RuleFinding]:
     # A script that says nothing of its size gets all of it from the command line.
-    if not script.readable or script.heterogeneous or not (script.geometry.is_stated or script.geometry.has_gpus):
+    if not script.is_readable or script.is_heterogeneous or not (script.geometry.is_stated or script.geometry.has_gpus):
         return
     if script.options.keys().isdisjoint({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}):
         yield from _tasks_not_given(script)
     text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
-    own = {each.name for each in script.assigned}
+    own = {each.name for each in script.assignments}
     for name, option in _NEEDS.items():
         guarded = re.search(rf"\$\{{{name}(\[|:?[-+?=])|-[zvn] *\"?(\$\{{?)?{name}\b", text)
         if option in script.options or name in own or guarded or _given_wrongly(script, option):
@@ -252,7 +255,4 @@ def _options_not_given(script: Script) -> Iterator[Fault]:
                 continue
             what = f"${name} is not set: the job does not give --{option}"
             remedy = f"#SBATCH --{option}=..." + (f"; or {_INSTEAD[name]}" if name in _INSTEAD else "")
-            yield Fault(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)
-
-
-RULES: tuple[Rule, ...] = (lonely_agents, missing_variables)
+            yield RuleFinding(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)

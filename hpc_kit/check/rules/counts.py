@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from hpc_kit.check.launched import Launch
-from hpc_kit.check.rules.base import Fault, Rule, Severity, Subject, rule
-from hpc_kit.check.stages import Stage
-from hpc_kit.slurm.directives import DirectiveOption
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
+from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
+from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
 from hpc_kit.slurm.sizes import JobSize, count_nodes, size_of_job
+from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"})
 
 
 @rule("KIT201")
-def task_counts(subject: Subject) -> Iterator[Fault]:
+def contradicting_task_counts(subject: RuleInput) -> Iterator[RuleFinding]:
     """--ntasks is not nodes x tasks a node.
 
     Where all three are given, --ntasks counts and --ntasks-per-node becomes an upper bound. More tasks than fit make
@@ -24,7 +26,7 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
     Mend: leave one of the three out, or make them agree.
     Documented: sbatch(1), --ntasks-per-node.
     """
-    for part in subject.script.parts:
+    for part in subject.script.components:
         given = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
         yield from _fewer_than_nodes(part)
         if len(given) < 3 or not all(each.value.isdigit() for each in given):
@@ -33,7 +35,7 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
         if ntasks == nodes * per_node:
             continue
         last = max(given, key=lambda each: each.line)
-        yield Fault(
+        yield RuleFinding(
             last.line,
             last.column,
             f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}",
@@ -44,7 +46,7 @@ def task_counts(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Fault]:
+def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[RuleFinding]:
     nodes, ntasks = part.get("nodes"), part.get("ntasks")
     if nodes is None or ntasks is None or not ntasks.value.isdigit() or "ntasks-per-node" in part:
         return
@@ -52,11 +54,11 @@ def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Fault]:
     if 0 < int(ntasks.value) < least:
         what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets {ntasks.value}"
         remedy = "--ntasks-per-node instead of --ntasks"
-        yield Fault(ntasks.line, ntasks.column, what, remedy, (nodes.line,))
+        yield RuleFinding(ntasks.line, ntasks.column, what, remedy, (nodes.line,))
 
 
 @rule("KIT117")
-def too_many_hosts(subject: Subject) -> Iterator[Fault]:
+def too_many_hosts(subject: RuleInput) -> Iterator[RuleFinding]:
     """--nodelist names more hosts than --nodes.
 
     All hosts of --nodelist are taken; it is no list to choose from. sbatch refuses the script ("invalid number of
@@ -65,18 +67,18 @@ def too_many_hosts(subject: Subject) -> Iterator[Fault]:
     Mend: as many nodes as hosts; or --exclude, --constraint or a partition, to choose among others.
     Documented: sbatch(1), --nodelist.
     """
-    for part in subject.script.parts:
+    for part in subject.script.components:
         nodes, hosts = part.get("nodes"), part.get("nodelist")
         if nodes is None or hosts is None:
             continue
         asked, named = count_nodes(nodes.value, None), count_nodes(None, hosts.value)
         if asked[0] is not None and named[0] is not None and named[0] > asked[0]:
             what = f"{named[0]} hosts are named, and --nodes={nodes.value}: all of them are taken, or none"
-            yield Fault(hosts.line, hosts.column, what, f"--nodes={named[0]}, or fewer hosts", (nodes.line,))
+            yield RuleFinding(hosts.line, hosts.column, what, f"--nodes={named[0]}, or fewer hosts", (nodes.line,))
 
 
 @rule("KIT119")
-def disagreeing_gpus(subject: Subject) -> Iterator[Fault]:
+def contradicting_gpu_counts(subject: RuleInput) -> Iterator[RuleFinding]:
     """--gpus does not agree with the GPUs of a task or node, or with how many of them there are.
 
     --gpus counts those of the whole job. With --gpus-per-task it says how many tasks there are, with --gpus-per-node
@@ -86,12 +88,12 @@ def disagreeing_gpus(subject: Subject) -> Iterator[Fault]:
     Mend: leave --gpus out.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
     """
-    for part in subject.script.parts:
+    for part in subject.script.components:
         found = _disagreement(part)
         if found is not None:
             what, other = found
             gpus = part["gpus"]
-            yield Fault(gpus.line, gpus.column, what, "leave --gpus out", (other.line if other else None,))
+            yield RuleFinding(gpus.line, gpus.column, what, "leave --gpus out", (other.line if other else None,))
 
 
 def _disagreement(part: Mapping[str, DirectiveOption]) -> tuple[str, DirectiveOption | None] | None:
@@ -122,7 +124,7 @@ def _gpus(part: Mapping[str, DirectiveOption], name: str) -> int | None:
 
 
 @rule("KIT208")
-def processes_and_gpus(subject: Subject) -> Iterator[Fault]:
+def more_processes_than_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
     """More processes a node than GPUs.
 
     A process without a GPU of its own ends with "invalid device ordinal", or shares one with another, which NCCL
@@ -132,30 +134,30 @@ def processes_and_gpus(subject: Subject) -> Iterator[Fault]:
     Documented: pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/gres.html.
     """
     script = subject.script
-    training = [launch for launch in script.launches if launch.trains and not script.is_cut(launch)]
-    if len(training) != 1 or any("VISIBLE_DEVICES" in each.name for each in script.assigned):
+    training = [launch for launch in script.launch_lines if launch.is_training and not script.is_cut_short(launch)]
+    if len(training) != 1 or any("VISIBLE_DEVICES" in each.name for each in script.assignments):
         return
     (launch,) = training
     geometry, agent = script.geometry_of(launch), launch.agent
     gpus, processes = geometry.gpus_per_node, _processes_on_node(launch, geometry)
-    if agent is not None and script.tells(agent, "nproc-per-node"):
+    if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
         return
     if not gpus or processes is None or processes == gpus:
         return
     first = (agent or launch.multiplier or launch.program).words[0]
-    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.step.line)
+    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.command.line)
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
     if processes > gpus:
         what = f"{processes} processes a node, and {count}: no device for the others"
-        sure: Severity | None = None if agent and not launch.by_default else "warning"
-        yield Fault(first.line, first.column, what, "one process a GPU", lines, sure)
+        sure: Severity | None = None if agent and not launch.has_default_count else "warning"
+        yield RuleFinding(first.line, first.column, what, "one process a GPU", lines, sure)
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} a node, and {count}: the others are idle"
-        yield Fault(first.line, first.column, what, f"{gpus} processes a node, or fewer GPUs", lines, "warning")
+        yield RuleFinding(first.line, first.column, what, f"{gpus} processes a node, or fewer GPUs", lines, "warning")
 
 
 @rule("KIT210")
-def world_sizes(subject: Subject) -> Iterator[Fault]:
+def wrong_world_size(subject: RuleInput) -> Iterator[RuleFinding]:
     """WORLD_SIZE is not the number of processes that are started.
 
     With `init_method="env://"` rank 0 waits until as many have come; a rank that is none of them is refused. torchrun
@@ -165,12 +167,12 @@ def world_sizes(subject: Subject) -> Iterator[Fault]:
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     script = subject.script
-    training = [launch for launch in script.launches if launch.trains]
-    if len(training) != 1 or training[0].agent is not None or training[0].multiplier is None or training[0].repeated:
+    training = [launch for launch in script.launch_lines if launch.is_training]
+    if len(training) != 1 or training[0].agent is not None or training[0].multiplier is None or training[0].in_loop:
         return
     geometry = script.geometry_of(training[0])
     own = {(geometry.nodes or 0) * (geometry.gpus_per_node or 0), geometry.ntasks}
-    for each in script.assigned:
+    for each in script.assignments:
         if (
             each.name != "WORLD_SIZE"
             or not each.value.text.isdigit()
@@ -185,13 +187,13 @@ def world_sizes(subject: Subject) -> Iterator[Fault]:
         )
         if size not in own and not spawns:
             what = f"WORLD_SIZE={each.value.text}, and {training[0].multiplier.name} starts {geometry.ntasks} processes"
-            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].step.line)
-            severity: Severity | None = "warning" if each.value.default else None
-            yield Fault(each.line, each.column, what, "export WORLD_SIZE=$SLURM_NTASKS", lines, severity)
+            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].command.line)
+            severity: Severity | None = "warning" if each.value.has_default else None
+            yield RuleFinding(each.line, each.column, what, "export WORLD_SIZE=$SLURM_NTASKS", lines, severity)
 
 
 @rule("KIT213", "warning")
-def too_many_by_mpirun(subject: Subject) -> Iterator[Fault]:
+def too_many_by_mpirun(subject: RuleInput) -> Iterator[RuleFinding]:
     """Mpirun is told of more processes than the job has tasks.
 
     Open MPI takes a job's tasks for its slots, and ends with "There are not enough slots available"; Intel MPI and
@@ -204,8 +206,8 @@ def too_many_by_mpirun(subject: Subject) -> Iterator[Fault]:
     if "exclusive" in script.options and not script.options.keys() & {"ntasks", "ntasks-per-node"}:
         # Whole nodes: the site may give a task for each of their CPUs.
         return
-    settings = [f"{each.name}={each.value.text}".lower() for each in script.assigned if "_MCA_" in each.name]
-    for launch in script.launches:
+    settings = [f"{each.name}={each.value.text}".lower() for each in script.assignments if "_MCA_" in each.name]
+    for launch in script.launch_lines:
         mpirun, tasks = launch.stage("mpirun"), script.geometry.ntasks
         named = mpirun.option("n", "np", "c") if mpirun is not None else None
         if (
@@ -221,24 +223,24 @@ def too_many_by_mpirun(subject: Subject) -> Iterator[Fault]:
         told = " ".join([*(word.text.lower() for word in mpirun.words), *settings])
         if int(named.text) > tasks and "oversubscribe" not in told and not mpirun.options.keys() & _OWN_HOSTS:
             what = f"{mpirun.name} starts {named.text} processes, and the job has {tasks} task{'s' * (tasks > 1)}"
-            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.step.line)
-            yield Fault(named.line, named.column, what, f"#SBATCH --ntasks={named.text}", lines)
+            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.command.line)
+            yield RuleFinding(named.line, named.column, what, f"#SBATCH --ntasks={named.text}", lines)
 
 
-def _processes_on_node(launch: Launch, geometry: JobSize) -> int | None:
+def _processes_on_node(launch: LaunchLine, geometry: JobSize) -> int | None:
     agent = launch.agent
     if agent is None:
         return geometry.tasks_per_node if launch.multiplier and launch.program.kind == "python" else None
-    if agent.opaque or ((geometry.tasks_per_node or 1) != 1 and launch.multiplier):
+    if agent.may_hide_options or ((geometry.tasks_per_node or 1) != 1 and launch.multiplier):
         return None
     if agent.kind == "torchrun" and agent.option("nproc-per-node") is None:
         return 1
     if agent.kind == "accelerate" and "num-machines" not in agent.options and geometry.has_several_nodes:
         return None
-    return processes(agent)
+    return count_processes(agent)
 
 
-def processes(agent: Stage) -> int | None:
+def count_processes(agent: LaunchStage) -> int | None:
     """Processes that an agent starts on its node; None: several, or not known how many."""
     if agent.kind == "torchrun":
         text = agent.option("nproc-per-node")
@@ -253,11 +255,105 @@ def processes(agent: Stage) -> int | None:
     return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
 
 
-RULES: tuple[Rule, ...] = (
-    task_counts,
-    too_many_hosts,
-    disagreeing_gpus,
-    processes_and_gpus,
-    world_sizes,
-    too_many_by_mpirun,
-)
+@rule("KIT205", "warning")
+def step_without_cpus(subject: RuleInput) -> Iterator[RuleFinding]:
+    """A launch line without --cpus-per-task, in a job that asks for several.
+
+    In Slurm 22.05 and 23.02, srun no longer takes the job's --cpus-per-task along: every step falls to one CPU a
+    task, and data loaders and threads share it. No message tells.
+
+    Mend: say it on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
+    Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
+    """
+    script = subject.script
+    if CPUS_NOT_HANDED_ON.holds(subject.version) is False:
+        return
+    if any(each.name == "SRUN_CPUS_PER_TASK" for each in script.assignments):
+        return
+    for launch in script.launch_lines:
+        srun = launch.stage("srun")
+        if srun is None or srun.may_hide_options or srun.error or not launch.is_training:
+            continue
+        given = [script.components[index].get("cpus-per-task") for index in script.components_of(launch)]
+        asked = next((each for each in given if each and each.value.isdigit() and int(each.value) > 1), None)
+        if asked is not None and not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
+            first, cpus = srun.words[0], asked.value
+            yield RuleFinding(
+                first.line,
+                first.column,
+                f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.releases}:"
+                " one CPU a task",
+                f"srun --cpus-per-task={cpus} ...",
+                (asked.line,),
+            )
+
+
+def _may_hide_options(srun: LaunchStage) -> bool:
+    """A variable in front of the program may hold options, or the value of the one before it."""
+    for word in srun.words[1:]:
+        if is_known_program(word):
+            return False
+        if word.is_unknown or "$" in word.text.partition("=")[0]:
+            return True
+    return False
+
+
+@rule("KIT206")
+def refused_srun_options(subject: RuleInput) -> Iterator[RuleFinding]:
+    """A launch line with an option that srun does not take.
+
+    The job waits in the queue, starts, and ends at once with srun's "unrecognized option". An option that resembles
+    none of srun's is a warning only: it may belong to a plugin of the site.
+
+    Mend: as the message says. Options of the program stand behind the program.
+    Documented: srun(1), OPTIONS.
+    """
+    for launch in subject.script.launch_lines:
+        srun = launch.stage("srun")
+        if srun is None or srun.error is None or _may_hide_options(srun):
+            continue
+        first, fault = srun.words[0], srun.error
+        remedy, certain = suggest_fix(fault, "srun")
+        severity: Severity | None = None if certain else "warning"
+        yield RuleFinding(first.line, first.column, fault.what, remedy, (launch.command.line,), severity, fault.found)
+
+
+def _unset(script: BatchScript) -> bool:
+    """The script itself says what srun is to take for --gpus."""
+    unset = [word.text for step in script.commands if step.name == "unset" for word in step.words]
+    return "SLURM_GPUS" in unset or any(each.name == "SLURM_GPUS" for each in script.assignments)
+
+
+@rule("KIT211")
+def step_inherits_all_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
+    """A step on fewer nodes takes all GPUs of the job along.
+
+    srun inherits the job's --gpus. On one node of several there are fewer, and it ends with "Invalid generic resource
+    (gres) specification", also where it only asks for a host's address.
+
+    Mend: `srun --gpus=0 --nodes=1 ...` for what needs none; or --gpus-per-node for the job, which fits any step.
+    Documented: srun(1), INPUT ENVIRONMENT VARIABLES, SLURM_GPUS; seen with Slurm 22.05.
+    """
+    script = subject.script
+    nodes = script.geometry.nodes
+    if "gpus" not in script.options or nodes is None or nodes < 2 or _unset(script):
+        return
+    places = []
+    for launch in script.launch_lines:
+        srun = launch.stage("srun")
+        taken = script.geometry_of(launch).nodes if srun is not None and not srun.may_hide_options else None
+        if srun is not None and taken is not None and taken < nodes and "gpus" not in srun.options:
+            places.append((srun.words[0].line, srun.words[0].column))
+    for step in script.commands:
+        values = [*step.syntax.words, *(assignment.value for assignment in step.syntax.assignments)]
+        for part in [part for word in values for part in word.parts if part.kind == "command" and not step.in_task]:
+            line = re.match(r"\s*srun\s[^|;&]*", part.text)
+            if (
+                line
+                and re.search(r"\s(-N\s*1|--nodes[= ]1)\s", line[0])
+                and not re.search(r"\s(-G|--gpus[= ])", line[0])
+            ):
+                places.append((part.origin.line, part.origin.column))
+    for place in places:
+        what = f"--gpus={script.options['gpus']} of the job goes to this step, too, and one node has fewer"
+        yield RuleFinding(*place, what, "srun --gpus=..., or --gpus-per-node for the job", (script.line_of("gpus"),))

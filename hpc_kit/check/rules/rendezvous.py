@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.batch_script import Script
-from hpc_kit.check.launched import Launch
-from hpc_kit.check.rules.base import Fault, Rule, Subject, rule
-from hpc_kit.check.shell.trace import Assigned
-from hpc_kit.check.shell.values import Text
-from hpc_kit.check.shell.words import Word
-from hpc_kit.check.stages import Stage
+from hpc_kit.check.bash_syntax import Assignment, Word, as_assignment
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
+from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
 
 EPHEMERAL = (32768, 60999)
 """Ports that Linux hands out by itself (net.ipv4.ip_local_port_range)."""
@@ -27,7 +26,7 @@ _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
 @rule("KIT301")
-def loopback_master(subject: Subject) -> Iterator[Fault]:
+def loopback_master(subject: RuleInput) -> Iterator[RuleFinding]:
     """MASTER_ADDR is this host itself, and the job has several nodes.
 
     On each node, localhost is that node: the ranks of the other nodes wait for a rank 0 that never comes, or each node
@@ -37,33 +36,33 @@ def loopback_master(subject: Subject) -> Iterator[Fault]:
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     script = subject.script
-    wide = [launch for launch in script.launches if script.geometry_of(launch).has_several_nodes]
-    if not wide or not (script.heterogeneous or script.geometry.has_several_nodes):
+    wide = [launch for launch in script.launch_lines if script.geometry_of(launch).has_several_nodes]
+    if not wide or not (script.is_heterogeneous or script.geometry.has_several_nodes):
         return
     remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
     on_each = f"another machine on each of the {max(script.geometry_of(launch).min_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
-    addresses = [each for each in script.assigned if each.name == "MASTER_ADDR"]
-    elsewhere = [each for each in addresses if not _names_itself(each.value.text, own=each.task)]
-    addresses = [each for each in addresses if not any(each.instead_of(other) for other in elsewhere)]
+    addresses = [each for each in script.assignments if each.name == "MASTER_ADDR"]
+    elsewhere = [each for each in addresses if not _names_itself(each.value.text, own=each.in_task)]
+    addresses = [each for each in addresses if not any(each.is_alternative_to(other) for other in elsewhere)]
     places = [each.value for each in addresses]
-    own = [each.value for each in addresses if each.task]
+    own = [each.value for each in addresses if each.in_task]
     for launch in wide:
         agent = launch.agent
         option = agent.option(*_ADDRESS_OPTIONS) if agent else None
         if agent is not None and "standalone" not in agent.options:
             places += [option] if option else []
-            own += [option] if option and launch.inner.task else []
-            host = None if script.is_cut(launch) else _default_host(agent)
-            if host and not any(each.name.startswith("PET_") for each in script.assigned):
+            own += [option] if option and launch.inner_command.in_task else []
+            host = None if script.is_cut_short(launch) else _default_host(agent)
+            if host and not any(each.name.startswith("PET_") for each in script.assignments):
                 first = agent.words[0]
                 what = f"torchrun is not told where to meet, and takes {host}: {on_each}"
-                yield Fault(first.line, first.column, what, _MEET, (*lines, launch.step.line))
+                yield RuleFinding(first.line, first.column, what, _MEET, (*lines, launch.command.line))
         places += _urls(launch)
     for text in places:
         host = re.sub(r"(?<=[^:]):(\d+|\$.*)\Z", "", text.text)
         if _names_itself(host, own=text in own):
-            yield Fault(text.line, text.column, f"{host} is {on_each}", remedy, lines)
+            yield RuleFinding(text.line, text.column, f"{host} is {on_each}", remedy, lines)
 
 
 def _names_itself(host: str, *, own: bool) -> bool:
@@ -71,11 +70,11 @@ def _names_itself(host: str, *, own: bool) -> bool:
     return bool(_LOOPBACK.match(host) or (own and _THIS_HOST.match(host)))
 
 
-def _default_host(agent: Stage) -> str | None:
+def _default_host(agent: LaunchStage) -> str | None:
     """Where torchrun meets its peers on other nodes if it is not told; it reads no MASTER_ADDR."""
     nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
     own = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
-    if agent.kind != "torchrun" or own or agent.opaque or nodes is None or nodes.text in {"1", "1:1"}:
+    if agent.kind != "torchrun" or own or agent.may_hide_options or nodes is None or nodes.text in {"1", "1:1"}:
         return None
     if "rdzv-endpoint" in agent.options:
         return None
@@ -85,7 +84,7 @@ def _default_host(agent: Stage) -> str | None:
 
 
 @rule("KIT302", "warning")
-def fixed_port(subject: Subject) -> Iterator[Fault]:
+def fixed_port(subject: RuleInput) -> Iterator[RuleFinding]:
     """The rendezvous port is fixed.
 
     Two jobs on one node, or a job and the rest of the one before it, take the same port: "address already in use", or
@@ -99,11 +98,11 @@ def fixed_port(subject: Subject) -> Iterator[Fault]:
     for text, port in _first_of_each(_ports(subject.script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is fixed: two jobs on a node meet there"
-            yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            yield RuleFinding(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
 
 
 @rule("KIT303", "warning")
-def ephemeral_port(subject: Subject) -> Iterator[Fault]:
+def ephemeral_port(subject: RuleInput) -> Iterator[RuleFinding]:
     """The rendezvous port lies where Linux takes ports for outgoing connections.
 
     From 32768 to 60999 the kernel gives ports to whoever connects somewhere: now and then yours is taken when rank 0
@@ -115,10 +114,10 @@ def ephemeral_port(subject: Subject) -> Iterator[Fault]:
     for text, port in _first_of_each(_ports(subject.script)):
         if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is one that Linux hands out by itself ({EPHEMERAL[0]}-{EPHEMERAL[1]})"
-            yield Fault(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            yield RuleFinding(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
 
 
-def _first_of_each(ports: Iterator[tuple[Text, int]]) -> Iterator[tuple[Text, int]]:
+def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
     """One place for each number: that where it is given mends the others."""
     seen: set[int] = set()
     for text, port in ports:
@@ -127,36 +126,36 @@ def _first_of_each(ports: Iterator[tuple[Text, int]]) -> Iterator[tuple[Text, in
             yield text, port
 
 
-def _ports(script: Script) -> Iterator[tuple[Text, int]]:
+def _ports(script: BatchScript) -> Iterator[tuple[ExpandedText, int]]:
     """Ports that are written as numbers."""
-    texts = [each.value for each in script.assigned if _PORTS.match(each.name) and _is_read(script, each)]
-    for launch in script.launches:
+    texts = [each.value for each in script.assignments if _PORTS.match(each.name) and _is_read(script, each)]
+    for launch in script.launch_lines:
         if launch.agent is not None and "standalone" not in launch.agent.options:
             texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
-        if launch.trains:
+        if launch.is_training:
             texts += _urls(launch)
     for text in texts:
         port = text.text.rpartition(":")[2]
         # Port 0 asks the system for a free one.
         if port.isdigit() and 0 < int(port) < 65536:
-            yield text.part(len(text.text) - len(port), len(text.text)), int(port)
+            yield text.slice_of(len(text.text) - len(port), len(text.text)), int(port)
 
 
-def _is_read(script: Script, each: Assigned) -> bool:
+def _is_read(script: BatchScript, each: TracedAssignment) -> bool:
     """Programs see the variable, or another line of the script mentions it."""
     lines = (line for number, line in enumerate(script.lines, start=1) if number != each.line)
     code = [line for line in lines if not re.match(r"\s*(#|echo\b|printf\b)", line)]
-    training = [launch for launch in script.launches if launch.trains]
+    training = [launch for launch in script.launch_lines if launch.is_training]
     if training and all(launch.stage("torchrun") for launch in training):
         # torchrun knows its port from its options alone, and gives its workers one of its own.
         return any(re.search(rf"\$\{{?{each.name}\b", line) for line in code)
-    return each.exported or each.task or each.value.default or any(each.name in line for line in code)
+    return each.is_exported or each.in_task or each.value.has_default or any(each.name in line for line in code)
 
 
-def _urls(launch: Launch) -> list[Text]:
+def _urls(launch: LaunchLine) -> list[ExpandedText]:
     """HOST:PORT of each tcp:// that the program is given."""
     found = ((word, _URL.search(word.text)) for word in launch.program.words)
-    return [word.part(match.start(1), match.end(1)) for word, match in found if match]
+    return [word.slice_of(match.start(1), match.end(1)) for word, match in found if match]
 
 
 _HANDED_ON = (
@@ -170,7 +169,7 @@ _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREA
 
 
 @rule("KIT304")
-def unexported_variables(subject: Subject) -> Iterator[Fault]:
+def unexported_variables(subject: RuleInput) -> Iterator[RuleFinding]:
     """A variable that programs read is set, but not exported.
 
     `MASTER_ADDR=...` without `export` is the batch shell's own: in the tasks it is not set, and
@@ -181,7 +180,7 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
     Documented: bash(1), ENVIRONMENT.
     """
     script = subject.script
-    started = [launch for launch in script.launches if launch.trains]
+    started = [launch for launch in script.launch_lines if launch.is_training]
     lines = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
     text = lines.replace("\\\n", " ")
     if not started or not script.is_shell or re.search(r"set\s+(-\w*a|-o\s+allexport)", text):
@@ -190,13 +189,13 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
         # What is exported is not known.
         return
     quoted = [
-        part.text for launch in started for word in launch.step.command.words for part in word.parts if part.quoted
+        part.text for launch in started for word in launch.command.syntax.words for part in word.parts if part.quoted
     ]
     agents = all(launch.agent for launch in started)
-    for name in dict.fromkeys(each.name for each in script.assigned if _READ_BY_PROGRAMS.match(each.name)):
-        places = [each for each in script.assigned if each.name == name]
+    for name in dict.fromkeys(each.name for each in script.assignments if _READ_BY_PROGRAMS.match(each.name)):
+        places = [each for each in script.assignments if each.name == name]
         if any(re.search(each.format(name), text) for each in _HANDED_ON) or any(
-            each.exported or each.task for each in places
+            each.is_exported or each.in_task for each in places
         ):
             continue
         first, mention = places[0], rf"\$\{{?{name}\b"
@@ -206,8 +205,8 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
             continue
         else:
             what = f"{name} is not exported: no program sees it"
-        sure = "put nothing" in what and not script.sources_others
-        yield Fault(
+        sure = "put nothing" in what and not script.sources_files
+        yield RuleFinding(
             first.line,
             max(1, first.column - len(name) - 1),
             what,
@@ -217,12 +216,12 @@ def unexported_variables(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _export_words(script: Script) -> list[Word]:
-    return [word for step in script.steps if step.name == "export" for word in step.command.words[1:]]
+def _export_words(script: BatchScript) -> list[Word]:
+    return [word for step in script.commands if step.name == "export" for word in step.syntax.words[1:]]
 
 
 @rule("KIT311", "warning")
-def visible_devices(subject: Subject) -> Iterator[Fault]:
+def visible_devices_by_hand(subject: RuleInput) -> Iterator[RuleFinding]:
     """CUDA_VISIBLE_DEVICES is written by hand.
 
     Slurm sets it to the GPUs that the job, or the task, was given. Other numbers name GPUs that may be another job's,
@@ -234,7 +233,7 @@ def visible_devices(subject: Subject) -> Iterator[Fault]:
     Documented: slurm.schedmd.com/gres.html.
     """
     script = subject.script
-    for each in script.assigned:
+    for each in script.assignments:
         if each.name not in {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}:
             continue
         text = each.value.text
@@ -242,8 +241,8 @@ def visible_devices(subject: Subject) -> Iterator[Fault]:
         if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
             continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
-        certain = each.task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
-        yield Fault(
+        certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
+        yield RuleFinding(
             each.value.line,
             each.value.column,
             f"{each.name} is Slurm's to set; {text} may be none of this job's GPUs",
@@ -253,4 +252,130 @@ def visible_devices(subject: Subject) -> Iterator[Fault]:
         )
 
 
-RULES: tuple[Rule, ...] = (loopback_master, fixed_port, ephemeral_port, unexported_variables, visible_devices)
+_FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+_HOST = re.compile(
+    r"(\w+_)?(MASTER|MAIN|HEAD|FIRST|LEADER|ROOT|RDZV|COORDINATOR)(_?(ADDR|ADDRESS|NODE|HOST|IP|NAME|ENDPOINT))*\Z"
+)
+_LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
+_SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
+"""The list, handed to a program that knows nothing of its brackets."""
+_WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
+_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}(cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,)")
+_BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
+_DRAWN = re.compile(r"\bRANDOM\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
+_RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
+_SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
+
+
+@rule("KIT305")
+def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
+    """The first host's name is cut out of the node list.
+
+    Slurm writes the list short, `gpu[01-04,07]`: what stands before the first comma is `gpu[01-04`, no host's name, and
+    one cut by columns (a warning) holds for one site, and one number of nodes. The list as a whole is none either.
+
+    Mend: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
+    """
+    script = subject.script
+    if not script.geometry.has_several_nodes:
+        return
+    for each in _assignments(script):
+        text = each.value.raw
+        if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
+            continue
+        by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
+        cut = by_column or _AT_COMMA.search(text)
+        if cut or (whole and not _taken_apart(script, each.name)):
+            what = "cut by columns out of the node list" if by_column else "no host's name: the node list is gpu[01-04]"
+            # What a program behind makes of the piece is not known.
+            doubtful = by_column or (cut and "|" in text[cut.end() :])
+            severity: Severity | None = "warning" if doubtful else None
+            place = (each.value.line, each.value.column)
+            yield RuleFinding(*place, what, f"{each.name}={_FIRST}", (script.line_of("nodes"),), severity)
+
+
+def _written_out(script: BatchScript, text: str) -> bool:
+    """The script has given the list that is read here a value of its own, which need not be Slurm's short form."""
+    name = re.search(_LIST, text)
+    own = [each for each in script.assignments if name and each.name == name[0].strip("${")]
+    return any(not re.search(r"NODELIST", each.value.text) for each in own)
+
+
+def _taken_apart(script: BatchScript, name: str) -> bool:
+    """The variable holds a list for the program that writes it out, and no host's name."""
+    reads = re.compile(rf"\b(scontrol|nodeset|hostlist|cluset)\b.*\$\{{?{name}\b")
+    return any(reads.search(line) for line in script.lines if not line.lstrip().startswith("#"))
+
+
+def _assignments(script: BatchScript) -> Iterator[Assignment]:
+    """Those of the script as they are written."""
+    for step in script.commands:
+        yield from step.syntax.assignments
+        if step.name in {"export", "declare", "local", "readonly"}:
+            yield from filter(None, map(as_assignment, step.syntax.words[1:]))
+
+
+@rule("KIT306")
+def random_value_per_task(subject: RuleInput) -> Iterator[RuleFinding]:
+    """Each task draws a port, or the meeting's id, for itself.
+
+    `$RANDOM`, `shuf` or a free port that is looked for in the task is another number in each: they never meet. On the
+    launch line itself, and in double quotes, the batch shell draws, once, and all get the same.
+
+    Mend: draw it in the batch script, before srun: `export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`; as id,
+    `--rdzv-id=$SLURM_JOB_ID`.
+    Documented: pytorch.org/docs/stable/elastic/run.html, --rdzv-id; bash(1), RANDOM.
+    """
+    script = subject.script
+    wide = [
+        launch for launch in script.launch_lines if _several(launch) and script.geometry_of(launch).has_several_tasks
+    ]
+    texts = [each.value for each in script.assignments if each.in_task and each.name == "MASTER_PORT"] if wide else []
+    texts += [text for launch in wide for text in _agreed(launch)]
+    places = _drawn_by_tasks(script)
+    for text in texts:
+        if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
+            what = "drawn by each task for itself: no two have the same"
+            yield RuleFinding(text.line, text.column, what, "draw it once, in the batch script; or take $SLURM_JOB_ID")
+
+
+def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
+    """Places of the expansions by which a task draws, and not the batch shell that wrote its code."""
+    drawn: set[tuple[int, int]] = set()
+    seeded = any(each.name == "RANDOM" and each.in_task for each in script.assignments)
+    for step in script.commands:
+        if not step.in_task or _one_rank(script, step):
+            continue
+        words = (*step.syntax.words, *(assignment.value for assignment in step.syntax.assignments))
+        for part in (part for word in words for part in word.parts if part.kind != "text"):
+            match = _DRAWN.search(part.raw)
+            # What an outer shell has expanded is nowhere written as the task's shell reads it.
+            if match is None or not part.origin.exact or "--random-source" in part.raw:
+                continue
+            if not (seeded and match[0] == "RANDOM"):
+                drawn.add((part.origin.line, part.origin.column))
+    return drawn
+
+
+def _one_rank(script: BatchScript, step: TracedCommand) -> bool:
+    """A condition on its rank stands before it: one task alone draws, and may tell the others."""
+    firsts = [
+        place.compound.line if place.compound is not None else place.statement.line
+        for place in step.position.outward()
+        if place.chain_index or (place.compound is not None and place.compound.kind in {"if", "case"})
+    ]
+    between = script.lines[min(firsts) - 1 : step.line] if firsts else []
+    return any(_RANK.search(line) for line in between)
+
+
+def _several(launch: LaunchLine) -> bool:
+    return launch.multiplier is not None and launch.inner_command.in_task
+
+
+def _agreed(launch: LaunchLine) -> list[ExpandedText]:
+    """What the agents must be told alike."""
+    agent = launch.agent
+    if agent is None or "standalone" in agent.options:
+        return []
+    return [agent.options[name] for name in _SAME if name in agent.options]

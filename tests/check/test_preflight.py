@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.check.preflight import check_program, findings
-from hpc_kit.check.preflight_program import check_agents
+from hpc_kit.check.preflight import check_agents, check_program, find_missing
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Embedded
@@ -58,7 +57,7 @@ def test_a_job_whose_files_are_there_passes(project: Path, command: tuple[str, .
     if command[0] == "apptainer":
         job = resolved(*command, root=project, setup=("module load apptainer",))
     check_program(job, project)
-    assert findings(job, project) == []
+    assert find_missing(job, project) == []
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_a_missing_program_is_refused(project: Path, command: tuple[str, ...], w
     assert caught.value.what == what
     assert caught.value.remedy is not None
     assert remedy in caught.value.remedy
-    (finding,) = findings(job, project)
+    (finding,) = find_missing(job, project)
     assert (finding.code, finding.severity, finding.line, finding.what) == ("KIT601", "error", 0, what)
 
 
@@ -125,8 +124,8 @@ def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
     with pytest.raises(SpecError, match=r"the interpreter \.venv/bin/python does not exist") as caught:
         check_program(job, project)
     assert caught.value.remedy == "python = '/path/to/python' in the cluster file, or --set cluster.python=..."
-    assert [finding.severity for finding in findings(job, project)] == ["error"]
-    assert [finding.severity for finding in findings(job, project, elsewhere=True)] == ["warning"]
+    assert [finding.severity for finding in find_missing(job, project)] == ["error"]
+    assert [finding.severity for finding in find_missing(job, project, elsewhere=True)] == ["warning"]
 
 
 def test_setup_may_bring_a_program_or_go_elsewhere(project: Path) -> None:
@@ -136,16 +135,16 @@ def test_setup_may_bring_a_program_or_go_elsewhere(project: Path) -> None:
 
 def test_the_working_folder_must_be_there_and_is_where_the_program_is_sought(project: Path) -> None:
     job = resolved("python", "train.py", root=project, chdir="sub")
-    assert [finding.code for finding in findings(job, project)] == ["KIT601", "KIT602"]
+    assert [finding.code for finding in find_missing(job, project)] == ["KIT601", "KIT602"]
     (project / "sub").mkdir()
     (project / "sub" / "train.py").write_text("")
-    assert findings(job, project) == []
+    assert find_missing(job, project) == []
 
 
 def test_a_log_folder_that_cannot_be_made_is_found(project: Path) -> None:
     (project / "train.py").write_text("")
     (project / "runs").write_text("a file")
-    (finding,) = findings(resolved("python", "train.py", root=project), project)
+    (finding,) = find_missing(resolved("python", "train.py", root=project), project)
     assert (finding.code, finding.found) == ("KIT603", f"{project / 'runs'} is a file")
 
 
@@ -153,7 +152,7 @@ def test_a_log_folder_that_cannot_be_looked_at_is_not_there(project: Path) -> No
     """As that of another user; here by a name that is too long, which a test as root meets, too."""
     job = Job(name="x" * 300, command=("python", "-c", "1"))
     here = Cluster(name="here", python=sys.executable)
-    assert findings(resolve(load.load(job, here, root=project), root=project), project) == []
+    assert find_missing(resolve(load.load(job, here, root=project), root=project), project) == []
 
 
 def test_a_strict_embedded_slurm_knows_its_partitions(project: Path) -> None:
@@ -197,7 +196,9 @@ def test_a_program_that_imports_torch_needs_an_interpreter_that_has_it(
     with pytest.raises(SpecError, match=f"there is no torch for {sys.executable}") as caught:
         check_program(resolved("python", "train.py", root=project), project)
     assert caught.value.found == "train.py imports it"
-    assert [finding.code for finding in findings(resolved("python", "train.py", root=project), project)] == ["KIT606"]
+    assert [finding.code for finding in find_missing(resolved("python", "train.py", root=project), project)] == [
+        "KIT606"
+    ]
 
 
 @pytest.mark.parametrize(

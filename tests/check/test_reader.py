@@ -11,26 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_kit.check.batch_script import Script, read_script
-from hpc_kit.check.launched import Launch
-from hpc_kit.check.shell.parse import parse
-from hpc_kit.check.shell.tree import Compound
+from hpc_kit.check.bash_syntax import CompoundCommand, parse
+from hpc_kit.check.batch_script import BatchScript, read_script
+from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.slurm.sizes import size_of_job
 from tests import golden
 
 HEAD = "#!/bin/bash\n"
 
 
-def read(text: str) -> Script:
+def read(text: str) -> BatchScript:
     return read_script(HEAD + text, "test.sbatch")
 
 
-def only(text: str) -> Launch:
-    (launch,) = read(text).launches
+def only(text: str) -> LaunchLine:
+    (launch,) = read(text).launch_lines
     return launch
 
 
-def kinds(launch: Launch) -> list[str]:
+def kinds(launch: LaunchLine) -> list[str]:
     return [stage.kind for stage in launch.stages]
 
 
@@ -65,14 +64,14 @@ WORDS = [
 def test_words_become_what_bash_makes_of_them(text: str) -> None:
     text = text if "show" in text else f"show {text}"
     done = subprocess.run(["bash", "-c", SHOW + text], capture_output=True, check=True)
-    step = next(step for step in read(text).steps if step.name == "show")
+    step = next(step for step in read(text).commands if step.name == "show")
     assert [word.text for word in step.words[1:]] == done.stdout.decode().split("\0")[:-1]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12), max_size=4))
 def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
-    step = read(f"show {shlex.join(words)}").steps[0]
+    step = read(f"show {shlex.join(words)}").commands[0]
     assert [word.text for word in step.words[1:]] == words
 
 
@@ -95,9 +94,11 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map("".join))
 def test_no_text_makes_the_reader_fail(text: str) -> None:
     script = read_script(text or "x")
-    assert script.launches is not None
+    assert script.launch_lines is not None
     assert script.problems is not None
-    assert script.unread is None or script.unread.startswith(("what follows line ", "the shell's rules: it is for "))
+    assert script.unread_part is None or script.unread_part.startswith(
+        ("what follows line ", "the shell's rules: it is for ")
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
 def test_what_bash_cannot_read_we_do_not_pretend_to(text: str) -> None:
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
     assert done.returncode != 0
-    assert parse(text).trouble is not None
+    assert parse(text).problem is not None
 
 
 @pytest.mark.parametrize(
@@ -150,14 +151,14 @@ def test_what_bash_cannot_read_we_do_not_pretend_to(text: str) -> None:
 )
 def test_what_bash_reads_we_read(text: str) -> None:
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
-    assert parse(text).trouble is None
+    assert parse(text).problem is None
 
 
 def test_a_tree_is_what_was_written() -> None:
     (loop, last) = parse("for x in a; do b & done | c && d || e\nf").block
     first = loop.chain.pipelines[0]
     assert loop.chain.operators == ("&&", "||")
-    assert isinstance(first.commands[0], Compound)
+    assert isinstance(first.commands[0], CompoundCommand)
     assert first.commands[0].bodies[0][1][0].background
     assert (last.line, last.background) == (2, False)
 
@@ -167,7 +168,7 @@ def test_a_tree_is_what_was_written() -> None:
 
 def test_directives_are_read_with_their_places() -> None:
     script = read("#SBATCH -N4 --ntasks-per-node 2 # two\n#SBATCH --job-name='a b'\necho\n#SBATCH --time=1\n")
-    places = [(each.name, each.value, each.line, each.column) for each in script.given]
+    places = [(each.name, each.value, each.line, each.column) for each in script.directive_options]
     assert places == [("nodes", "4", 2, 9), ("ntasks-per-node", "2", 2, 31), ("job-name", "a b", 3, 9)]
     assert [line.line for line in script.directives.late] == [5]
 
@@ -186,7 +187,7 @@ def test_an_option_of_the_container_plugin_is_no_fault() -> None:
 def test_text_of_a_here_document_is_no_directive_and_no_command() -> None:
     script = read("cat >x.sbatch <<'E'\n#SBATCH --nodes=4\nsrun $SLURM_PROCID\nE\n# end\n")
     assert script.comments == {1, 6}
-    assert [launch.program.name for launch in script.launches] == ["cat"]
+    assert [launch.program.name for launch in script.launch_lines] == ["cat"]
 
 
 @pytest.mark.parametrize("first", ["", "#SBATCH --nodes=3\n", "\n"])
@@ -200,7 +201,7 @@ def test_a_script_without_interpreter_is_read_all_the_same(first: str) -> None:
 def test_interpreters_are_known_by_their_name() -> None:
     lines = {"#!/bin/bash -l": "bash", "#! /usr/bin/env -S zsh -x": "zsh", "#!/usr/bin/python3": "python3", "#!": None}
     assert {line: read_script(line + "\n").interpreter for line in lines} == lines
-    assert read_script("#!/usr/bin/python3\nx = {\n").unread == "the shell's rules: it is for python3"
+    assert read_script("#!/usr/bin/python3\nx = {\n").unread_part == "the shell's rules: it is for python3"
 
 
 # Launch lines
@@ -254,16 +255,16 @@ def test_a_launch_line_is_its_programs(line: str, expected: list[str]) -> None:
     ],
 )
 def test_code_of_a_here_document_is_read(text: str) -> None:
-    launch = read(text).launches[-1]
+    launch = read(text).launch_lines[-1]
     assert kinds(launch)[-1] == "python"
     assert launch.program.options["file"].text == "t.py"
-    assert launch.inner.line == 3 + text.startswith("cat >run")
+    assert launch.inner_command.line == 3 + text.startswith("cat >run")
 
 
 def test_a_here_document_for_another_program_is_no_code() -> None:
     script = read("cat >a.py <<'E'\nimport os\nprint('it is', os)\nE\nsrun python - <<E\nx = (1\nE\nls\n")
-    assert script.unread is None
-    assert [step.name for step in script.steps] == ["cat", "srun", "ls"]
+    assert script.unread_part is None
+    assert [step.name for step in script.commands] == ["cat", "srun", "ls"]
 
 
 def test_the_parts_of_a_heterogeneous_line_are_each_a_launch_in_its_component() -> None:
@@ -271,7 +272,7 @@ def test_the_parts_of_a_heterogeneous_line_are_each_a_launch_in_its_component() 
         "#SBATCH -N2 --ntasks-per-node=1 -c2\n#SBATCH hetjob\n#SBATCH -N3 --ntasks-per-node=4\n"
         "srun --het-group=0 ./app : --het-group=1 bash -c 'python t.py'\nsrun --het-group=0,1 ./x\nsrun ./y\n"
     )
-    first, second, both, alone = script.launches
+    first, second, both, alone = script.launch_lines
     assert (kinds(first), kinds(second)) == (["srun", "program"], ["srun", "shell", "python"])
     assert (second.stages[0].words[0].line, second.stages[0].words[0].column) == (5, 28)
     counts = [script.geometry_of(each)[:3] for each in (first, second, both, alone)]
@@ -299,10 +300,11 @@ def test_places_survive_variables_and_code() -> None:
         'CMD="torchrun \\\n  --nproc_per_node $N t.py"\nsrun bash -c \'\n  $CMD\n  python x.py\'\nsrun bash -c "$CMD"\n'
     )
     places = [
-        (launch.program.words[0].text, launch.program.words[0].line, launch.step.line) for launch in script.launches
+        (launch.program.words[0].text, launch.program.words[0].line, launch.command.line)
+        for launch in script.launch_lines
     ]
     assert places == [("$CMD", 5, 4), ("python", 6, 4), ("python", 3, 7)]
-    torchrun = script.launches[2].stage("torchrun")
+    torchrun = script.launch_lines[2].stage("torchrun")
     assert torchrun is not None
     assert (torchrun.words[0].line, torchrun.words[0].column) == (2, 6)
 
@@ -311,7 +313,10 @@ def test_variables_know_who_sees_them() -> None:
     script = read(
         "A=1\nexport B=2 C\nC=3 D=4 srun --export=ALL,E=5 bash -c 'export F=$SLURM_PROCID'\nset -a\nG=$SLURM_PROCID\n"
     )
-    seen = {each.name: (each.value.text, each.exported, each.task, bool(each.value.reads)) for each in script.assigned}
+    seen = {
+        each.name: (each.value.text, each.is_exported, each.in_task, bool(each.value.task_variables))
+        for each in script.assignments
+    }
     assert seen == {
         "A": ("1", False, False, False),
         "B": ("2", True, False, False),
@@ -325,40 +330,40 @@ def test_variables_know_who_sees_them() -> None:
 
 def test_a_variable_of_a_branch_or_loop_is_not_known_after_it() -> None:
     script = read("A=1; B=1\nif x; then A=2; fi\nfor B in 1 2; do :; done\nread C <<<4\nshow $A $B $C\n")
-    assert [word.text for word in script.steps[-1].words] == ["show", "$A", "$B", "$C"]
+    assert [word.text for word in script.commands[-1].words] == ["show", "$A", "$B", "$C"]
 
 
 def test_options_of_the_shell_hold_where_they_are_set() -> None:
     script = read("a\nset -euo pipefail\nb\nset +e\nc\n(set -e; d)\ne\nbash -c 'f'\n")
-    seen = {step.name: (step.errexit, step.pipefail) for step in script.steps if len(step.name) == 1}
+    seen = {step.name: (step.errexit, step.pipefail) for step in script.commands if len(step.name) == 1}
     both, pipefail, neither = (True, True), (False, True), (False, False)
     assert seen == {"a": neither, "b": both, "c": pipefail, "d": both, "e": pipefail, "f": neither}
-    assert read_script("#!/bin/bash -e\na\n").steps[0].errexit
+    assert read_script("#!/bin/bash -e\na\n").commands[0].errexit
 
 
 def test_slurms_own_numbers_are_known_from_the_directives() -> None:
     script = read(
         "#SBATCH -N4 --ntasks-per-node=8 --gres=gpu:a100:8\nshow $SLURM_NNODES $((SLURM_NNODES * SLURM_GPUS_ON_NODE))\n"
     )
-    assert [word.text for word in script.steps[0].words[1:]] == ["4", "32"]
+    assert [word.text for word in script.commands[0].words[1:]] == ["4", "32"]
 
 
 @pytest.mark.parametrize("case", golden.CASES)
 def test_our_own_scripts_are_read_back(case: str) -> None:
     script = read_script(golden.script(case), case)
-    launch, *beside = [launch for launch in script.launches if launch.trains]
+    launch, *beside = [launch for launch in script.launch_lines if launch.is_training]
     geometry = script.geometry_of(launch)
     # Under Ray the program runs beside the step, which is Ray's nodes.
     assert [each.stages[0].kind for each in beside] == ["python"] * case.startswith("ray_") + ["srun"] * (
-        script.heterogeneous
+        script.is_heterogeneous
     )
-    assert script.unread is None
+    assert script.unread_part is None
     assert script.problems == ()
     assert launch.program.kind == ("program" if case == "odd" else "python")
     if launch.stages[0].kind == "mpirun":  # it is told the number of ranks, and Slurm tells it the nodes
         assert geometry.ntasks == script.geometry.ntasks
         return
-    assert script.heterogeneous or geometry == script.geometry
+    assert script.is_heterogeneous or geometry == script.geometry
     assert launch.stages[0].kind == "srun"
 
 
@@ -402,7 +407,7 @@ def test_counts_of_a_job(options: dict[str, str], nodes: int | None, ntasks: int
 )
 def test_counts_of_a_step(line: str, expected: tuple[int | None, ...]) -> None:
     script = read(f"#SBATCH -N4 --ntasks-per-node=2\n{line}\n")
-    geometry = script.geometry_of(script.launches[0])
+    geometry = script.geometry_of(script.launch_lines[0])
     assert (geometry.nodes, geometry.ntasks, geometry.tasks_per_node) == expected
 
 
@@ -417,7 +422,7 @@ def _calls(text: str) -> int:
     counts: Counter[str] = Counter()
     sys.setprofile(lambda _frame, event, _argument: counts.update((event,)))
     try:
-        assert len(read_script(text).launches) == text.count("srun")
+        assert len(read_script(text).launch_lines) == text.count("srun")
     finally:
         sys.setprofile(None)
     return counts["call"] + counts["c_call"]
@@ -426,5 +431,5 @@ def _calls(text: str) -> int:
 def test_a_value_of_very_many_parts_is_not_followed() -> None:
     lines = [f'V{number}="$V{number - 1}:x"' for number in range(1, 600)]
     script = read("V0=a\n" + "\n".join(lines) + '\nX="$V10"\nY="$V599"\n')
-    assert script.assigned[-2].value.text == "a" + ":x" * 10
-    assert len(script.assigned[-1].value.pieces) < 600
+    assert script.assignments[-2].value.text == "a" + ":x" * 10
+    assert len(script.assignments[-1].value.pieces) < 600

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from hpc_kit.check.batch_script import read_script
-from hpc_kit.check.explain import explain, topics
-from hpc_kit.check.rules import RULES, Finding, Subject, check
+from hpc_kit.check.rule_docs import explain, explained_codes
+from hpc_kit.check.rules import RULES, Finding, RuleInput, check
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.versions import SlurmVersion, parse_version
 from tests import golden
@@ -22,7 +22,7 @@ ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
 
 def findings(text: str, *, folders: set[str] | None = None) -> list[Finding]:
     is_folder = None if folders is None else folders.__contains__
-    return check(Subject(read_script(text, "test.sbatch"), is_folder, SlurmVersion(22, 5, 8)))
+    return check(RuleInput(read_script(text, "test.sbatch"), is_folder, SlurmVersion(22, 5, 8)))
 
 
 def found(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:
@@ -940,20 +940,20 @@ def test_a_rule_leaves_alone_what_only_looks_like_it(code: str, text: str) -> No
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_every_rule_is_tested_both_ways_and_explains_itself(rule: object) -> None:
-    code = next(topic.code for topic in topics() if topic is rule)
+    code = next(topic.code for topic in explained_codes() if topic is rule)
     assert any(bad.code == code for bad in BAD)
     assert any(good == code for good, _ in GOOD)
 
 
 def test_codes_are_their_own() -> None:
-    codes = [topic.code for topic in topics()]
+    codes = [topic.code for topic in explained_codes()]
     assert len(set(codes)) == len(codes)
     assert sorted(codes) == codes[: len(RULES)] + sorted(codes[len(RULES) :])
 
 
-@pytest.mark.parametrize("topic", topics(), ids=lambda topic: topic.code)
+@pytest.mark.parametrize("topic", explained_codes(), ids=lambda topic: topic.code)
 def test_every_text_says_what_why_how_and_where(topic: object) -> None:
-    text = next(each.text for each in topics() if each is topic)
+    text = next(each.text for each in explained_codes() if each is topic)
     title, empty, *rest = text.split("\n")
     assert title.endswith(".")
     assert len(title) < 100
@@ -1033,14 +1033,14 @@ def test_findings_come_in_the_order_of_the_script() -> None:
 )
 def test_what_a_release_of_slurm_lacks_is_found(line: str, version: str | None, expected: list[str]) -> None:
     script = read_script(f"#!/bin/bash\n{line}\ntrue\n")
-    found = check(Subject(script, version=parse_version(version) if version else None))
+    found = check(RuleInput(script, version=parse_version(version) if version else None))
     assert [each.what for each in found if each.code in {"KIT114", "KIT115"}] == expected
 
 
 @pytest.mark.parametrize(("version", "count"), [("22.05", 1), ("23.02.7", 1), ("23.11", 0), ("21.08", 0), (None, 1)])
 def test_lost_cpus_are_a_matter_of_the_release(version: str | None, count: int) -> None:
     script = read_script(f"{HEAD}#SBATCH --cpus-per-task=4 --ntasks=2\nsrun python train.py\n")
-    found = check(Subject(script, version=parse_version(version) if version else None))
+    found = check(RuleInput(script, version=parse_version(version) if version else None))
     assert sum(each.code == "KIT205" for each in found) == count
 
 

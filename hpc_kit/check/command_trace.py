@@ -6,47 +6,59 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.shell.parse import parse
-from hpc_kit.check.shell.tree import Block, Chain, Command, Compound, Pipeline, Simple, Statement
-from hpc_kit.check.shell.values import Environment, Text, expand, expand_value, join
-from hpc_kit.check.shell.words import Assignment, Origin, Piece, Word, as_assignment
+from hpc_kit.check.bash_syntax import (
+    Assignment,
+    Block,
+    Chain,
+    Command,
+    CompoundCommand,
+    Origin,
+    Piece,
+    Pipeline,
+    SimpleCommand,
+    Statement,
+    Word,
+    as_assignment,
+    parse,
+)
+from hpc_kit.check.expansion import ExpandedText, ShellVariables, expand_value, expand_word, join_texts
 
 _DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
 _MAX_NESTING = 8
 
 
-class Place(NamedTuple):
+class BlockPosition(NamedTuple):
     """Where a command stands: in its pipeline, chain, statement and block, and in which compound command that is."""
 
     pipeline: Pipeline
-    position: int
+    pipeline_index: int
     chain: Chain
-    link: int
+    chain_index: int
     statement: Statement
     block: Block
     role: str
-    parent: Place | None
-    compound: Compound | None
+    parent: BlockPosition | None
+    compound: CompoundCommand | None
 
-    def outward(self) -> Iterator[Place]:
+    def outward(self) -> Iterator[BlockPosition]:
         """This place and those around it, the script's own statement last."""
-        place: Place | None = self
+        place: BlockPosition | None = self
         while place is not None:
             yield place
             place = place.parent
 
 
-class Step(NamedTuple):
+class TracedCommand(NamedTuple):
     """One command as it is reached, its words expanded as far as they are known; `stdin`: its here-document."""
 
-    command: Simple
-    words: tuple[Text, ...]
-    place: Place
+    syntax: SimpleCommand
+    words: tuple[ExpandedText, ...]
+    position: BlockPosition
     errexit: bool
     pipefail: bool
-    task: bool
-    stdin: Text | None = None
+    in_task: bool
+    stdin: ExpandedText | None = None
 
     @property
     def name(self) -> str:
@@ -56,38 +68,38 @@ class Step(NamedTuple):
     @property
     def line(self) -> int:
         """Line of its first word."""
-        return self.command.line
+        return self.syntax.line
 
 
-class Assigned(NamedTuple):
+class TracedAssignment(NamedTuple):
     """A variable that is given a value; `literal`: the value is written there, nothing in it is expanded.
 
     `place`: where the assignment stands, unless a command line gives it to its program.
     """
 
     name: str
-    value: Text
-    literal: bool
-    exported: bool
-    task: bool
+    value: ExpandedText
+    is_literal: bool
+    is_exported: bool
+    in_task: bool
     line: int
     column: int
     number: int
-    place: Place | None = None
+    position: BlockPosition | None = None
 
-    def instead_of(self, other: Assigned) -> bool:
+    def is_alternative_to(self, other: TracedAssignment) -> bool:
         """Both give the same variable a value, in two branches of an `if` or `case`: one of them alone runs."""
-        if self.name != other.name or self.place is None or other.place is None:
+        if self.name != other.name or self.position is None or other.position is None:
             return False
         return any(
             here.compound is there.compound and here.block is not there.block
-            for here in self.place.outward()
-            for there in other.place.outward()
+            for here in self.position.outward()
+            for there in other.position.outward()
             if here.compound is not None and here.compound.kind in {"if", "case"}
         )
 
 
-class Trace:
+class CommandTrace:
     """Everything that was met, in order.
 
     Args:
@@ -97,77 +109,87 @@ class Trace:
     """
 
     def __init__(
-        self, environment: Environment, *, errexit: bool = False, nested: Callable[[Trace, Step], None] | None = None
+        self,
+        environment: ShellVariables,
+        *,
+        errexit: bool = False,
+        nested: Callable[[CommandTrace, TracedCommand], None] | None = None,
     ) -> None:
-        self.environment = environment
-        self.steps: list[Step] = []
-        self.assigned: list[Assigned] = []
+        self.variables = environment
+        self.commands: list[TracedCommand] = []
+        self.assignments: list[TracedAssignment] = []
         self.errexit = errexit
         self.pipefail = False
         self.allexport = False
-        self.files: dict[str, Text] = {}
+        self.files: dict[str, ExpandedText] = {}
         self.depth = 0
         self._nested = nested
 
     def block(
-        self, block: Block, role: str = "", parent: Place | None = None, compound: Compound | None = None
+        self, block: Block, role: str = "", parent: BlockPosition | None = None, compound: CompoundCommand | None = None
     ) -> None:
         """Go through the statements of a block."""
         for statement in block:
             chain = statement.chain
             for link, pipeline in enumerate(chain.pipelines):
                 for position, command in enumerate(pipeline.commands):
-                    place = Place(pipeline, position, chain, link, statement, block, role, parent, compound)
+                    place = BlockPosition(pipeline, position, chain, link, statement, block, role, parent, compound)
                     self._command(command, place)
 
     def code(
-        self, text: Text, environment: Environment, place: Place, nested: Callable[[Trace, Step], None] | None = None
+        self,
+        text: ExpandedText,
+        environment: ShellVariables,
+        place: BlockPosition,
+        nested: Callable[[CommandTrace, TracedCommand], None] | None = None,
     ) -> None:
         """Go through shell code that a command line holds; `nested` stands in for the trace's own meanwhile."""
         if self.depth >= _MAX_NESTING:
             return
         block = parse(text.text, text.pieces).block
         own, self._nested = self._nested, nested or self._nested
-        outer, self.environment = self.environment, environment
+        outer, self.variables = self.variables, environment
         options = self.errexit, self.pipefail
         if environment is not outer:
             self.errexit = self.pipefail = False
         self.depth += 1
         self.block(block, "code", place)
         self.depth -= 1
-        self.environment, self._nested = outer, own
+        self.variables, self._nested = outer, own
         if environment is not outer:
             self.errexit, self.pipefail = options
 
-    def _command(self, command: Command, place: Place) -> None:
-        if isinstance(command, Simple):
+    def _command(self, command: Command, place: BlockPosition) -> None:
+        if isinstance(command, SimpleCommand):
             self._simple(command, place)
             return
         if command.kind == "group" and len(place.pipeline.commands) == 1:
             self.block(command.bodies[0][1], "body", place, command)
             return
-        outer = self.environment
-        self.environment = outer.copy()
+        outer = self.variables
+        self.variables = outer.copy()
         if command.kind in {"for", "select"}:
-            self.environment.set(command.name, None)
-        first, options = len(self.assigned), (self.errexit, self.pipefail)
+            self.variables.set(command.name, None)
+        first, options = len(self.assignments), (self.errexit, self.pipefail)
         for role, block in command.bodies:
             self.block(block, role, place, command)
         self.errexit, self.pipefail = options
-        self.environment = outer
+        self.variables = outer
         if command.kind != "subshell":
             # Which of the branches runs, and how often, is not known.
-            outer.forget([each.name for each in self.assigned[first:] if not each.task])
+            outer.forget([each.name for each in self.assignments[first:] if not each.in_task])
             if command.kind in {"for", "select"}:
                 outer.set(command.name, None)
 
-    def _simple(self, command: Simple, place: Place) -> None:
-        environment = self.environment
-        words = tuple(text for word in command.words for text in expand(word, environment))
-        step = Step(command, words, place, self.errexit, self.pipefail, environment.task, self._document(command))
+    def _simple(self, command: SimpleCommand, place: BlockPosition) -> None:
+        environment = self.variables
+        words = tuple(text for word in command.words for text in expand_word(word, environment))
+        step = TracedCommand(
+            command, words, place, self.errexit, self.pipefail, environment.task, self._document(command)
+        )
         for assignment in command.assignments:
             self._assign(assignment, place, exported=self.allexport or bool(words), keep=not words)
-        self.steps.append(step)
+        self.commands.append(step)
         if not words:
             return
         if step.name in _DECLARING:
@@ -179,67 +201,67 @@ class Trace:
                 environment.values.pop(text.text, None)
         elif step.name == "set":
             self._set(step)
-        elif step.name == "eval" and not any(word.opaque for word in words):
-            self.code(join(words[1:], separator=" "), environment, place)
+        elif step.name == "eval" and not any(word.is_unknown for word in words):
+            self.code(join_texts(words[1:], separator=" "), environment, place)
         elif self._nested is not None:
             self._nested(self, step)
 
-    def _read(self, step: Step) -> None:
-        self.environment.forget(text.text for text in step.words[1:] if text.text.isidentifier())
+    def _read(self, step: TracedCommand) -> None:
+        self.variables.forget(text.text for text in step.words[1:] if text.text.isidentifier())
         # `read -r -d '' NAME <<END` takes the whole document.
         if step.stdin is not None and "-d" in {text.text for text in step.words}:
-            self.environment.set(step.words[-1].text, step.stdin)
+            self.variables.set(step.words[-1].text, step.stdin)
 
-    def _document(self, command: Simple) -> Text | None:
+    def _document(self, command: SimpleCommand) -> ExpandedText | None:
         """The command's here-document; where it is copied into a file, that file is known from here on."""
         if command.document is None:
             return None
-        word = Word(command.document.parts, "", command.line, command.column)
-        body = expand_value(word, self.environment)
-        name = expand_value(command.output, self.environment).text if command.output is not None else None
+        word = Word(command.document, "", command.line, command.column)
+        body = expand_value(word, self.variables)
+        name = expand_value(command.output, self.variables).text if command.output is not None else None
         if name is not None and command.words and command.words[0].plain == "cat":
             self.files[str(PurePath(name))] = body
         return body
 
-    def assign(self, name: str, value: Text, *, task: bool) -> None:
+    def assign(self, name: str, value: ExpandedText, *, task: bool) -> None:
         """Note a variable that a command line gives to the program it starts, as `env NAME=value program` does."""
-        literal = value.known and not value.reads
-        place = (value.line, value.column, len(self.steps))
-        self.assigned.append(Assigned(name, value, literal, True, task, *place))  # noqa: FBT003 - a row
+        literal = value.is_known and not value.task_variables
+        place = (value.line, value.column, len(self.commands))
+        self.assignments.append(TracedAssignment(name, value, literal, True, task, *place))  # noqa: FBT003 - a row
 
-    def _assign(self, assignment: Assignment, place: Place, *, exported: bool, keep: bool) -> None:
-        environment, word = self.environment, assignment.value
+    def _assign(self, assignment: Assignment, place: BlockPosition, *, exported: bool, keep: bool) -> None:
+        environment, word = self.variables, assignment.value
         value = expand_value(word, environment)
         literal = word.elements is None and all(part.kind == "text" for part in word.parts)
         exported = exported or assignment.name in environment.exported
-        where = (word.line, word.column, len(self.steps), place)
-        self.assigned.append(Assigned(assignment.name, value, literal, exported, environment.task, *where))
+        where = (word.line, word.column, len(self.commands), place)
+        self.assignments.append(TracedAssignment(assignment.name, value, literal, exported, environment.task, *where))
         if not keep:
             return
         if assignment.indexed:
             environment.set(assignment.name, None)
         elif word.elements is not None:
-            elements = tuple(text for element in word.elements for text in expand(element, environment))
+            elements = tuple(text for element in word.elements for text in expand_word(element, environment))
             before = environment.arrays.get(assignment.name, ()) if assignment.append else ()
             environment.set(assignment.name, before + elements)
         elif assignment.append:
             before_text = environment.values.get(assignment.name)
-            environment.set(assignment.name, join((before_text, value)) if before_text is not None else None)
+            environment.set(assignment.name, join_texts((before_text, value)) if before_text is not None else None)
         else:
             environment.set(assignment.name, value)
         if exported:
             environment.exported.add(assignment.name)
 
-    def _declare(self, step: Step) -> None:
+    def _declare(self, step: TracedCommand) -> None:
         exported = step.name == "export" or any(word.text.startswith("-") and "x" in word.text for word in step.words)
-        for word in step.command.words[1:]:
+        for word in step.syntax.words[1:]:
             assignment = as_assignment(word)
             if assignment is not None:
-                self._assign(assignment, step.place, exported=exported, keep=True)
+                self._assign(assignment, step.position, exported=exported, keep=True)
             elif exported and word.plain is not None and word.plain.isidentifier():
-                self.environment.exported.add(word.plain)
+                self.variables.exported.add(word.plain)
 
-    def _set(self, step: Step) -> None:
+    def _set(self, step: TracedCommand) -> None:
         switches = {"e": "errexit", "a": "allexport"}
         words = iter(step.words[1:])
         for word in words:
@@ -253,6 +275,6 @@ class Trace:
                 setattr(self, option, on)
 
 
-def seed(values: dict[str, str], line: int) -> dict[str, Text | None]:
+def variables_at(values: dict[str, str], line: int) -> dict[str, ExpandedText | None]:
     """Variables that are known from elsewhere: their place is the line that says so."""
-    return {name: Text(text, (Piece(0, Origin(line, 1, exact=False)),)) for name, text in values.items()}
+    return {name: ExpandedText(text, (Piece(0, Origin(line, 1, exact=False)),)) for name, text in values.items()}

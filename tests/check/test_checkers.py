@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.check.batch_script import read_script
-from hpc_kit.check.external_checkers import Outcome, ask_all
+from hpc_kit.check.external_checkers import CheckerResult, run_checkers
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import Completed, run_command
 
@@ -45,16 +45,18 @@ def environ(tmp_path: Path) -> dict[str, str]:
 FINE = {"bash": (0, "", ""), "shellcheck": (0, "[]", ""), "sbatch": (0, "", "sbatch: Job 5 to start at ...")}
 
 
-def outcomes(text: str, environ: Mapping[str, str], runner: Answers, *, real_slurm: bool = True) -> dict[str, Outcome]:
-    return {each.name: each for each in ask_all(read_script(text), runner, environ, real_slurm=real_slurm)}
+def outcomes(
+    text: str, environ: Mapping[str, str], runner: Answers, *, real_slurm: bool = True
+) -> dict[str, CheckerResult]:
+    return {each.name: each for each in run_checkers(read_script(text), runner, environ, real_slurm=real_slurm)}
 
 
 def test_all_three_are_asked(environ: dict[str, str]) -> None:
     runner = Answers(**FINE)
     assert list(outcomes(HEAD, environ, runner).values()) == [
-        Outcome("bash"),
-        Outcome("shellcheck"),
-        Outcome("sbatch's parser"),
+        CheckerResult("bash"),
+        CheckerResult("shellcheck"),
+        CheckerResult("sbatch's parser"),
     ]
     assert [argv[:2] for argv in runner.asked] == [
         ["bash", "-n"],
@@ -115,7 +117,7 @@ def test_shellchecks_findings_keep_their_codes(environ: dict[str, str]) -> None:
 
 def test_an_answer_of_shellcheck_that_is_none_is_no_finding(environ: dict[str, str]) -> None:
     found = outcomes(HEAD, environ, Answers(**FINE | {"shellcheck": (2, "", "unknown option")}))
-    assert found["shellcheck"] == Outcome("shellcheck", skipped="it gave no answer that can be read")
+    assert found["shellcheck"] == CheckerResult("shellcheck", skipped="it gave no answer that can be read")
 
 
 def test_sbatchs_refusal_is_shown_in_its_own_words(environ: dict[str, str]) -> None:
@@ -140,7 +142,7 @@ def test_a_slurm_that_does_not_answer_finds_nothing(
 
 def test_bash_itself_finds_what_it_cannot_read() -> None:
     text = HEAD + "if true; then\necho 'x\n"
-    found = {each.name: each for each in ask_all(read_script(text), run_command, {"PATH": "/usr/bin:/bin"})}
+    found = {each.name: each for each in run_checkers(read_script(text), run_command, {"PATH": "/usr/bin:/bin"})}
     (finding,) = found["bash"].findings
     assert (finding.code, finding.severity) == ("KIT901", "error")
     assert "unexpected EOF" in finding.what
@@ -148,7 +150,7 @@ def test_bash_itself_finds_what_it_cannot_read() -> None:
 
 
 def test_a_here_document_without_end_is_a_warning() -> None:
-    found = ask_all(read_script(HEAD + "cat <<E\ntext\n"), run_command, {"PATH": "/usr/bin:/bin"})
+    found = run_checkers(read_script(HEAD + "cat <<E\ntext\n"), run_command, {"PATH": "/usr/bin:/bin"})
     (finding,) = found[0].findings
     assert (finding.code, finding.severity) == ("KIT901", "warning")
 
@@ -156,6 +158,7 @@ def test_a_here_document_without_end_is_a_warning() -> None:
 @pytest.mark.oracle("shellcheck")
 def test_the_real_shellcheck_is_understood() -> None:
     found = {
-        each.name: each for each in ask_all(read_script(HEAD + "cd /x\nls\n"), run_command, {"PATH": "/usr/bin:/bin"})
+        each.name: each
+        for each in run_checkers(read_script(HEAD + "cd /x\nls\n"), run_command, {"PATH": "/usr/bin:/bin"})
     }
     assert [finding.code for finding in found["shellcheck"].findings] == ["SC2164"]

@@ -37,7 +37,7 @@ the release of Slurm, or on what you intended. This page is generated from the r
 """
 
 
-class Topic(Protocol):
+class ExplainedCode(Protocol):
     """Whatever has a code and a text."""
 
     @property
@@ -56,7 +56,7 @@ class Topic(Protocol):
         ...
 
 
-def topics() -> Sequence[Topic]:
+def explained_codes() -> Sequence[ExplainedCode]:
     """All of them: rules, what is looked for on this machine, and other checkers."""
     return (*RULES, *CHECKS, *CHECKERS)
 
@@ -70,7 +70,7 @@ def explain(code: str) -> str:
     wanted = code.upper()
     if re.fullmatch(r"SC\d{4}", wanted):
         return f"{wanted}: a finding of shellcheck.\n\nDocumented: www.shellcheck.net/wiki/{wanted}\n"
-    by_code = {topic.code: topic for topic in topics()}
+    by_code = {topic.code: topic for topic in explained_codes()}
     if wanted not in by_code:
         near = get_close_matches(wanted, by_code, n=3)
         raise SpecError(f"no rule {code}", remedy=" or ".join(near) or f"{page_of_docs('rules.md')} lists them")
@@ -80,15 +80,17 @@ def explain(code: str) -> str:
     return f"{topic.code} ({topic.severity}): {title.rstrip('.')}\n{rest}\n"
 
 
-def page() -> str:
+def rules_page() -> str:
     """docs/rules.md."""
     lines = [_HEAD, "| code | usually | finds |", "|---|---|---|"]
-    lines += [f"| [{topic.code}](#{topic.code.lower()}) | {topic.severity} | {_title(topic)} |" for topic in topics()]
-    for topic in topics():
+    lines += [
+        f"| [{topic.code}](#{topic.code.lower()}) | {topic.severity} | {_title(topic)} |" for topic in explained_codes()
+    ]
+    for topic in explained_codes():
         paragraphs = re.sub(r"(?m)^(Mend|Documented): ", r"\n**\1:** ", topic.text.partition("\n")[2].strip())
         lines += ["", f"## {topic.code}", "", f"{_title(topic)}.", "", re.sub(r"\n{3,}", "\n\n", paragraphs)]
     return "\n".join(lines) + "\n"
 
 
-def _title(topic: Topic) -> str:
+def _title(topic: ExplainedCode) -> str:
     return topic.text.partition("\n")[0].rstrip(".").replace("|", "\\|")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hpc_kit.check.shell.arithmetic import calculate
-from hpc_kit.check.shell.words import NAME, Origin, Part, Piece, Word
+from hpc_kit.check.bash_syntax import NAME, Origin, Part, Piece, Word
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 """What only a task knows of itself; the batch shell has them too, always 0."""
 
 _MOST_PIECES = 500
-"""A value of more, put together by hundreds of lines, is taken for unknown: each reader would go through all of it."""
+"""A value of more, put sum_sizes by hundreds of lines, is taken for unknown: each reader would go through all of it."""
 
 FIRST_NODE = "FIRST-NODE"
 """What stands for the name of the host on which the batch shell runs."""
@@ -24,7 +25,7 @@ _SET_BY_SLURM = ("SLURM_", "CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_")
 _BARE_MENTION = re.compile(rf"\b({'|'.join(TASK_VARIABLES)})\b")
 
 
-class Read(NamedTuple):
+class TaskVariableUse(NamedTuple):
     """A task's variable, expanded by a shell that is no task: its name and place."""
 
     name: str
@@ -32,7 +33,7 @@ class Read(NamedTuple):
     column: int
 
 
-class Text(NamedTuple):
+class ExpandedText(NamedTuple):
     """Text that a word became, with where its pieces stand in the file.
 
     What could not be known is left as written (`$NAME`). `opaque`: nothing but that, and so several words or none;
@@ -41,12 +42,12 @@ class Text(NamedTuple):
 
     text: str
     pieces: tuple[Piece, ...]
-    reads: tuple[Read, ...] = ()
-    opaque: bool = False
-    default: bool = False
+    task_variables: tuple[TaskVariableUse, ...] = ()
+    is_unknown: bool = False
+    has_default: bool = False
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Nothing in it was left unexpanded."""
         return "$" not in self.text and "`" not in self.text
 
@@ -60,7 +61,7 @@ class Text(NamedTuple):
         """Column of its first character."""
         return self.pieces[0].origin.column
 
-    def part(self, start: int, end: int) -> Text:
+    def slice_of(self, start: int, end: int) -> ExpandedText:
         """A slice of it."""
         first = max(0, bisect_right([piece.start for piece in self.pieces], start) - 1)
         pieces: list[Piece] = []
@@ -75,22 +76,22 @@ class Text(NamedTuple):
                 column = skipped - before.rfind("\n") if "\n" in before else origin.column + skipped
                 origin = Origin(line, column)
             pieces.append(Piece(max(0, piece.start - start), origin))
-        return Text(self.text[start:end], tuple(pieces), self.reads, default=self.default)
+        return ExpandedText(self.text[start:end], tuple(pieces), self.task_variables, has_default=self.has_default)
 
 
-def join(texts: Iterable[Text], *, separator: str = "") -> Text:
+def join_texts(texts: Iterable[ExpandedText], *, separator: str = "") -> ExpandedText:
     """Several texts as one."""
-    letters, pieces, reads, default = "", list[Piece](), list[Read](), False
+    letters, pieces, reads, default = "", list[Piece](), list[TaskVariableUse](), False
     for text in texts:
         letters += separator if letters and separator else ""
         pieces += [Piece(piece.start + len(letters), piece.origin) for piece in text.pieces]
         letters += text.text
-        reads += text.reads
-        default = default or text.default
-    return Text(letters, tuple(pieces) or (Piece(0, Origin(exact=False)),), tuple(reads), default=default)
+        reads += text.task_variables
+        default = default or text.has_default
+    return ExpandedText(letters, tuple(pieces) or (Piece(0, Origin(exact=False)),), tuple(reads), has_default=default)
 
 
-class Environment:
+class ShellVariables:
     """The variables of a shell, as far as they are known.
 
     Args:
@@ -103,11 +104,11 @@ class Environment:
 
     def __init__(
         self,
-        values: Mapping[str, Text | None],
+        values: Mapping[str, ExpandedText | None],
         *,
-        arrays: Mapping[str, tuple[Text, ...]] | None = None,
+        arrays: Mapping[str, tuple[ExpandedText, ...]] | None = None,
         exported: Iterable[str] = (),
-        positional: Sequence[Text] | None = None,
+        positional: Sequence[ExpandedText] | None = None,
         task: bool = False,
     ) -> None:
         self.values = dict(values)
@@ -116,23 +117,23 @@ class Environment:
         self.positional = positional
         self.task = task
 
-    def copy(self) -> Environment:
+    def copy(self) -> ShellVariables:
         """An independent one, for a block that may not run, or a subshell."""
-        return Environment(
+        return ShellVariables(
             self.values, arrays=self.arrays, exported=self.exported, positional=self.positional, task=self.task
         )
 
-    def child(self, positional: Sequence[Text], *, task: bool) -> Environment:
+    def child(self, positional: Sequence[ExpandedText], *, task: bool) -> ShellVariables:
         """That of a program: exported variables only."""
         values = {name: value for name, value in self.values.items() if name in self.exported}
-        return Environment(values, exported=self.exported, positional=positional, task=task or self.task)
+        return ShellVariables(values, exported=self.exported, positional=positional, task=task or self.task)
 
-    def set(self, name: str, value: Text | tuple[Text, ...] | None) -> None:
+    def set(self, name: str, value: ExpandedText | tuple[ExpandedText, ...] | None) -> None:
         """Give a variable a value, or make it unknown."""
         self.arrays.pop(name, None)
-        if isinstance(value, Text) and len(value.pieces) > _MOST_PIECES:
+        if isinstance(value, ExpandedText) and len(value.pieces) > _MOST_PIECES:
             value = None
-        if isinstance(value, Text) or value is None:
+        if isinstance(value, ExpandedText) or value is None:
             self.values[name] = value
         else:
             self.values.pop(name, None)
@@ -144,15 +145,15 @@ class Environment:
             self.set(name, None)
 
 
-def expand_value(word: Word, environment: Environment) -> Text:
+def expand_value(word: Word, environment: ShellVariables) -> ExpandedText:
     """What a word becomes where it is not split: in an assignment."""
     pieces = [piece for part in word.parts for piece in _pieces(part, environment)]
-    return join(pieces) if pieces else Text("", (Piece(0, Origin(word.line, word.column, exact=False)),))
+    return join_texts(pieces) if pieces else ExpandedText("", (Piece(0, Origin(word.line, word.column, exact=False)),))
 
 
-def expand(word: Word, environment: Environment) -> list[Text]:
+def expand_word(word: Word, environment: ShellVariables) -> list[ExpandedText]:
     """The words that a word becomes: an unquoted variable is split, an array gives an element each."""
-    fields: list[list[Text]] = [[]]
+    fields: list[list[ExpandedText]] = [[]]
     for part in word.parts:
         several = _several(part, environment)
         if several is not None:
@@ -162,24 +163,24 @@ def expand(word: Word, environment: Environment) -> list[Text]:
                 fields[-1].append(text)
             continue
         for text in _pieces(part, environment):
-            if part.quoted or part.kind != "variable" or text.opaque:
+            if part.quoted or part.kind != "variable" or text.is_unknown:
                 fields[-1].append(text)
                 continue
             for index, match in enumerate(re.finditer(r"\S+", text.text)):
                 if index:
                     fields.append([])
-                fields[-1].append(text.part(match.start(), match.end()))
+                fields[-1].append(text.slice_of(match.start(), match.end()))
     one = len(fields) == 1 and len(fields[0]) == 1
-    if one and fields[0][0].opaque and not word.parts[0].quoted:
+    if one and fields[0][0].is_unknown and not word.parts[0].quoted:
         return [fields[0][0]]
-    return [join(field) for field in fields if field]
+    return [join_texts(field) for field in fields if field]
 
 
-def _several(part: Part, environment: Environment) -> Sequence[Text] | None:
+def _several(part: Part, environment: ShellVariables) -> Sequence[ExpandedText] | None:
     """The words of an array or of the positional parameters, where the part is one that gives several."""
     if part.kind != "variable":
         return None
-    several: Sequence[Text] | None = None
+    several: Sequence[ExpandedText] | None = None
     if part.text in {"@", "*"} and not part.detail:
         several = environment.positional
     elif part.detail in {"[@]", "[*]"}:
@@ -187,27 +188,29 @@ def _several(part: Part, environment: Environment) -> Sequence[Text] | None:
     if several is None or (part.quoted and "@" in part.text + part.detail):
         return several
     if part.quoted:
-        return [join(several, separator=" ")]
-    return [text.part(*match.span()) for text in several for match in re.finditer(r"\S+", text.text)]
+        return [join_texts(several, separator=" ")]
+    return [text.slice_of(*match.span()) for text in several for match in re.finditer(r"\S+", text.text)]
 
 
-def _pieces(part: Part, environment: Environment) -> list[Text]:
+def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
     place = (Piece(0, part.origin),)
     if part.kind == "text":
-        return [Text(part.text, place)]
+        return [ExpandedText(part.text, place)]
     read = _reads(part, environment)
     if part.kind == "variable" and (value := _lookup(part, environment)) is not None:
-        return [value._replace(reads=value.reads + read)]
+        return [value._replace(task_variables=value.task_variables + read)]
     fixed = (Piece(0, part.origin._replace(exact=False)),)
     if not environment.task and _is_this_host(part):
-        return [Text(FIRST_NODE, fixed)]
+        return [ExpandedText(FIRST_NODE, fixed)]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
         given = [environment.values.get(name) for name in re.findall(NAME, part.text)]
-        return [Text(text, fixed, read, default=any(value is not None and value.default for value in given))]
+        return [
+            ExpandedText(text, fixed, read, has_default=any(value is not None and value.has_default for value in given))
+        ]
     program = re.match(r"\s*[\w./-]*", part.text)
     shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"
-    return [Text(shown, fixed, read, opaque=not part.quoted)]
+    return [ExpandedText(shown, fixed, read, is_unknown=not part.quoted)]
 
 
 def _is_this_host(part: Part) -> bool:
@@ -216,7 +219,7 @@ def _is_this_host(part: Part) -> bool:
     return part.kind == "command" and bool(re.match(r"\s*(/\S*/)?hostname\b", part.text))
 
 
-def _lookup(part: Part, environment: Environment) -> Text | None:
+def _lookup(part: Part, environment: ShellVariables) -> ExpandedText | None:
     name, detail = part.text, part.detail
     if name.isdigit() and environment.positional is not None and not detail:
         index = int(name) - 1
@@ -227,21 +230,21 @@ def _lookup(part: Part, environment: Environment) -> Text | None:
         return value
     # What Slurm sets needs no default in a job: that is what the script falls back to elsewhere.
     if default and name not in environment.values and not name.startswith(_SET_BY_SLURM):
-        return Text(default[1], (Piece(0, part.origin._replace(exact=False)),), default=True)
+        return ExpandedText(default[1], (Piece(0, part.origin._replace(exact=False)),), has_default=True)
     return None
 
 
-def _reads(part: Part, environment: Environment) -> tuple[Read, ...]:
+def _reads(part: Part, environment: ShellVariables) -> tuple[TaskVariableUse, ...]:
     if environment.task or part.kind == "process":
         return ()
     if part.kind == "command" and ("srun" in part.text or "'" in part.text):
         return ()
     pattern = _BARE_MENTION if part.kind == "arithmetic" else _MENTION
     names = dict.fromkeys(match[1] for match in pattern.finditer(part.raw))
-    return tuple(Read(name, part.origin.line, part.origin.column) for name in names)
+    return tuple(TaskVariableUse(name, part.origin.line, part.origin.column) for name in names)
 
 
-def _arithmetic(source: str, environment: Environment) -> str:
+def _arithmetic(source: str, environment: ShellVariables) -> str:
     """The value of `$((...))`; with what is known put in where some of it is not."""
 
     def known(match: re.Match[str]) -> str:
@@ -249,5 +252,32 @@ def _arithmetic(source: str, environment: Environment) -> str:
         return value.text if value is not None and value.text.isdigit() else match[0]
 
     filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?", known, source)
-    result = calculate(filled)
+    result = evaluate_sum(filled)
     return str(result) if result is not None else "$((" + re.sub(r"\s+", "", filled) + "))"
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def evaluate_sum(source: str) -> int | None:
+    """The value of a sum of whole numbers; None where it is more than that."""
+    try:
+        return _evaluate(ast.parse(source.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
+        return None
+
+
+def _evaluate(node: ast.expr) -> int | None:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _evaluate(node.left), _evaluate(node.right)
+        return _OPERATORS[type(node.op)](left, right) if left is not None and right is not None else None
+    return None

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from hpc_kit.check.batch_script import Script
+from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.slurm.versions import SlurmVersion
 
 Severity = Literal["error", "warning"]
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
     evidence: tuple[Evidence, ...] = ()
 
 
-class Subject(NamedTuple):
+class RuleInput(NamedTuple):
     """What is looked at.
 
     Args:
@@ -41,12 +41,12 @@ class Subject(NamedTuple):
         version: The release of the Slurm that it is for; None: not known.
     """
 
-    script: Script
+    script: BatchScript
     is_folder: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
 
 
-class Fault(NamedTuple):
+class RuleFinding(NamedTuple):
     """A finding as a rule sees it: lines instead of their text; `severity`: where it is not the rule's usual one.
 
     `secret` is text that must not be repeated.
@@ -67,7 +67,7 @@ class Rule(NamedTuple):
 
     code: str
     severity: Severity
-    check: Callable[[Subject], Iterator[Fault]]
+    check: Callable[[RuleInput], Iterator[RuleFinding]]
 
     @property
     def text(self) -> str:
@@ -79,7 +79,7 @@ class Rule(NamedTuple):
         """One line."""
         return self.text.partition("\n")[0].rstrip(".")
 
-    def findings(self, subject: Subject) -> Iterator[Finding]:
+    def findings(self, subject: RuleInput) -> Iterator[Finding]:
         """What the rule finds, each place once."""
         seen: set[tuple[int, int]] = set()
         for fault in self.check(subject):
@@ -87,7 +87,7 @@ class Rule(NamedTuple):
                 seen.add((fault.line, fault.column))
                 yield self._finding(fault, subject.script.lines)
 
-    def _finding(self, fault: Fault, lines: list[str]) -> Finding:
+    def _finding(self, fault: RuleFinding, lines: list[str]) -> Finding:
         numbers = sorted({number for number in (fault.line, *fault.evidence) if number and number <= len(lines)})
         hidden = fault.secret
         evidence = tuple(
@@ -100,10 +100,10 @@ class Rule(NamedTuple):
         )  # fmt: skip
 
 
-def rule(code: str, severity: Severity = "error") -> Callable[[Callable[[Subject], Iterator[Fault]]], Rule]:
+def rule(code: str, severity: Severity = "error") -> Callable[[Callable[[RuleInput], Iterator[RuleFinding]]], Rule]:
     """Make a rule of a function; its docstring explains it."""
 
-    def made(check: Callable[[Subject], Iterator[Fault]]) -> Rule:
+    def made(check: Callable[[RuleInput], Iterator[RuleFinding]]) -> Rule:
         return Rule(code, severity, check)
 
     return made

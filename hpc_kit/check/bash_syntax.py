@@ -1,0 +1,782 @@
+"""Reads shell text with tree-sitter's grammar of bash: commands and words, each with its place in the file.
+
+tree-sitter parses the text, and this module turns its tree into the few types that the checks need. After an error,
+tree-sitter goes on silently. Here an error ends the reading (`SyntaxTree.problem`), so that no rule has to guess.
+
+The grammar (tree-sitter-bash 0.25) fails on some constructs of real scripts, or reads them in another way than bash
+does. `_Reader._parse` replaces them in the text that the grammar sees, character by character, so that all offsets
+stay valid. The parts of words are always taken from the original text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser, QueryCursor
+
+NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
+class SyntaxProblem(NamedTuple):
+    """The first place that is not valid shell, or that the grammar does not know. Nothing from there on is read."""
+
+    line: int
+    what: str
+
+
+class Origin(NamedTuple):
+    """A place in the file. Not `exact`: the text is not written there as it is, so all of it counts as that place."""
+
+    line: int = 1
+    column: int = 1
+    exact: bool = True
+
+
+class Piece(NamedTuple):
+    """The text from `start` up to the next piece comes from `origin`."""
+
+    start: int
+    origin: Origin
+
+
+WHOLE_FILE = (Piece(0, Origin()),)
+
+
+class Part(NamedTuple):
+    """One part of a word.
+
+    `text` is the literal text, the name of the variable, or the source inside `$(...)` or `$((...))`. `detail` is what
+    follows the name in `${name...}`. `raw` is the part as written, without the quotes around it.
+    """
+
+    kind: Literal["text", "variable", "command", "arithmetic", "process"]
+    text: str
+    raw: str
+    quoted: bool = False
+    detail: str = ""
+    origin: Origin = Origin()
+
+
+class Word(NamedTuple):
+    """One word. `elements` are the words of an array, as in `NAME=(a b c)`."""
+
+    parts: tuple[Part, ...]
+    raw: str
+    line: int
+    column: int
+    elements: tuple[Word, ...] | None = None
+
+    @property
+    def literal(self) -> str | None:
+        """The text of the word; None if bash expands something in it."""
+        if self.elements is not None or any(part.kind != "text" for part in self.parts):
+            return None
+        return "".join(part.text for part in self.parts)
+
+    @property
+    def plain(self) -> str | None:
+        """The text of a word without any quotes or expansions; None otherwise."""
+        return self.literal if not any(part.quoted for part in self.parts) else None
+
+
+class Assignment(NamedTuple):
+    """`NAME=value` or `NAME+=value`. `indexed`: one element of an array."""
+
+    name: str
+    value: Word
+    append: bool
+    indexed: bool
+
+
+class SimpleCommand(NamedTuple):
+    """`NAME=value program word ... >output`. `document` has the parts of its here-document."""
+
+    assignments: tuple[Assignment, ...]
+    words: tuple[Word, ...]
+    line: int
+    column: int
+    document: tuple[Part, ...] | None = None
+    output: Word | None = None
+
+
+class CompoundCommand(NamedTuple):
+    """`if`, `for`, `while`, `until`, `case`, `select`, `group`, `subshell`, `function`, `test` or `arithmetic`.
+
+    `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`.
+    """
+
+    kind: str
+    bodies: tuple[tuple[str, Block], ...]
+    line: int
+    name: str = ""
+
+
+Command = SimpleCommand | CompoundCommand
+
+
+class Pipeline(NamedTuple):
+    """Commands joined by `|`."""
+
+    commands: tuple[Command, ...]
+    negated: bool
+
+
+class Chain(NamedTuple):
+    """Pipelines joined by `&&` or `||`."""
+
+    pipelines: tuple[Pipeline, ...]
+    operators: tuple[str, ...]
+
+
+class Statement(NamedTuple):
+    """A chain up to its `;`, `&` or the end of the line."""
+
+    chain: Chain
+    background: bool
+    line: int
+
+
+Block = tuple[Statement, ...]
+
+
+class SyntaxTree(NamedTuple):
+    """The statements of a text, the lines of its comments, and the problem that ended the reading, if there was one."""
+
+    block: Block
+    comments: frozenset[int]
+    problem: SyntaxProblem | None = None
+
+
+def parse(text: str, pieces: Sequence[Piece] = WHOLE_FILE) -> SyntaxTree:
+    """Parse shell text, up to the first statement that cannot be read.
+
+    Args:
+        text: Shell text.
+        pieces: Where the text stands in the file (default: it is the file).
+    """
+    return _Reader(text, pieces).tree()
+
+
+_ASSIGNMENT = re.compile(rf"({NAME})(\[[^\]]*\])?(\+?)=")
+
+
+def as_assignment(word: Word) -> Assignment | None:
+    """Return the assignment that a word is, or None."""
+    head = word.parts[0] if word.parts else None
+    match = _ASSIGNMENT.match(head.text) if head is not None and head.kind == "text" and not head.quoted else None
+    if head is None or match is None:
+        return None
+    origin = head.origin._replace(column=head.origin.column + match.end() if head.origin.exact else head.origin.column)
+    rest = head._replace(text=head.text[match.end() :], raw=head.raw[match.end() :], origin=origin)
+    parts = (rest, *word.parts[1:]) if rest.text else word.parts[1:]
+    value = Word(parts, word.raw[match.end() :], word.line, word.column, word.elements)
+    return Assignment(match[1], value, bool(match[3]), match[2] is not None)
+
+
+# What bash takes for letters of a word, and the grammar does not: characters that are not ASCII, escaped blanks and
+# braces, the `$` of `^done$)`, the `=` of `NAME=` at the end of a line. The grammar sees dots in their place. With them
+# the source is ASCII, and offsets in bytes are those of characters.
+_LETTERS = re.compile(r"[^\t\n -~]|\\[{} \t]|(?<!\$)\$(?![\w{(\[@*#?$!'\"-])|(?<=\w)=(?=[ \t]*(?:[\n;&|)#]|\Z))")
+# What the grammar does not know at all, and what it sees in its place.
+_UNKNOWN = {
+    re.compile(r"(?<=\W)\d{1,2}#(?=\$)"): "",  # $((10#$n))
+    re.compile(r"\\(?=\n?\Z)"): "",
+    re.compile(r"<<<"): "<",  # behind a `}` or `)`
+    re.compile(r"<>"): "<",
+}
+
+# Valid constructs on which the grammar fails, and the character in them without which it does not.
+_REPAIRS = (
+    (re.compile(rf"\bfor\s+{NAME}(\s)\s*do\b"), ";"),
+    (re.compile(rf"(?m)(?:^|[;&|({{]|\b(?:then|do|else))[ \t]*{NAME}\+?(=)(?=[^\n]*[ \t][0-9]*[<>])"), "."),
+    (
+        re.compile(r"(?:\bin|;;)\s+((?:\\[^\n]|'[^']*'|\"[^\"]*\"|[^\s()'\"\\;&|]|(?:\s|\\\n)*\|(?:\s|\\\n)*)+)(?=\))"),
+        ".",
+    ),
+    (re.compile(r"([?*+@!]\([^()\s]*\))"), "."),
+)
+
+_DELIMITER = re.compile(r"<<(-?)[ \t]*((?:'[^']*'|\"[^\"]*\"|\\.|[^\s;&|<>()'\"\\])+)")
+_LINE_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
+_TEXT = re.compile(
+    rf"[^\\$`]+|\$(?P<name>{NAME}|[0-9@*#?$!-])|\$\{{(?P<braced>[^{{}}]*)\}}|`(?P<command>(?:[^`\\]|\\.)*)`"
+    r"|\\(?P<escaped>.|\Z)|[$`]",
+    re.DOTALL,
+)
+_LOST = re.compile(r"(?:(?!\\\n)\S)+")
+_BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
+_TIME = re.compile(rb"time(\s+-p)?(?=\s)")
+_BEHIND_PIPE = re.compile(rb"(?<!\|)\|&?\s*\Z")
+_RESERVED = frozenset({
+    "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select", "then", "until", "while",
+    "{", "}",
+})  # fmt: skip
+_COMMAND_START = re.compile(rb"(?<![^\s;&|(!{])")
+_TEST = re.compile(r"\[\[\s(?:\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\\'\"])*?\s\]\](?=[\s;&|)]|\Z)", re.DOTALL)
+_ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "r": "\r", "e": "\x1b"}
+_BRACED = re.compile(rf"{NAME}|[0-9]+|[@*#?$!-]")
+
+_EXPANSIONS = frozenset({
+    "string", "raw_string", "ansi_c_string", "translated_string", "simple_expansion", "expansion",
+    "command_substitution", "arithmetic_expansion", "process_substitution",
+})  # fmt: skip
+_SIMPLE = frozenset({
+    "command", "declaration_command", "unset_command", "variable_assignment", "variable_assignments",
+})  # fmt: skip
+_COMPOUND = {
+    "test_command": "test", "compound_statement": "group", "subshell": "subshell", "if_statement": "if",
+    "while_statement": "while", "for_statement": "for", "c_style_for_statement": "for", "case_statement": "case",
+    "function_definition": "function",
+}  # fmt: skip
+_SEPARATORS = frozenset({"comment", ";", "&", "\n"})
+_STATEMENTS = _SIMPLE | _COMPOUND.keys() | {"list", "pipeline", "negated_command", "redirected_statement"}
+_ROLES = {
+    "if": "condition", "elif": "condition", "while": "condition", "until": "condition", "then": "then", "else": "else",
+    "case_item": "then", "do": "body", "{": "body", "(": "body",
+}  # fmt: skip
+"""Tokens and nodes that begin a block of a compound command, and its role there."""
+
+
+@cache
+def _grammar() -> tuple[Parser, QueryCursor]:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser, Query, QueryCursor
+
+    language = Language(tree_sitter_bash.language())
+    marks = """
+        ["<<" "<<-"] @document
+        ["[" "[["] @test
+        "!" @negation
+        "`" @backquote
+        (comment) @comment
+        (command . (command_name (word) @name))
+        [(command) (declaration_command) (unset_command) (variable_assignments) (redirected_statement)] @command
+    """
+    return Parser(language), QueryCursor(Query(language, marks))
+
+
+class _Unreadable(Exception):
+    """The tree of a statement is not what bash would read."""
+
+
+class _Lost(NamedTuple):
+    """A word without a node of its own."""
+
+    start_byte: int
+    end_byte: int
+    type: str = "word"
+    children: tuple[Node, ...] = ()
+
+
+if TYPE_CHECKING:
+    _Spanned = Node | _Lost
+
+
+class _HereDocument(NamedTuple):
+    start: int
+    end: int
+    after: int
+    quoted: bool
+
+
+class _Reader:
+    """One text, and the tree that tree-sitter makes of it."""
+
+    def __init__(self, text: str, pieces: Sequence[Piece]) -> None:
+        self.text = text
+        self.pieces = pieces
+        self._starts = [piece.start for piece in pieces]
+        self._newlines = [match.start() for match in re.finditer("\n", text)]
+        self._documents: dict[int, _HereDocument] = {}
+        self._tests: set[int] = set()
+        self._negations: set[int] = set()
+
+    def tree(self) -> SyntaxTree:
+        root = self._parse()
+        comments = frozenset(self._origin(node.start_byte).line for node in _marks(root, "comment"))
+        statements: list[Statement] = []
+        problem: SyntaxProblem | None = None
+        nodes = list(_unwrapped(root))
+        for index, node in enumerate(nodes):
+            try:
+                if node.has_error or node.type not in _STATEMENTS | _SEPARATORS:
+                    problem = self._problem(node.start_byte)
+                elif node.type in _STATEMENTS:
+                    statements.append(self._statement(nodes, index))
+            except _Unreadable:
+                problem = self._problem(node.start_byte)
+            except RecursionError:
+                problem = SyntaxProblem(self._origin(node.start_byte).line, "commands are nested too deep")
+            if problem is not None:
+                break
+        if problem is None and root.has_error:
+            problem = self._problem(len(self.text))
+        if problem is not None:
+            # A statement without an end before the problem belongs to what cannot be read.
+            statements = [each for each in statements if each.line < problem.line]
+        return SyntaxTree(tuple(statements), comments, problem)
+
+    def _problem(self, start: int) -> SyntaxProblem:
+        start += len(self.text[start:]) - len(self.text[start:].lstrip())
+        line = self._origin(min(start, max(len(self.text) - 1, 0))).line
+        shown = self.text[start:].partition("\n")[0].strip()[:40]
+        return SyntaxProblem(line, f"cannot read {shown!r}" if shown else "the end is missing")
+
+    def _parse(self) -> Node:
+        """Parse the text, after hiding what the grammar reads in another way than bash does."""
+        source = bytearray(_masked(self.text), "ascii")
+        parser, _ = _grammar()
+        root = parser.parse(bytes(source)).root_node
+        while (
+            self._hide_here_documents(root, source)
+            or _hide_backquotes(root, source)
+            or self._hide_words(root, source)
+            or _end_lines(root, source)
+        ):
+            root = parser.parse(bytes(source)).root_node
+        for pattern, letter in _REPAIRS if root.has_error else ():
+            repaired = bytearray(source)
+            for match in pattern.finditer(source.decode()):
+                repaired[match.start(1) : match.end(1)] = letter.encode() * len(match[1])
+            better = parser.parse(bytes(repaired)).root_node
+            while _end_lines(better, repaired):
+                better = parser.parse(bytes(repaired)).root_node
+            if _first_error(better) > _first_error(root):
+                source, root = repaired, better
+        self._source = bytes(source)
+        return root
+
+    def _hide_here_documents(self, root: Node, source: bytearray) -> bool:
+        """Turn `<<E` into `<E`, and the bodies of here-documents into empty lines.
+
+        The grammar fails on `<<E &`, on two here-documents in one line, and does not see backquotes in a body.
+        """
+        behind = 0
+        for node in _marks(root, "document"):
+            start, parent = node.start_byte, node.parent
+            match = _DELIMITER.match(self.text, start)
+            if start < behind or match is None or parent is None or parent.type == "binary_expression":
+                continue
+            document = self._here_document(match)
+            if document.after == document.end and parent.type == "ERROR":
+                continue
+            self._documents[start] = document
+            source[start : match.start(2)] = b"<".ljust(match.start(2) - start)
+            body = bytes(source[document.start : document.after])
+            source[document.start : document.after] = re.sub(rb"[^\n]", b" ", body)
+            behind = document.after
+            if root.has_error:
+                break
+        return behind > 0
+
+    def _here_document(self, match: re.Match[str]) -> _HereDocument:
+        newline = _LINE_END.search(self.text, match.end())
+        start = newline.end() if newline else len(self.text)
+        # The body of a second here-document in the line begins behind that of the first.
+        for each in self._documents.values():
+            start = each.after if each.start == start else start
+        delimiter = re.sub(r"\\(.)|['\"]", r"\1", match[2])
+        position = start
+        while position < len(self.text):
+            end = self.text.find("\n", position)
+            end = end if end >= 0 else len(self.text)
+            line = self.text[position:end]
+            if (line.lstrip("\t") if match[1] else line) == delimiter:
+                return _HereDocument(start, position, min(end + 1, len(self.text)), delimiter != match[2])
+            position = end + 1
+        return _HereDocument(start, len(self.text), len(self.text), delimiter != match[2])
+
+    def _hide_words(self, root: Node, source: bytearray) -> bool:
+        """Make plain commands of `[ ... ]` and `[[ ... ]]`, and nothing of the keyword `time`."""
+        before = bytes(source)
+        for node in _marks(root, "test"):
+            start = node.start_byte
+            if start in self._tests or not _COMMAND_START.match(before, start):
+                continue
+            test = _TEST.match(self.text, start)
+            if test is not None:
+                self._tests.add(start)
+                source[start : test.end()] = b":".ljust(test.end() - start, b".")
+            elif before[start + 1 : start + 2].isspace():
+                source[start : start + 1] = b":"
+            elif node.parent is not None and node.parent.type == "test_command":
+                # `[$x = 1 ]` runs a program of that name.
+                source[start : start + 1] = b"."
+        for node in _marks(root, "name"):
+            match = _TIME.match(before, node.start_byte)
+            if match is not None and not _BEHIND_PIPE.search(before, 0, match.start()):
+                source[match.start() : match.end()] = b" " * len(match[0])
+        for node in _marks(root, "negation"):
+            if node.parent is not None and node.parent.type == "negated_command":
+                self._negations.add(node.start_byte)
+                source[node.start_byte : node.end_byte] = b" "
+        return bytes(source) != before
+
+    # Commands
+
+    def _block(self, nodes: Sequence[Node]) -> Block:
+        return tuple(self._statement(nodes, index) for index, node in enumerate(nodes) if node.type in _STATEMENTS)
+
+    def _statement(self, nodes: Sequence[Node], index: int) -> Statement:
+        node = nodes[index]
+        background = index + 1 < len(nodes) and nodes[index + 1].type == "&"
+        return Statement(self._chain(node), background, self._origin(node.start_byte).line)
+
+    def _chain(self, node: Node) -> Chain:
+        """Group the commands of a statement as bash does: in the grammar, `>` binds weaker than `|` and `&&`."""
+        pipelines: list[Pipeline] = []
+        operators: list[str] = []
+        commands: list[Command] = []
+        current: list[Node] = []
+        negated = False
+        for token in (*_tokens(node), None):
+            kind = token.type if token is not None else ""
+            if token is not None and kind not in {"&&", "||", "|", "|&"}:
+                negated = negated or (not (current or commands) and self._is_negated(token))
+                current.append(token)
+            else:
+                if current:
+                    commands.append(self._command(current))
+                    current = []
+                if kind not in {"|", "|&"}:
+                    pipelines.append(Pipeline(tuple(commands), negated))
+                    commands, negated = [], False
+                    operators += [kind] if kind else []
+        return Chain(tuple(pipelines), tuple(operators))
+
+    def _is_negated(self, first: Node) -> bool:
+        """Tell whether an odd number of `!` stands before a command."""
+        offset = first.start_byte
+        negated = False
+        while offset and self._source[offset - 1 : offset].isspace():
+            offset -= 1
+            negated ^= offset in self._negations
+        return negated
+
+    def _command(self, nodes: list[Node]) -> Command:
+        """Read a command and its redirections."""
+        redirects = [node for node in nodes if node.type == "file_redirect"]
+        node = next((node for node in nodes if node.type != "file_redirect"), None)
+        if node is None:
+            return self._simple([], redirects)
+        if node.start_byte in self._tests:
+            return CompoundCommand("test", (), self._origin(node.start_byte).line)
+        if node.type in _COMPOUND:
+            return self._compound(node)
+        return self._simple([node] if node.type == "variable_assignment" else node.children, redirects)
+
+    def _simple(self, nodes: list[Node], redirects: list[Node]) -> SimpleCommand:
+        redirects = [*(node for node in nodes if node.type == "file_redirect"), *redirects]
+        spans: list[_Spanned] = [node for node in nodes if node.type not in {"file_redirect", "comment"}]
+        start = min(node.start_byte for node in (*spans, *redirects))
+        document: tuple[Part, ...] | None = None
+        output: Word | None = None
+        for redirect in sorted(redirects, key=lambda node: node.start_byte):
+            operator = next(child for child in redirect.children if not child.is_named)
+            runs = self._runs(redirect.children[redirect.children.index(operator) + 1 :])
+            target, rest = (runs or [[]])[0], runs[1:]
+            # The grammar takes all words behind `>FILE` for names of files.
+            spans += [span for run in rest for span in run]
+            if operator.start_byte in self._documents:
+                document = self._document_parts(self._documents[operator.start_byte])
+            elif operator.type in {">", ">|"} and target:
+                output = self._word(target)
+        spans += self._lost([*spans, *redirects])
+        assignments: list[Assignment] = []
+        words: list[Word] = []
+        for run in self._runs(sorted(spans, key=lambda span: span.start_byte)):
+            word = self._word(run)
+            assignment = as_assignment(word) if not words else None
+            if assignment is not None:
+                assignments.append(assignment)
+            elif not words and word.plain in _RESERVED:
+                raise _Unreadable
+            else:
+                words.append(word)
+        place = self._origin(start)
+        return SimpleCommand(tuple(assignments), tuple(words), place.line, place.column, document, output)
+
+    def _lost(self, spans: list[_Spanned]) -> list[_Lost]:
+        """Find words of a command that the grammar passes over, as the `-` of `a - 2>&1 | b`."""
+        spans = sorted(spans, key=lambda span: span.start_byte)
+        gaps = (_LOST.finditer(self.text, left.end_byte, right.start_byte) for left, right in pairwise(spans))
+        return [_Lost(match.start(), match.end()) for matches in gaps for match in matches]
+
+    def _check_cover(self, node: Node) -> None:
+        """Refuse a node with text that is in none of its children: the grammar passes over it without an error."""
+        for left, right in pairwise(node.children):
+            if self._source[left.end_byte : right.start_byte].strip(b" \t\n\\;"):
+                raise _Unreadable
+            if left.type in {"elif_clause", "else_clause", "do_group", "case_item"}:
+                self._check_cover(left)
+
+    def _compound(self, node: Node) -> CompoundCommand:
+        first = node.children[0].type
+        line = self._origin(node.start_byte).line
+        kind = {"((": "arithmetic", "until": "until", "select": "select"}.get(first, _COMPOUND[node.type])
+        if kind == "function":
+            name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+            block = self._block([body]) if body is not None else ()
+            return CompoundCommand(kind, (("body", block),), line, self._text(name) if name is not None else "")
+        inner = node.children[1]
+        if kind == "subshell" and (inner.start_byte, inner.end_byte) == (node.start_byte + 1, node.end_byte - 1):
+            # The grammar reads `! ((x > 1))` so.
+            kind = "arithmetic" if inner.type == "subshell" else kind
+        if kind in {"test", "arithmetic"}:
+            return CompoundCommand(kind, (), line)
+        self._check_cover(node)
+        variable = node.child_by_field_name("variable") if kind in {"for", "select"} else None
+        bodies = [(role, self._block(nodes)) for role, nodes in _sections(node)]
+        return CompoundCommand(kind, tuple(bodies), line, self._text(variable) if variable is not None else "")
+
+    # Words
+
+    def _runs(self, nodes: Iterable[_Spanned]) -> list[list[_Spanned]]:
+        """Group nodes that make one word: nothing stands between them, or a continued line."""
+        runs: list[list[_Spanned]] = []
+        for node in nodes:
+            if runs and not self.text[runs[-1][-1].end_byte : node.start_byte].replace("\\\n", ""):
+                runs[-1].append(node)
+            else:
+                runs.append([node])
+        return runs
+
+    def _word(self, run: list[_Spanned]) -> Word:
+        start, end = run[0].start_byte, run[-1].end_byte
+        array = next((child for node in run for child in node.children if child.type == "array"), None)
+        parts: list[Part] = []
+        self._add_parts(parts, run, start, end if array is None else array.start_byte)
+        elements = None
+        if array is not None:
+            elements = tuple(self._word(each) for each in self._runs(_named(array)))
+        place = self._origin(start)
+        return Word(tuple(parts), self.text[start:end], place.line, place.column, elements)
+
+    def _add_parts(
+        self, parts: list[Part], nodes: Iterable[_Spanned], start: int, end: int, *, shift: int = 0, quotes: str = ""
+    ) -> None:
+        """Append the parts between two offsets: the expansions of nodes, and the text between them.
+
+        Args:
+            parts: The parts so far.
+            nodes: What holds the expansions.
+            start: Offset in the text.
+            end: Offset in the text.
+            shift: What the offsets of the nodes are less than those of the text.
+            quotes: Characters that a backslash escapes, where it does not escape all; empty outside quotes.
+        """
+        for node in (expansion for each in nodes for expansion in _expansions(each)):
+            first, last = node.start_byte + shift, node.end_byte + shift
+            # Blanks in front of an expansion are a part of its node.
+            while self.text[first : first + 1] in {" ", "\t", "\n", "\\"} and first < last:
+                first += 1
+            if start <= first and last <= end:
+                self._add_text(parts, start, first, quotes)
+                self._add_expansion(parts, node, first, last, shift, quoted=bool(quotes))
+                start = last
+        self._add_text(parts, start, end, quotes)
+
+    def _add_text(self, parts: list[Part], start: int, end: int, quotes: str) -> None:
+        """Append literal text, and the expansions in it that the grammar does not see."""
+        for match in _TEXT.finditer(self.text, start, end):
+            offset, escaped, quoted = match.start(), match["escaped"], bool(quotes)
+            if match["command"] is not None:
+                parts.append(Part("command", match["command"], match[0], quoted, "", self._origin(offset)))
+            elif match["name"] or match["braced"]:
+                self._add_variable(parts, match[0], offset, quoted=quoted)
+            elif escaped is None:
+                # The `$` of `$"..."` is no text.
+                if match[0] != "$" or quoted or not self.text.startswith('"', match.end()):
+                    self._add_literal(parts, match[0], offset, quoted=quoted)
+            elif quoted:
+                kept = "" if escaped == "\n" else escaped if escaped and escaped in quotes else match[0]
+                self._add_literal(parts, kept, offset, quoted=True)
+            elif escaped != "\n":
+                self._add_literal(parts, escaped, offset, quoted=True)
+
+    def _add_variable(self, parts: list[Part], raw: str, offset: int, *, quoted: bool) -> None:
+        """Append `$name` or `${name...}`."""
+        if raw.startswith("${"):
+            name = _BRACED.match(raw, 2)
+            known = name[0] if name else ""
+            parts.append(Part("variable", known, raw, quoted, raw[2 + len(known) : -1], self._origin(offset)))
+        else:
+            parts.append(Part("variable", raw[1:], raw, quoted, "", self._origin(offset)))
+
+    def _add_literal(self, parts: list[Part], text: str, offset: int, *, quoted: bool) -> None:
+        """Append literal text; unquoted text joins the part before it."""
+        if not quoted and parts and parts[-1].kind == "text" and not parts[-1].quoted:
+            last = parts.pop()
+            parts.append(last._replace(text=last.text + text, raw=last.raw + text))
+        else:
+            parts.append(Part("text", text, text, quoted, "", self._origin(offset)))
+
+    def _add_expansion(
+        self, parts: list[Part], node: _Spanned, start: int, end: int, shift: int, *, quoted: bool
+    ) -> None:
+        raw, place = self.text[start:end], self._origin(start)
+        if node.type in {"string", "translated_string"}:
+            start += raw.index('"') + 1
+            before = len(parts)
+            self._add_parts(parts, node.children, start, end - 1, shift=shift, quotes='$`"\\')
+            if len(parts) == before:
+                self._add_literal(parts, "", start, quoted=True)
+        elif node.type == "raw_string":
+            self._add_literal(parts, raw[1:-1], start + 1, quoted=True)
+        elif node.type == "ansi_c_string":
+            text = re.sub(r"\\(.)", lambda match: _ANSI.get(match[1], match[0]), raw[2:-1], flags=re.DOTALL)
+            self._add_literal(parts, text, start, quoted=True)
+        elif node.type == "process_substitution":
+            parts.append(Part("process", raw[2:-1], raw, quoted=True, origin=place))
+        elif node.type == "command_substitution":
+            parts.append(Part("command", raw[2:-1], raw, quoted, "", place))
+        elif node.type == "arithmetic_expansion":
+            inner = raw[2:-1] if raw.startswith("$[") else raw[3:-2]
+            parts.append(Part("arithmetic", inner, raw, quoted, "", place))
+        elif node.type == "simple_expansion" and raw[1:2].isdigit():
+            # The grammar takes `$1_NAME` for one variable.
+            self._add_variable(parts, raw[:2], start, quoted=quoted)
+            self._add_text(parts, start + 2, end, '$`"\\' if quoted else "")
+        else:
+            self._add_variable(parts, raw, start, quoted=quoted)
+
+    def _document_parts(self, document: _HereDocument) -> tuple[Part, ...]:
+        """Read the body of a here-document: bash expands it as if it were in double quotes, of which it has none."""
+        start, end = document.start, document.end
+        parts: list[Part] = []
+        if document.quoted or not re.search(r"[$`\\]", self.text[start:end]):
+            if start < end:
+                self._add_literal(parts, self.text[start:end], start, quoted=True)
+            return tuple(parts)
+        source = _BACKQUOTED.sub(_dots, _masked(self.text[start:end])).replace('"', ".")
+        root = _grammar()[0].parse(f'"{source}"'.encode()).root_node
+        string = next((node for child in root.children for node in _expansions(child)), root)
+        self._add_parts(parts, string.children, start, end, shift=start - 1, quotes="$`\\")
+        return tuple(parts)
+
+    def _text(self, node: Node) -> str:
+        return self.text[node.start_byte : node.end_byte]
+
+    def _origin(self, offset: int) -> Origin:
+        """Return the place of an offset in the file."""
+        piece = self.pieces[max(0, bisect_right(self._starts, offset) - 1)]
+        if not piece.origin.exact:
+            return piece.origin
+        first, row = bisect_left(self._newlines, piece.start), bisect_left(self._newlines, offset)
+        if row == first:
+            return Origin(piece.origin.line, piece.origin.column + offset - piece.start)
+        return Origin(piece.origin.line + row - first, offset - self._newlines[row - 1])
+
+
+def _masked(text: str) -> str:
+    text = _LETTERS.sub(_dots, text)
+    for pattern, known in _UNKNOWN.items():
+        text = pattern.sub(lambda match, known=known: known.ljust(len(match[0])), text)  # type: ignore[misc]
+    return text
+
+
+def _dots(match: re.Match[str]) -> str:
+    return "." * len(match[0])
+
+
+def _marks(root: Node, name: str) -> list[Node]:
+    return sorted(_grammar()[1].captures(root).get(name, []), key=lambda node: node.start_byte)
+
+
+def _tokens(node: Node) -> Iterator[Node]:
+    """The commands, operators and redirections of a statement, in the order of the text."""
+    if node.type in {"list", "pipeline", "negated_command", "redirected_statement"}:
+        for child in node.children:
+            yield from _tokens(child)
+    elif node.type != "comment":
+        yield node
+
+
+def _end_lines(root: Node, source: bytearray) -> bool:
+    """Put a `;` where a line ends a command, and the grammar goes on with the next line; return whether there was any.
+
+    It takes `a | b | c` and a next line `d > e` for one pipeline.
+    """
+    found = False
+    for node in _marks(root, "command"):
+        if node.start_point.row == node.end_point.row:
+            continue
+        nodes = [
+            inner
+            for child in node.children
+            for inner in (child.children if child.type in {"file_redirect", "variable_assignment"} else [child])
+            if inner.type != "comment"
+        ]
+        for left, right in pairwise(nodes):
+            between = bytes(source[left.end_byte : right.start_byte])
+            if b"\n" in between.replace(b"\\\n", b"") and left.type not in {"|", "|&", "&&", "||"}:
+                source[left.end_byte] = ord(";")
+                found = True
+    return found
+
+
+def _hide_backquotes(root: Node, source: bytearray) -> bool:
+    """Make plain letters of the first `...`: the grammar confuses where one ends with where another begins."""
+    behind = 0
+    for node in _marks(root, "backquote"):
+        match = _BACKQUOTED.search(source.decode(), node.start_byte) if node.start_byte >= behind else None
+        if match is None or match.start() >= node.end_byte:
+            continue
+        source[match.start() : match.end()] = _dots(match).encode()
+        behind = match.end()
+        if node.parent is None or node.parent.end_byte != behind:
+            break
+    return behind > 0
+
+
+def _first_error(root: Node) -> int:
+    """The offset of the first node that is not as it should be; that of the end where all are."""
+    node = root
+    while node.has_error and not (node.is_error or node.is_missing):
+        node = next((child for child in node.children if child.has_error or child.is_missing), node)
+    return node.start_byte if root.has_error else root.end_byte + 1
+
+
+def _named(node: Node) -> list[Node]:
+    return [child for child in node.children if child.is_named and child.type != "comment"]
+
+
+def _unwrapped(node: Node) -> Iterator[Node]:
+    """The statements of a text; those before an error may stand in the node of the error."""
+    for child in node.children:
+        if child.is_error:
+            yield from child.children
+            return
+        yield child
+
+
+def _expansions(node: _Spanned) -> Iterator[_Spanned]:
+    """The outermost expansions and quotes in a node, or the node itself."""
+    if node.type in _EXPANSIONS:
+        yield node
+    else:
+        for child in node.children:
+            yield from _expansions(child)
+
+
+def _sections(node: Node) -> list[tuple[str, list[Node]]]:
+    """The blocks of a compound command, with their roles."""
+    sections: list[tuple[str, list[Node]]] = []
+    for child in node.children:
+        if child.type in _ROLES and (not child.is_named or child.type == "case_item"):
+            sections.append((_ROLES[child.type], []))
+        if child.type in {"elif_clause", "else_clause", "do_group"}:
+            sections += _sections(child)
+        elif child.type == "case_item":
+            sections[-1][1].extend(child.children)
+        elif child.type == "compound_statement" and node.type.endswith("for_statement"):
+            sections += _sections(child)
+        elif sections and (child.type in _STATEMENTS or child.type == "&"):
+            sections[-1][1].append(child)
+    return sections

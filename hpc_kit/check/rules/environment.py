@@ -1,0 +1,318 @@
+"""Rules of what goes before the launch: the environment, and words as they were typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.launch_lines import CONTAINERS, HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS, LaunchLine
+from hpc_kit.check.rules.finding import RuleFinding, RuleInput, rule
+from hpc_kit.slurm.directives import LONG_DASHES
+from hpc_kit.spec.secrets import looks_secret
+
+_CONDA = frozenset({"conda", "mamba", "micromamba"})
+_DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use"})
+_LOGIN = re.compile(r"#!\s*\S+.*\s(-\w*[li]\w*|--login)\b")
+_QUOTES = "\u2018\u2019\u201c\u201d"
+_TYPOGRAPHIC = re.compile(rf"[{LONG_DASHES}][{LONG_DASHES}-]?\w|-[{LONG_DASHES}]\w|(?:\w+=)?[{_QUOTES}]")
+_TALKS = frozenset({"echo", "printf"})
+_KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - {
+    "[",
+    "awk",
+    "find",
+    "git",
+    "grep",
+    "sed",
+    "test",
+    "tr",
+}
+"""Programs that take a long dash or a curly quote for no text that they search for, or keep for people."""
+
+
+@rule("KIT109", "warning")
+def conda_without_init(subject: RuleInput) -> Iterator[RuleFinding]:
+    """`conda activate` where no shell has learnt it.
+
+    It is a function of the shell, and a batch script is no login shell: without conda's set-up it ends with "Run
+    'conda init' before 'conda activate'", and the script goes on with another Python. `conda init` writes to ~/.bashrc,
+    for shells to come, and `conda shell.bash ...` only prints what is to be evaluated.
+
+    Mend: `eval "$(conda shell.bash hook)"` or `source .../etc/profile.d/conda.sh` in front of it; or
+    `conda run -n NAME python ...`, or the environment's own `.../envs/NAME/bin/python`.
+    Documented: docs.conda.io, "conda init"; bash(1), INVOCATION.
+    """
+    script = subject.script
+    learnt = (
+        not script.is_shell or bool(_LOGIN.match(script.lines[0])) or "BASH_ENV" in script.options.get("export", "")
+    )
+    for step in script.commands:
+        if step.in_task or step.name in script.functions or _in_login_shell(script, step):
+            continue
+        texts = [word.text for word in step.words]
+        name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
+        learnt = learnt or name in _DEFINES_CONDA or any("BASH_ENV" in text for text in texts)
+        printing = name in _CONDA and verb.startswith("shell.")
+        if printing and not _taken_up(step):
+            what = f"{name} {verb} prints shell code, and changes nothing"
+        elif name in _CONDA and verb == "activate" and not learnt:
+            what = f"{name} activate, and nothing above tells this shell of it"
+        else:
+            continue
+        hook = "conda shell.bash hook" if name == "conda" else f"{name} shell hook --shell bash"
+        yield RuleFinding(step.line, step.syntax.column, what, f'eval "$({hook})", and then {name} activate')
+        if not printing:
+            return
+
+
+def _in_login_shell(script: BatchScript, step: TracedCommand) -> bool:
+    """It stands in the code of a `bash -l`, which reads what `conda init` wrote."""
+    inside = [launch for launch in script.launch_lines if launch.inner_command is step]
+    shells = (stage for launch in inside for stage in launch.stages if stage.kind == "shell")
+    return any(_LOGIN.match("#!" + " ".join(word.text for word in stage.words)) for stage in shells)
+
+
+def _taken_up(step: TracedCommand) -> bool:
+    """Its output goes into a file or a pipe."""
+    return step.syntax.output is not None or step.position.pipeline_index + 1 < len(step.position.pipeline.commands)
+
+
+@rule("KIT110")
+def typographic_characters(subject: RuleInput) -> Iterator[RuleFinding]:
+    """A dash or a quote as word processors and web pages set it.
+
+    A long dash (U+2013) begins no option, and a curly quote quotes nothing: both look right and are ordinary letters,
+    so that the program takes them for its first argument. In the first line, the shell takes it for a file. It is a
+    warning where the program may want them as they are: one that is not known, or that searches for text.
+
+    Mend: type `-`, `"` and `'` anew.
+    Documented: bash(1), QUOTING.
+    """
+    script = subject.script
+    match = re.search(rf"\s[{LONG_DASHES}]", script.lines[0])
+    if script.lines[0].startswith("#!") and match is not None:
+        yield _typed(1, match.start() + 2, script.lines[0][match.end() - 1])
+    started = [each for each in script.launch_lines if each.multiplier or each.agent or each.program.kind != "program"]
+    for step in script.commands:
+        if step.name in _TALKS or _only_talks(script, step.name):
+            continue
+        sure = step.name.rpartition("/")[2] in _KNOWN or any(
+            step is each.command or step is each.inner_command for each in started
+        )
+        for word in step.syntax.words:
+            for part in word.parts[:1]:
+                found = _TYPOGRAPHIC.match(part.text) if part.kind == "text" and not part.quoted else None
+                if found is not None:
+                    letter = next(each for each in found[0] if each in LONG_DASHES + _QUOTES)
+                    yield _typed(word.line, word.column, letter)._replace(severity=None if sure else "warning")
+
+
+def _only_talks(script: BatchScript, name: str) -> bool:
+    """A function of the script that writes what it is given for people to read."""
+    return name in script.functions and all(
+        step.name in {*_TALKS, "", "date", "local"} for step in script.functions[name]
+    )
+
+
+def _typed(line: int, column: int, letter: str) -> RuleFinding:
+    plain = "-" if letter in LONG_DASHES else "'" if letter in _QUOTES[:2] else '"'
+    return RuleFinding(line, column, f"{letter} is no {plain}, and nothing to the shell", f"type {plain} instead")
+
+
+_OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
+_MOVES = frozenset({"cd", "popd", "pushd"})
+_SPREADERS = frozenset({"clush", "parallel-scp", "pdcp", "pscp", "sbcast", "scp"})
+_LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
+"""What names a folder, and puts nothing into it."""
+
+
+@rule("KIT212", "warning")
+def first_node_files(subject: RuleInput) -> Iterator[RuleFinding]:
+    """A node's own disk is filled on the first node only.
+
+    The batch script runs on the first node, and $SLURM_TMPDIR, /tmp and the like are each node's own: what it
+    unpacks or installs there is not there for the tasks on the other nodes.
+
+    Mend: once a node, `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 tar -xf ...`, or sbcast; or a folder that all
+    nodes share.
+    Documented: sbcast(1); docs.alliancecan.ca/wiki/PyTorch, "Multi-node".
+    """
+    script = subject.script
+    wide = [
+        launch for launch in script.launch_lines if launch.is_training and script.geometry_of(launch).has_several_nodes
+    ]
+    if not wide or not script.geometry.has_several_nodes:
+        return
+    entered: TracedCommand | None = None
+    for step in script.commands:
+        if step.in_task or not step.words:
+            continue
+        if step.name in _MOVES:
+            target = _entered(step, "" if entered else None)
+            # A relative folder lies in the one that was entered before.
+            entered = entered if target == "" else step if target else None
+        folder = _filled(step)
+        launches = [each for each in wide if _follows(script, step, each)]
+        launch: LaunchLine | None = None
+        if folder is not None:
+            launch = next((each for each in launches if _reaches(script, folder, each)), None)
+        elif entered is not None and _fills_here(step):
+            folder = _plain(entered.words[1].text)
+            launch = next((each for each in launches if not _leaves(script, entered, step, each.command)), None)
+        if folder is not None and launch is not None and not _spread(script, folder, launch):
+            yield _first_only(folder, step, launch)
+            return
+
+
+def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bool:
+    """The launch comes after the step, and is not what runs the step's branch of this very script on each node."""
+    calls = {name for name, body in script.functions.items() if any(each is launch.command for each in body)}
+    starts = [
+        each is not step for each in script.commands if each is step or each is launch.command or each.name in calls
+    ]
+    itself = any(re.search(r"\$(\{?0|\{?BASH_SOURCE)", word.raw) for word in launch.command.syntax.words)
+    conditional = any(
+        place.compound is not None and place.role in {"then", "else"} for place in step.position.outward()
+    )
+    return starts[-1] and not (itself and conditional)
+
+
+def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
+    """The tasks are told of the folder: on their line, by a variable, or by what the batch shell entered before."""
+    texts = [word.text for word in (*launch.command.words, *launch.inner_command.words)]
+    exported = {word.text for step in script.commands if step.name in {"declare", "export"} for word in step.words[1:]}
+    known = [each for each in script.assignments if each.is_exported or each.name in exported]
+    texts += [each.value.text for each in known if each.line < launch.command.line]
+    before = [
+        step for step in script.commands if step.name in {".", "source", *_MOVES} and step.line < launch.command.line
+    ]
+    texts += [word.text for step in before for word in step.words]
+    return any(_names(text, folder) for text in texts)
+
+
+def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
+    """Another step fills the folder on the other nodes, too."""
+    for each in script.launch_lines:
+        elsewhere = each.multiplier or each.stage("ssh") or each.program.name in _SPREADERS
+        if each.command.line > launch.command.line or not elsewhere or each.program.name in _LOOKS:
+            continue
+        words = each.program.words if each.multiplier else each.command.words
+        if not each.is_training and any(_names(word.text, folder) for word in words):
+            return True
+    return False
+
+
+def _names(text: str, folder: str) -> bool:
+    return re.search(re.escape(folder) + r"(?![\w.-])", _plain(text)) is not None
+
+
+def _first_only(folder: str, step: TracedCommand, launch: LaunchLine) -> RuleFinding:
+    what = f"{folder} is the first node's own: the tasks on the other nodes find nothing there"
+    remedy = f"srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
+    return RuleFinding(step.line, step.syntax.column, what, remedy, (launch.command.line,))
+
+
+def _entered(step: TracedCommand, before: str | None) -> str | None:
+    """The node's own folder in which the shell is after a `cd` or its like."""
+    if step.name == "popd":
+        return None
+    target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
+    if _OWN_DISK.match(target):
+        return target
+    return None if target.startswith(("/", "$", "~", "-")) else before
+
+
+def _fills_here(step: TracedCommand) -> bool:
+    """A command that writes files into the folder in which it is run."""
+    rest = [word.text for word in step.words[1:]]
+    if step.name in {"cp", "rsync"}:
+        return bool(rest) and not rest[-1].startswith(("/", "$", "~"))
+    if step.name == "git":
+        return rest[:1] == ["clone"]
+    there = {"-C", "--directory", "-d"} & set(rest)
+    return not there and (step.name == "unzip" or (step.name == "tar" and "x" in "".join(rest[:1])))
+
+
+def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, last: TracedCommand) -> bool:
+    """Between the two the shell goes elsewhere; or it went there in a subshell alone."""
+    between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
+    inside = {id(place.compound) for place in last.position.outward()}
+    alone = any(
+        place.compound is not None and place.compound.kind == "subshell" and id(place.compound) not in inside
+        for place in entered.position.outward()
+    )
+    return alone or any(_entered(step, "here") is None for step in between)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\$\{(\w+)\}", r"$\1", text)
+
+
+def _filled(step: TracedCommand) -> str | None:
+    """The folder on a node's own disk that a command fills."""
+    texts = [word.text for word in step.words]
+    name, rest = step.name.rpartition("/")[2], texts[1:]
+    places: list[str] = []
+    if name in {"cp", "rsync"}:
+        places = rest[-1:]
+    elif name in {"tar", "unzip"}:
+        places = [value for option, value in pairwise(rest) if option in {"-C", "--directory", "-d"}]
+    elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
+        places = rest[-1:]
+    match = _OWN_DISK.match(places[-1]) if places else None
+    return None if match is None else _plain(places[-1]).rstrip("/.")
+
+
+_SURE = re.compile(
+    r"API_?KEY|ACCESS_KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PWD"
+    r"|(?:API|ACCESS|AUTH|BOT|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|WANDB)_TOKEN",
+    re.IGNORECASE,
+)
+"""What of a name leaves no doubt; a KEY or TOKEN may also be one to sort by, or one of a text."""
+
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|sk-[A-Za-z0-9_-]{30,}"
+    r"|AKIA[A-Z0-9]{16}|xox[abpr]-[\w-]{20,}|(?<=wandb login )[0-9a-f]{40})"
+)
+_PLACEHOLDER = re.compile(
+    r"your|xxx|[<>*]|\.\.\.|change_?me|todo|placeholder|insert|^(none|null|true|false)$", re.IGNORECASE
+)
+
+
+@rule("KIT501")
+def secrets_in_script(subject: RuleInput) -> Iterator[RuleFinding]:
+    """A secret is written into the script.
+
+    Slurm keeps a copy of every batch script, `scontrol write batch_script` and many sites' accounting show it, and the
+    file itself tends to end in a repository. A secret on a command line can be read by everybody on the node (`ps`).
+
+    Mend: export it in the shell that submits (sbatch takes the environment along), or read it in the job from a file
+    of mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`.
+    Documented: sbatch(1), --export; scontrol(1), "write batch_script".
+    """
+    script = subject.script
+    for each in script.assignments:
+        value = each.value.text
+        if each.is_literal and _is_secret(each.name, value):
+            yield _fault(each.name, each.value.line, each.value.column, value)
+    for number, line in enumerate(script.lines, start=1):
+        for match in _SHAPES.finditer(line):
+            if number not in script.comments or not line.lstrip().startswith("#"):
+                yield _fault("this", number, match.start() + 1, match[0])
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Neither number, path, nor placeholder; and long and odd enough where the name alone tells little."""
+    if not looks_secret(name) or re.search(r"[\s/$]", value) or _PLACEHOLDER.search(value):
+        return False
+    if _SURE.search(name):
+        return len(value) >= 4
+    return len(value) >= 16 and bool(re.search(r"\d", value)) and not value.isdigit()
+
+
+def _fault(name: str, line: int, column: int, value: str) -> RuleFinding:
+    what = f"{name} is a secret, readable by others in the script"
+    remedy = "export it in the shell that submits, or read it in the job from a file of mode 0600"
+    return RuleFinding(line, column, what, remedy, secret=value)
