@@ -28,7 +28,7 @@ JOB_OPTIONS = frozenset({
 """Options of a heterogeneous job that only its first component has, because they concern the whole job."""
 
 GROUPS_SHOWN = 4
-"""Groups of an axis that are listed; the others follow the same pattern."""
+"""Groups of an axis that are listed; the rest follow the same pattern."""
 
 AXIS_TITLES: dict[Axis, str] = {
     "pp": "stages of the layers, in a row",
@@ -196,7 +196,7 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
 
 
 def literal_pattern(path: str) -> str:
-    """Return a path as a file name pattern of Slurm that stands for exactly this path."""
+    """Return a file name pattern of Slurm that matches exactly this path."""
     return path.replace("%", "%%")
 
 

@@ -68,7 +68,7 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
     folder = working_folder(resolved, root) / files.folder
     try:
         for name, content in files.texts.items():
-            _write(folder / name, content.encode())
+            _write_atomically(folder / name, content.encode())
     except OSError as error:
         raise RecordError(
             f"cannot write the shell files of the script to {folder}",
@@ -77,7 +77,7 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
         ) from error
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
