@@ -56,7 +56,7 @@ def environ(rank: int, ranks: int, job: int, port: int) -> dict[str, str]:
 def ours(told: dict[str, str]) -> Met:
     """hpc_kit's meeting; its store serves the group."""
     met = meeting.meet(resolve(told), timeout=120, environ=told, occasion=0)
-    return met, met.part("group")
+    return met, met.substore("group")
 
 
 def env(told: dict[str, str]) -> Met:

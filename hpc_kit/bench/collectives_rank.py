@@ -99,7 +99,7 @@ def main(words: Mapping[str, Any], sheet: Sheet) -> None:
         # A launcher of the user's own may have started another number.
         asked = asked._replace(ranks=world.world_size)
         hosts, names = hosts_of(world)
-        gpu = devices.choose("nccl", world) if "nccl" in asked.backends else None
+        gpu = devices.select_device("nccl", world) if "nccl" in asked.backends else None
         comm_checks.refuse_size(asked, names, gpu)
         bench = _Bench(asked, sheet if world.is_main else None, world, _sides(asked, first, world))
         pairs = links.pairs(names) if asked.links else []
@@ -127,7 +127,7 @@ def _sides(asked: Question, first: str, world: Group) -> list[Side]:
     for backend in asked.backends:
         device = torch.device("cpu")
         if backend == "nccl":
-            device = devices.choose(backend, world)
+            device = devices.select_device(backend, world)
         if device not in rooms:
             length = max(asked.sizes) // 4 + world.world_size
             rooms[device] = torch.zeros(length, device=device), torch.zeros(length, device=device)

@@ -47,7 +47,7 @@ def refuse(asked: Question, step: int, *, elsewhere: bool = False) -> None:
         return
     _refuse_gpus(asked, step)
     if step == 1 and set(asked.backends) != {"nccl"}:
-        refuse_on_host(asked, asked.ranks, network.of_this_node(os.environ), room.available(), PROCESS)
+        refuse_on_host(asked, asked.ranks, network.this_node_name(os.environ), room.available(), PROCESS)
 
 
 def _refuse_gpus(asked: Question, step: int) -> None:
@@ -77,7 +77,7 @@ def automatic(wanted: int, step: int) -> tuple[str, ...]:
     alone = step == 1
     usable = {
         "gloo": True,
-        "mpi": ranks.has_mpirun() if alone else evidence.of(os.environ) is not None,
+        "mpi": ranks.has_mpirun() if alone else evidence.find_evidence(os.environ) is not None,
         "nccl": torch.cuda.device_count() >= (wanted if alone else 1),
     }
     return tuple(name for name, can in usable.items() if can and why_not(name) is None)

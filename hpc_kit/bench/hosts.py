@@ -27,5 +27,5 @@ def hosts_of(world: Group, look: float = LOOK_SECONDS) -> tuple[list[Host], list
     else:
         time.sleep(look)
     found: list[tuple[str, Host | None]] = [("", None)] * world.world_size
-    dist.all_gather_object(found, (network.of_this_node(os.environ), mine))
+    dist.all_gather_object(found, (network.this_node_name(os.environ), mine))
     return [host for _, host in found if host is not None], [name for name, _ in found]

@@ -81,7 +81,7 @@ def this_host(seconds: float = LOOK_SECONDS) -> Host:
     """This host as it is now; takes the time of `load`."""
     gpus, pairs = _gpus()
     return Host(
-        name=addresses.of_this_node(os.environ),
+        name=addresses.this_node_name(os.environ),
         cpu=processor(_text(Path("/proc/cpuinfo"))),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -15,7 +15,7 @@ from hpc_kit.bench import processes
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SUMMARY
 from hpc_kit.runtime.launchers.agreement import CHOICE
-from hpc_kit.runtime.mesh import LAYOUT
+from hpc_kit.runtime.mesh import LAYOUT_VARIABLE
 from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.spec import search_path
 
@@ -43,7 +43,7 @@ def training(name: str) -> Path:
 
 def environment(run: Path, *, threads: int = 1, **variables: object) -> dict[str, str]:
     """Of a program of its own: nothing of the job or step around it but its run folder, and what is said here."""
-    dropped = {LAYOUT, CHOICE}
+    dropped = {LAYOUT_VARIABLE, CHOICE}
     own = {name: value for name, value in submit_environment(os.environ).items() if name not in dropped}
     own |= {"OMP_NUM_THREADS": str(threads), RUN_VARIABLE: str(run)}
     return own | {name: str(value) for name, value in variables.items()}

@@ -23,6 +23,6 @@ def command(in_job: bool, timeout: float | None) -> None:
     from hpc_kit.runtime.rendezvous import node_comparison
 
     notice.quiet_torch()
-    os.environ[node_comparison.SAME] = "0"  # what differs is what the table is to show
-    with session.met(resolve(os.environ), timeout) as meeting:
-        report.at_start(meeting, devices.choose("auto", meeting.world), wanted=True)
+    os.environ[node_comparison.COMPARE_VARIABLE] = "0"  # what differs is what the table is to show
+    with session.joined_ranks(resolve(os.environ), timeout) as meeting:
+        report.report_placement(meeting, devices.select_device("auto", meeting.world), wanted=True)

@@ -28,7 +28,7 @@ def command(as_json: bool, file: Path | None) -> None:
     if as_json:
         click.echo(json.dumps(explain.to_json(world), indent=2))
     else:
-        click.echo(explain.text(world), nl=False)
+        click.echo(explain.explain_world(world), nl=False)
 
 
 def _read(file: Path) -> dict[str, str]:

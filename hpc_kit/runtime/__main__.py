@@ -16,10 +16,16 @@ from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
 from hpc_kit.runtime import first_failure, notice, program, session, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, seconds_of
+from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, timeout_seconds
 from hpc_kit.runtime.rendezvous.meeting import LAUNCHERS_WITH_STORE
 from hpc_kit.runtime.report import REPORT
-from hpc_kit.runtime.torch_environment import RANK_VARIABLES, for_command, for_program, of_world, set_variables
+from hpc_kit.runtime.torch_environment import (
+    RANK_VARIABLES,
+    command_variables,
+    rank_variables,
+    set_variables,
+    unset_rank_variables,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,20 +47,20 @@ def main(words: list[str]) -> None:
     rank, ranks_by = None, "launcher"
     try:
         words, ranks_by = _options(words)
-        what = program.Program.read(words)
-        world = first_failure.resolved(os.environ)
+        what = program.ProgramCommand.read(words)
+        world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
         notice.quiet_torch()
         _run(what, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         if rank is not None:
-            first_failure.claim(error, rank)
+            first_failure.record_failure(error, rank)
         if first_failure.exit_code(error):
-            _tell(error if rank is None else first_failure.as_told(error, rank))
+            _print_error(error if rank is None else first_failure.shorten_repeated(error, rank))
             if ranks_by == "program" and _misses_a_rank(error):
                 sys.stderr.write(_RANK_NOT_SET)
-            first_failure.exit_now(first_failure.exit_code(error))
+            first_failure.exit_rank(first_failure.exit_code(error))
 
 
 def _options(words: list[str]) -> tuple[list[str], str]:
@@ -115,25 +121,25 @@ _RANK_NOT_SET = (
 )
 
 
-def _run(what: program.Program, world: World, *, starts_ranks: bool) -> None:
-    if what.kind == "command":
-        notice.warn(world)
-        variables = for_command(world, os.environ)
-        set_variables(for_program(variables) if starts_ranks else dict(variables))
-        what.replace_this_process()
+def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
+    if command.kind == "command":
+        notice.print_warnings(world)
+        variables = command_variables(world, os.environ)
+        set_variables(unset_rank_variables(variables) if starts_ranks else dict(variables))
+        command.replace_this_process()
     if world.launcher in LAUNCHERS_WITH_STORE or find_spec("torch") is None:
-        notice.warn(world)
-        exports = of_world(world, os.environ)
+        notice.print_warnings(world)
+        exports = rank_variables(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
-        exports |= inherited_variables.mark(exports | met_at, os.environ)
-        set_variables(for_program(exports) if starts_ranks else dict(exports))
-        _run_to_its_end(what)
+        exports |= inherited_variables.export_marker(exports | met_at, os.environ)
+        set_variables(unset_rank_variables(exports) if starts_ranks else dict(exports))
+        _run_program(command)
     else:
-        with session.met(world, seconds_of(None, os.environ), what.file, starts_ranks=starts_ranks):
-            _run_to_its_end(what)
+        with session.joined_ranks(world, timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks):
+            _run_program(command)
 
 
-def _run_to_its_end(what: program.Program) -> None:
+def _run_program(what: program.ProgramCommand) -> None:
     try:
         what.run()
     except SystemExit as stop:
@@ -141,7 +147,7 @@ def _run_to_its_end(what: program.Program) -> None:
             raise
     if "torch.distributed" in sys.modules:
         shutdown.destroy_process_group()
-        shutdown.settle()  # the program may have destroyed it itself
+        shutdown.wait_for_gloo_threads()  # the program may have destroyed it itself
 
 
 def _write_own_log(world: World) -> None:
@@ -156,7 +162,7 @@ def _write_own_log(world: World) -> None:
     os.close(log)
 
 
-def _tell(error: BaseException) -> None:
+def _print_error(error: BaseException) -> None:
     """Write what the interpreter would have written, from the program's own first line on."""
     if isinstance(error, HpcKitError):
         sys.stderr.write(f"hpc-kit: {error}\n")
@@ -164,11 +170,11 @@ def _tell(error: BaseException) -> None:
         if not isinstance(error.code, int):
             sys.stderr.write(f"{error.code}\n")
     else:
-        trace = _of_program(error.__traceback__)
+        trace = _strip_own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
-def _of_program(trace: TracebackType | None) -> TracebackType | None:
+def _strip_own_frames(trace: TracebackType | None) -> TracebackType | None:
     start = trace
     while start is not None and start.tb_frame.f_code.co_filename in _OUR_FILES:
         start = start.tb_next

@@ -21,20 +21,20 @@ from hpc_kit.runtime import first_failure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_OVER = b"over"
+_FINISHED = b"over"
 _SIGNAL, _EXIT_CODE = 0x7F, 52
 """Of a wait status, the bits of a signal; where proc(5) has the status in the line of a process."""
 
 
 @contextmanager
-def witnessed(rank: int) -> Iterator[None]:
+def record_crash_of(rank: int) -> Iterator[None]:
     """Record this rank if it is the first to fail: by an exception, or by a signal or crash that raises nothing.
 
     Without a run folder nothing is started.
     """
     folder = os.environ.get(RUN_VARIABLE)
     if not folder:
-        with first_failure.claimed(rank):
+        with first_failure.recording_failures(rank):
             yield
         return
     words = [
@@ -43,30 +43,30 @@ def witnessed(rank: int) -> Iterator[None]:
         "hpc_kit.runtime.crash_watcher",
         folder,
         str(rank),
-        first_failure.host(),
+        first_failure.node_name(),
         str(os.getpid()),
     ]
     # In a session of its own: what ends the rank's group must not end it.
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
-        os.register_at_fork(after_in_child=partial(_leave, process))
+        os.register_at_fork(after_in_child=partial(_release_pipe, process))
         try:
-            with first_failure.claimed(rank):
+            with first_failure.recording_failures(rank):
                 yield
         finally:
             with suppress(OSError):
-                process.communicate(_OVER)
+                process.communicate(_FINISHED)
 
 
-def _leave(process: subprocess.Popen[bytes]) -> None:
+def _release_pipe(process: subprocess.Popen[bytes]) -> None:
     """A process that the rank has forked does not speak for it, and must not keep the pipe open after its end."""
     if process.stdin is not None:
         process.stdin.close()
         process.stdin = None
 
 
-def ended_with(pid: int) -> int:
+def exit_code_of(pid: int) -> int:
     """The exit code, as a shell has it, of a process that is ending; 137 where it is gone already."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -80,7 +80,7 @@ def ended_with(pid: int) -> int:
 def main() -> None:
     """Wait for the end of the rank, or for its word that it ends by itself."""
     folder, rank, host, pid = sys.argv[1:]
-    if sys.stdin.buffer.read(len(_OVER)) != _OVER and (code := ended_with(int(pid))):
+    if sys.stdin.buffer.read(len(_FINISHED)) != _FINISHED and (code := exit_code_of(int(pid))):
         claim_first_failure(Path(folder), int(rank), host, code)
 
 

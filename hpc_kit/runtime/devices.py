@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
-from hpc_kit.runtime.launchers.torch_variables import launched_inside
+from hpc_kit.runtime.launchers.torch_variables import inner_launcher
 from hpc_kit.runtime.mpi import backend as mpi_backend
 from hpc_kit.runtime.variables import cpus_per_task
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-_OF_A_TASK = re.compile(r"gpu(?::[^:=,]+)?[:=](\d+)")
+_GPUS_PER_TASK = re.compile(r"gpu(?::[^:=,]+)?[:=](\d+)")
 """A number of GPUs in SLURM_GPUS_PER_TASK (`2`, `a100:2`) or SLURM_TRES_PER_TASK (`cpu=1,gres/gpu=2`)."""
 
 
-def index(world: World, visible: int, environ: Mapping[str, str]) -> int:
+def device_index(world: World, visible: int, environ: Mapping[str, str]) -> int:
     """The number of this rank's device among `visible` ones; where the rank is a task with GPUs of its own, the first.
 
     Raises:
         ContradictoryEnvironment: There are more ranks on this node than devices.
     """
     local_rank, local_world_size = world.local_rank or 0, world.local_world_size or 1
-    if visible == 1 or (visible == _of_a_task(environ) and _is_a_task(world, environ)):
+    if visible == 1 or (visible == _gpus_per_task(environ) and _is_a_task(world, environ)):
         return 0
     if local_rank < visible:
         return local_rank
@@ -42,12 +42,12 @@ def index(world: World, visible: int, environ: Mapping[str, str]) -> int:
     )
 
 
-def _of_a_task(environ: Mapping[str, str]) -> int | None:
+def _gpus_per_task(environ: Mapping[str, str]) -> int | None:
     """How many GPUs Slurm has given to each task, with --gpus-per-task; later releases say it among other resources."""
     told = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
     if told.isdigit():
         return int(told)
-    found = _OF_A_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
+    found = _GPUS_PER_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
     return int(found[1]) if found else None
 
 
@@ -66,7 +66,7 @@ def accelerator() -> str | None:
     return "xpu" if torch.xpu.is_available() else None
 
 
-def backend_for(asked: str) -> str:
+def choose_backend(requested: str) -> str:
     """`auto` is nccl where there is a CUDA device, xccl for Intel's, else gloo; any other name is taken as it is.
 
     Raises:
@@ -75,30 +75,30 @@ def backend_for(asked: str) -> str:
     import torch
     from torch import distributed as dist
 
-    if asked == mpi_backend.BACKEND:
+    if requested == mpi_backend.BACKEND:
         mpi_backend.install()
-        return asked
+        return requested
     cuda = torch.cuda.is_available()
-    if asked == "auto":
+    if requested == "auto":
         own = {"cuda": "nccl", "xpu": "xccl"}.get(accelerator() or "")
         return own if own and dist.is_backend_available(own) else "gloo"
     available = [name for name in ("gloo", "nccl", "ucc", "xccl") if dist.is_backend_available(name)]
-    if not dist.is_backend_available(asked):
+    if not dist.is_backend_available(requested):
         raise SpecError(
-            f"torch has no backend {asked!r} here",
+            f"torch has no backend {requested!r} here",
             found=f"torch {torch.__version__} has {', '.join(available)}",
             remedy='backend = "auto"',
         )
-    if asked == "nccl" and not cuda:
+    if requested == "nccl" and not cuda:
         raise SpecError(
             "the backend nccl needs a CUDA device",
             found="torch.cuda.is_available() is False on this node",
             remedy='backend = "auto" or "gloo"; or ask for GPUs: --gpus-per-node=N',
         )
-    return asked
+    return requested
 
 
-def choose(backend: str, world: World) -> torch.device:
+def select_device(backend: str, world: World) -> torch.device:
     """The device of this rank, made the current one: the CPU under gloo or without an accelerator.
 
     Raises:
@@ -110,18 +110,18 @@ def choose(backend: str, world: World) -> torch.device:
     if kind is None:
         return torch.device("cpu")
     module = torch.cuda if kind == "cuda" else torch.xpu
-    device = torch.device(kind, index(world, module.device_count(), os.environ))
+    device = torch.device(kind, device_index(world, module.device_count(), os.environ))
     module.set_device(device)
     return device
 
 
-def threads(environ: Mapping[str, str], local_world_size: int) -> int | None:
+def thread_count(environ: Mapping[str, str], local_world_size: int) -> int | None:
     """Threads for this rank's operators; None where somebody has said it, or where a process alone may take all."""
     if environ.get("OMP_NUM_THREADS"):
         return None
     if cpus := cpus_per_task(environ):
         # Under torchrun or deepspeed the task is the agent, and its ranks share the task's CPUs.
-        inside = environ.get("TORCHELASTIC_RUN_ID") or launched_inside(environ)
+        inside = environ.get("TORCHELASTIC_RUN_ID") or inner_launcher(environ)
         shared_by = local_world_size if inside else 1
         return max(1, cpus // shared_by)
     if local_world_size == 1:

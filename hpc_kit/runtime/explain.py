@@ -20,7 +20,7 @@ VALUES = (
 _NAME_WIDTH, _VALUE_WIDTH = 16, 8
 
 
-class Row(NamedTuple):
+class ExplainedValue(NamedTuple):
     """One value of a world."""
 
     name: str
@@ -28,16 +28,18 @@ class Row(NamedTuple):
     source: str
 
 
-def rows(world: World) -> list[Row]:
+def explained_values(world: World) -> list[ExplainedValue]:
     """The table: a row a value; `-` is what the variables do not tell."""
-    return [Row(name, _shown(getattr(world, name)), world.sources.get(name, "")) for name in VALUES]
+    return [ExplainedValue(name, _format_value(getattr(world, name)), world.sources.get(name, "")) for name in VALUES]
 
 
-def text(world: World) -> str:
+def explain_world(world: World) -> str:
     """The table as it is printed, with what agrees, what was left aside, and the warnings."""
-    wide = max(_VALUE_WIDTH, *(len(row.value) for row in rows(world)))
+    wide = max(_VALUE_WIDTH, *(len(row.value) for row in explained_values(world)))
     lines = [heading(world)]
-    lines += [f"  {row.name:<{_NAME_WIDTH}}  {row.value:<{wide}}  {row.source}".rstrip() for row in rows(world)]
+    lines += [
+        f"  {row.name:<{_NAME_WIDTH}}  {row.value:<{wide}}  {row.source}".rstrip() for row in explained_values(world)
+    ]
     if world.agrees:
         lines.append(f"agrees  {', '.join(world.agrees)}")
     if world.left:
@@ -62,5 +64,5 @@ def to_json(world: World) -> dict[str, object]:
     }
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return "-" if value is None else str(value)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
 from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure, read_first_failure
-from hpc_kit.runtime.launchers import number_of, resolve
+from hpc_kit.runtime.launchers import guess_rank, resolve
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from hpc_kit.runtime.world import World
 
-_VICTIM_WAITS = 1.0
-_LAST_WORDS = 5.0
+_PEER_LOSS_DELAY = 1.0
+_EXIT_TIMEOUT = 5.0
 """Seconds that exit handlers may take in a rank that has failed."""
 
 _INTERRUPTED = 130
@@ -63,7 +63,7 @@ def exit_code(error: BaseException) -> int:
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def is_victim(error: BaseException | None) -> bool:
+def is_peer_loss(error: BaseException | None) -> bool:
     """Whether this rank fell because it lost another one."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -75,20 +75,20 @@ def is_victim(error: BaseException | None) -> bool:
     return False
 
 
-def claim(error: BaseException, rank: int) -> None:
+def record_failure(error: BaseException, rank: int) -> None:
     """Leave this rank's name in the run folder as the first that failed, unless another was earlier."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
     if not folder or code == 0:
         return
     run = Path(folder)
-    if is_victim(error) or (isinstance(error, RendezvousError) and rank):
-        deadline = time.monotonic() + _VICTIM_WAITS
+    if is_peer_loss(error) or (isinstance(error, RendezvousError) and rank):
+        deadline = time.monotonic() + _PEER_LOSS_DELAY
         while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
             time.sleep(0.02)
-    claim_first_failure(run, rank, host(), code)
+    claim_first_failure(run, rank, node_name(), code)
 
 
-def resolved(environ: Mapping[str, str]) -> World:
+def resolve_or_record(environ: Mapping[str, str]) -> World:
     """Who this process is; where its variables deny it, one rank tells all of it, and the others a line each.
 
     That rank is the first to leave its name in the run's folder; without one it is rank 0, where all fail alike.
@@ -99,45 +99,45 @@ def resolved(environ: Mapping[str, str]) -> World:
     try:
         return resolve(environ)
     except LauncherError as error:
-        rank = number_of(environ)
+        rank = guess_rank(environ)
         if rank is None:
             raise
-        claim(error, rank)
-        raise _as_told(error, rank) from None
+        record_failure(error, rank)
+        raise _shorten_unless_reporter(error, rank) from None
 
 
-def as_told(error: BaseException, rank: int) -> BaseException:
+def shorten_repeated(error: BaseException, rank: int) -> BaseException:
     """`error`, after `claim`: in a line where it is certainly every rank's, and another one tells all of it."""
-    return _as_told(error, rank) if isinstance(error, LauncherError) and error.everywhere else error
+    return _shorten_unless_reporter(error, rank) if isinstance(error, LauncherError) and error.everywhere else error
 
 
-def _as_told(error: LauncherError, rank: int) -> LauncherError:
+def _shorten_unless_reporter(error: LauncherError, rank: int) -> LauncherError:
     folder = os.environ.get(RUN_VARIABLE)
     first = read_first_failure(Path(folder)) if folder else None
     teller = first.rank if first else 0 if error.everywhere else rank
     return error if teller == rank else error.shortened(teller)
 
 
-def host() -> str:
+def node_name() -> str:
     """This node's name, Slurm's where it is known."""
-    return network.of_this_node(os.environ)
+    return network.this_node_name(os.environ)
 
 
 @contextmanager
-def claimed(rank: int) -> Iterator[None]:
+def recording_failures(rank: int) -> Iterator[None]:
     """Claim for whatever is raised inside, before anything is taken down."""
     try:
         yield
     except BaseException as error:
-        claim(error, rank)
-        told = as_told(error, rank)
+        record_failure(error, rank)
+        told = shorten_repeated(error, rank)
         if told is error:
             raise
         raise told from None
 
 
 @contextmanager
-def fast_exit() -> Iterator[None]:
+def exit_on_failure() -> Iterator[None]:
     """What is raised inside, and nobody catches, ends the process at once; so does sys.exit.
 
     Taking down the group of a rank that has failed may wait for ever, or abort the process with another exit code.
@@ -151,45 +151,45 @@ def fast_exit() -> Iterator[None]:
             sys.stderr.write(f"hpc-kit: {error}\n")
         else:
             previous(kind, error, traceback)
-        exit_now(exit_code(error))
+        exit_rank(exit_code(error))
 
     sys.excepthook = hook
     try:
         yield
     except SystemExit as stop:
         if code := exit_code(stop):
-            atexit.register(_exit_at_once, code)
+            atexit.register(_exit_with, code)
         raise
     sys.excepthook = previous
 
 
-def _exit_at_once(code: int) -> None:
-    atexit.unregister(_exit_at_once)
-    exit_now(code)
+def _exit_with(code: int) -> None:
+    atexit.unregister(_exit_with)
+    exit_rank(code)
 
 
-def exit_now(code: int) -> NoReturn:
+def exit_rank(code: int) -> NoReturn:
     """End this process without waiting for threads or for a process group; exit handlers get a few seconds."""
-    threading.Thread(target=_give_up, args=[threading.Event(), code], daemon=True).start()
+    threading.Thread(target=_exit_after_timeout, args=[threading.Event(), code], daemon=True).start()
     with suppress(BaseException):
         # Not sys.exit: the interpreter would first wait for all threads, then take the group down.
         atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    _write_out()
-    _end(code)
+    _flush_open_files()
+    _terminate(code)
 
 
-def _give_up(done: threading.Event, code: int) -> None:
-    if not done.wait(_LAST_WORDS):
+def _exit_after_timeout(done: threading.Event, code: int) -> None:
+    if not done.wait(_EXIT_TIMEOUT):
         # What ends the process may itself wait: for a lock that the main thread holds.
-        threading.Thread(target=_end, args=[code], daemon=True).start()
-        time.sleep(_LAST_WORDS)
+        threading.Thread(target=_terminate, args=[code], daemon=True).start()
+        time.sleep(_EXIT_TIMEOUT)
         os._exit(code)
 
 
-class _Ends:
+class _Abort:
     """What ends this process where it fails, or at its end as well. `sys` holds it: that goes late."""
 
     call: Callable[[int], object] | None = None
@@ -200,46 +200,46 @@ class _Ends:
             self.call(1)
 
 
-_ends = vars(sys).setdefault("_hpc_kit_ends", _Ends())
+_abort = vars(sys).setdefault("_hpc_kit_ends", _Abort())
 _at_exit, _written_out = threading.Event(), threading.Event()
 
 
-def ends_by(call: Callable[[int], object], *, at_exit: bool = False) -> None:
+def set_abort_function(call: Callable[[int], object], *, at_exit: bool = False) -> None:
     """Have `call(exit code)` end this process where it fails.
 
     Args:
         call: Ends it.
         at_exit: Also where it ends well: after all exit handlers have run.
     """
-    _ends.call = call
-    if at_exit and not _ends.at_exit:
-        _ends.at_exit = True
+    _abort.call = call
+    if at_exit and not _abort.at_exit:
+        _abort.at_exit = True
         # Begun here: no thread can be started any more at the interpreter's end.
-        threading.Thread(target=_watch_the_end, name="hpc_kit_end", daemon=True).start()
+        threading.Thread(target=_watch_exit, name="hpc_kit_end", daemon=True).start()
 
 
-def _end(code: int) -> NoReturn:
-    if _ends.call is not None:
+def _terminate(code: int) -> NoReturn:
+    if _abort.call is not None:
         with suppress(Exception):
-            _ends.call(code)
+            _abort.call(code)
     os._exit(code)
 
 
-def _watch_the_end() -> None:
+def _watch_exit() -> None:
     _at_exit.wait()
-    _give_up(_written_out, 1)
+    _exit_after_timeout(_written_out, 1)
 
 
 @atexit.register
-def _write_out_at_exit() -> None:
+def _flush_at_exit() -> None:
     """Registered before the program's own exit handlers, so it comes after them, and threads still run."""
-    if _ends.at_exit:
+    if _abort.at_exit:
         _at_exit.set()
-        _write_out()
+        _flush_open_files()
         _written_out.set()
 
 
-def _write_out() -> None:
+def _flush_open_files() -> None:
     """Write out the files that nobody has closed: the interpreter does not come to it."""
     for each in gc.get_objects():
         if issubclass(type(each), io.IOBase):

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError
-from hpc_kit.runtime.launchers.leftovers import FORGOTTEN
+from hpc_kit.runtime.launchers.leftovers import MISSING_SRUN
 
 if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 
-def warn(world: World) -> None:
+def print_warnings(world: World) -> None:
     """Write the warnings of a world; rank 0 speaks for all."""
     if world.is_main:
         for warning in world.warnings:
             sys.stderr.write(f"hpc-kit: warning: {warning}\n")
-            if warning.endswith(FORGOTTEN):
-                sys.stderr.write(f"  do     {with_srun(sys.orig_argv)}\n")
+            if warning.endswith(MISSING_SRUN):
+                sys.stderr.write(f"  do     {prepend_srun(sys.orig_argv)}\n")
         sys.stderr.flush()
 
 
@@ -35,7 +35,7 @@ def quiet_torch() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
-def need_torch() -> None:
+def require_torch() -> None:
     """Say what is missing where torch is not installed, before anything of it is imported.
 
     Raises:
@@ -49,7 +49,7 @@ def need_torch() -> None:
         )
 
 
-def with_srun(argv: list[str]) -> str:
+def prepend_srun(argv: list[str]) -> str:
     """A command line with srun in front; the interpreter by the name that people type."""
     interpreter, *rest = argv or ["python"]
     return shlex.join(["srun", Path(interpreter).name, *rest])

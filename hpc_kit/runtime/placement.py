@@ -60,7 +60,7 @@ class Placement:
         return cls(**values | {name: tuple(values[name]) for name in ("cpus", "numa")})
 
 
-def of_this_process(rank: int, local_rank: int, host: str, device: torch.device, interface: str | None) -> Placement:
+def current_placement(rank: int, local_rank: int, host: str, device: torch.device, interface: str | None) -> Placement:
     """This process's own."""
     import torch
 
@@ -70,18 +70,18 @@ def of_this_process(rank: int, local_rank: int, host: str, device: torch.device,
         local_rank=local_rank,
         host=host,
         device=str(device),
-        uuid=None if device.type == "cpu" else uuid(device, os.environ),
+        uuid=None if device.type == "cpu" else device_uuid(device, os.environ),
         cpus=cpus,
         numa=numa_nodes(cpus),
         interface=interface,
         python=platform.python_version(),
         torch=torch.__version__,
-        driver=None if device.type == "cpu" else driver(),
-        nccl=None if device.type != "cuda" or _is_told_to_nccl(os.environ) else network.of_nccl(),
+        driver=None if device.type == "cpu" else driver_version(),
+        nccl=None if device.type != "cuda" or _is_nccl_configured(os.environ) else network.nccl_interface(),
     )
 
 
-def _is_told_to_nccl(environ: Mapping[str, str]) -> bool:
+def _is_nccl_configured(environ: Mapping[str, str]) -> bool:
     """Whether a variable names NCCL its interface, or one of the files that NCCL reads."""
     own = Path(environ.get("NCCL_CONF_FILE") or "~/.nccl.conf")
     found = bool(environ.get("NCCL_SOCKET_IFNAME"))
@@ -92,7 +92,7 @@ def _is_told_to_nccl(environ: Mapping[str, str]) -> bool:
     return found
 
 
-def uuid(device: torch.device, environ: Mapping[str, str]) -> str | None:
+def device_uuid(device: torch.device, environ: Mapping[str, str]) -> str | None:
     """What identifies the device on its node, whatever number it has in this process."""
     import torch
 
@@ -120,11 +120,11 @@ def _by_nvidia_smi(index: int, named: list[str]) -> str | None:
 
     with suppress(OSError, subprocess.TimeoutExpired):
         listed = subprocess.run([smi, "-L"], check=False, capture_output=True, text=True, timeout=20)
-        return gpus_of(listed.stdout).get(entry)
+        return parse_nvidia_smi(listed.stdout).get(entry)
     return None
 
 
-def gpus_of(listing: str) -> dict[str, str]:
+def parse_nvidia_smi(listing: str) -> dict[str, str]:
     """The GPUs of `nvidia-smi -L` by their number, and divided ones' instances as `0:1`, each with its UUID."""
     found: dict[str, str] = {}
     gpu = ""
@@ -138,7 +138,7 @@ def gpus_of(listing: str) -> dict[str, str]:
     return found
 
 
-def driver(files: Iterable[Path] = _DRIVERS) -> str | None:
+def driver_version(files: Iterable[Path] = _DRIVERS) -> str | None:
     """Version of the driver that is loaded; None where none tells."""
     for file in files:
         with suppress(OSError):
@@ -154,12 +154,12 @@ def numa_nodes(cpus: Iterable[int], folder: Path = _NODES) -> tuple[int, ...]:
     mine, found = set(cpus), []
     for path in folder.glob("node[0-9]*/cpulist"):
         with suppress(OSError, ValueError):
-            if mine & ranges(path.read_text().strip()):
+            if mine & parse_ranges(path.read_text().strip()):
                 found.append(int(path.parent.name.removeprefix("node")))
     return tuple(sorted(found))
 
 
-def ranges(text: str) -> set[int]:
+def parse_ranges(text: str) -> set[int]:
     """`0-3,8` as the kernel writes it."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
@@ -168,7 +168,7 @@ def ranges(text: str) -> set[int]:
     return found
 
 
-def folded(numbers: Iterable[int]) -> str:
+def fold_numbers(numbers: Iterable[int]) -> str:
     """`0-3,8`."""
     text = nodelist.fold([f"c{number}" for number in numbers])
     return text.removeprefix("c").strip("[]") or "-"

@@ -55,8 +55,8 @@ class Group(World):
         Raises:
             SpecError: The degrees do not fill the world.
         """
-        said = {name: degree for name, degree in layout.of_environment(os.environ).items() if name in layout.NAMES}
-        return layout.mesh(self, {**said, **degrees})
+        said = {name: degree for name, degree in layout.read_layout(os.environ).items() if name in layout.DEGREE_NAMES}
+        return layout.create_mesh(self, {**said, **degrees})
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -87,19 +87,19 @@ def distributed(
         RendezvousError: Not all ranks came in time.
         ContradictoryEnvironment: Ranks have no device of their own.
     """
-    seconds = seconds_of(timeout, os.environ)
+    seconds = timeout_seconds(timeout, os.environ)
     with ExitStack() as stack:
-        stack.enter_context(first_failure.fast_exit())
-        outer = session.current()
-        world = outer.world if outer else first_failure.resolved(os.environ)
-        stack.enter_context(first_failure.claimed(world.rank))
-        meeting = outer or stack.enter_context(session.met(world, seconds))
-        wanted = reports.asked(report, os.environ)
+        stack.enter_context(first_failure.exit_on_failure())
+        outer = session.current_meeting()
+        world = outer.world if outer else first_failure.resolve_or_record(os.environ)
+        stack.enter_context(first_failure.recording_failures(world.rank))
+        meeting = outer or stack.enter_context(session.joined_ranks(world, seconds))
+        wanted = reports.is_requested(report, os.environ)
         asked = backend or os.environ.get(BACKEND) or "auto"
-        yield stack.enter_context(_initialised(meeting, asked, seconds, wanted=wanted))
+        yield stack.enter_context(_initialized_group(meeting, asked, seconds, wanted=wanted))
 
 
-def seconds_of(timeout: float | timedelta | None, environ: Mapping[str, str]) -> float | None:
+def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str]) -> float | None:
     """A time-out in seconds: as given, or HPC_KIT_TIMEOUT, or None.
 
     Raises:
@@ -119,19 +119,19 @@ def seconds_of(timeout: float | timedelta | None, environ: Mapping[str, str]) ->
 
 
 @contextmanager
-def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted: bool) -> Iterator[Group]:
+def _initialized_group(meeting: Meeting, asked: str, seconds: float | None, *, wanted: bool) -> Iterator[Group]:
     """The default process group; one that the program has made itself is taken, and left to it."""
     from torch import distributed as dist
 
     if dist.is_initialized():
         yield _group(meeting, dist.get_backend(), seconds)
         return
-    _take_threads()
-    group = _group(meeting, devices.backend_for(asked), seconds)
-    reports.at_start(meeting, group.device, wanted=wanted)
+    _apply_thread_count()
+    group = _group(meeting, devices.choose_backend(asked), seconds)
+    reports.report_placement(meeting, group.device, wanted=wanted)
     dist.init_process_group(
         group.backend,
-        store=meeting.part("group"),
+        store=meeting.substore("group"),
         rank=group.rank,
         world_size=group.world_size,
         timeout=None if seconds is None else timedelta(seconds=seconds),
@@ -141,7 +141,7 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted:
         yield group
     except BaseException:
         # Whoever catches this ends the process later, with the group's threads still there.
-        atexit.register(shutdown.settle)
+        atexit.register(shutdown.wait_for_gloo_threads)
         raise
     shutdown.destroy_process_group()
 
@@ -149,10 +149,10 @@ def _initialised(meeting: Meeting, asked: str, seconds: float | None, *, wanted:
 def _group(meeting: Meeting, backend: str, seconds: float | None) -> Group:
     world = meeting.world
     values = {field.name: getattr(world, field.name) for field in fields(World)}
-    return Group(**values, backend=backend, device=devices.choose(backend, meeting.world), timeout=seconds)
+    return Group(**values, backend=backend, device=devices.select_device(backend, meeting.world), timeout=seconds)
 
 
-def _take_threads() -> None:
+def _apply_thread_count() -> None:
     """OMP_NUM_THREADS comes too late for a torch that is already imported."""
     import torch
 

@@ -22,7 +22,7 @@ _HARMLESS = {"-u"}
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramCommand:
     """A program and its arguments."""
 
     kind: str
@@ -31,13 +31,13 @@ class Program:
     arguments: tuple[str, ...]
 
     @classmethod
-    def read(cls, words: Sequence[str]) -> Program:
+    def read(cls, words: Sequence[str]) -> ProgramCommand:
         """The words after `python -m hpc_kit.runtime`: PROGRAM.py ARGS, -m MODULE ARGS, or any command.
 
         Raises:
             SpecError: There is none, or its file is missing.
         """
-        words = _without_own_python(words)
+        words = _strip_own_python(words)
         if words[:1] == ["-m"] and len(words) > 1:
             return cls("module", words[1], tuple(words[2:]))
         if not words or words[0] == "-m":
@@ -93,7 +93,7 @@ def _run_file(path: Path) -> None:
     exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102 (this is what it is for)
 
 
-def _without_own_python(words: Sequence[str]) -> list[str]:
+def _strip_own_python(words: Sequence[str]) -> list[str]:
     """The words without a `python` that is this very one: its program runs here, where its failures are seen."""
     interpreter, *rest = words or [""]
     found = shutil.which(interpreter) if Path(interpreter).name.startswith("python") else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime import placement
 from hpc_kit.runtime.rendezvous import network, sign_in
-from hpc_kit.runtime.rendezvous.node_comparison import listed
+from hpc_kit.runtime.rendezvous.node_comparison import list_some
 from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _PATIENCE = 60.0
 _MOST_NAMED = 8
 
 
-def at_start(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
+def report_placement(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
     """Say at the start what will go wrong, and with `wanted` the table of all ranks, from rank 0.
 
     Raises:
@@ -42,23 +42,23 @@ def at_start(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
     if device.type == "cpu" and not wanted:
         _warn_of_one_cpu(meeting, os.environ)
         return
-    mine = placement.of_this_process(
-        world.rank, world.local_rank or 0, network.of_this_node(os.environ), device, meeting.interface
+    mine = placement.current_placement(
+        world.rank, world.local_rank or 0, network.this_node_name(os.environ), device, meeting.interface
     )
-    store = meeting.part("placement")
+    store = meeting.substore("placement")
     store.set(f"rank/{world.rank}", mine.to_json())
     if world.is_main:
         keys = [f"rank/{rank}" for rank in range(world.world_size)]
         sign_in.wait_until(lambda: store.check(keys), time.monotonic() + _PATIENCE, world.world_size)
         everybody = [placement.Placement.from_json(data) for data in store.multi_get(keys)]
-        shared = sharing(everybody)
+        shared = ranks_sharing_device(everybody)
         store.set("verdict", "shared" if shared else "fine")
         if wanted:
-            sys.stdout.write(table(everybody))
+            sys.stdout.write(placement_table(everybody))
             sys.stdout.flush()
-        for line in warnings(everybody, os.environ):
+        for line in placement_warnings(everybody, os.environ):
             sys.stderr.write(f"hpc-kit: warning: {line}\n")
-        _refuse(shared)
+        _check_own_devices(shared)
         return
     until = time.monotonic() + _PATIENCE
     if (
@@ -68,22 +68,22 @@ def at_start(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
         raise ContradictoryEnvironment("two ranks use one GPU: rank 0 tells which")
 
 
-def asked(report: bool | None, environ: Mapping[str, str]) -> bool:
+def is_requested(report: bool | None, environ: Mapping[str, str]) -> bool:
     """Whether the table is wanted: as the program says, or HPC_KIT_REPORT."""
     return report if report is not None else environ.get(REPORT, "0").strip() not in {"", "0"}
 
 
-def table(everybody: Sequence[Placement]) -> str:
+def placement_table(everybody: Sequence[Placement]) -> str:
     """A line a rank; `*` marks what is not as on most nodes."""
     usual = {name: Counter(getattr(each, name) for each in everybody).most_common(1)[0][0] for name in _COMPARED}
     rows = [COLUMNS] + [_row(each, usual) for each in everybody]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     odd = any("*" in line for line in lines[1:])
-    return "\n".join([*lines, *(["* differs from most ranks"] if odd else []), *_of_nccl(everybody)]) + "\n"
+    return "\n".join([*lines, *(["* differs from most ranks"] if odd else []), *_nccl_hints(everybody)]) + "\n"
 
 
-def _of_nccl(everybody: Sequence[Placement]) -> list[str]:
+def _nccl_hints(everybody: Sequence[Placement]) -> list[str]:
     """A hint where NCCL takes another interface than that on which the ranks have met.
 
     It is no fault: NCCL prefers InfiniBand's, and may be right. So nothing is set for it.
@@ -92,7 +92,7 @@ def _of_nccl(everybody: Sequence[Placement]) -> list[str]:
     if not other or len({each.host for each in everybody}) == 1:
         return []
     takes, met = (",".join(sorted({getattr(each, name) for each in other})) for name in ("nccl", "interface"))
-    where = listed(dict.fromkeys(each.host for each in other))
+    where = list_some(dict.fromkeys(each.host for each in other))
     return [
         f"NCCL takes {takes} by itself, and the ranks met on {met} ({where});",
         f"if NCCL does not come up: export NCCL_SOCKET_IFNAME=={met}",
@@ -109,8 +109,8 @@ def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
         each.host,
         each.device,
         each.uuid or "-",
-        placement.folded(each.cpus),
-        placement.folded(each.numa),
+        placement.fold_numbers(each.cpus),
+        placement.fold_numbers(each.numa),
         told("interface"),
         told("python"),
         told("torch"),
@@ -118,7 +118,7 @@ def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-def sharing(everybody: Iterable[Placement]) -> list[list[Placement]]:
+def ranks_sharing_device(everybody: Iterable[Placement]) -> list[list[Placement]]:
     """Ranks of one host that use the same device."""
     of_device: dict[tuple[str, str], list[Placement]] = defaultdict(list)
     for each in everybody:
@@ -127,10 +127,10 @@ def sharing(everybody: Iterable[Placement]) -> list[list[Placement]]:
     return [ranks for ranks in of_device.values() if len(ranks) > 1]
 
 
-def _refuse(shared: list[list[Placement]]) -> None:
+def _check_own_devices(shared: list[list[Placement]]) -> None:
     if not shared:
         return
-    lines = [f"ranks {_named(ranks)} on {ranks[0].host}: {ranks[0].uuid}" for ranks in shared[:_MOST_NAMED]]
+    lines = [f"ranks {_format_ranks(ranks)} on {ranks[0].host}: {ranks[0].uuid}" for ranks in shared[:_MOST_NAMED]]
     raise ContradictoryEnvironment(
         "two ranks use one GPU",
         found="\n".join(lines),
@@ -139,12 +139,12 @@ def _refuse(shared: list[list[Placement]]) -> None:
     )
 
 
-def warnings(everybody: Sequence[Placement], environ: Mapping[str, str]) -> list[str]:
+def placement_warnings(everybody: Sequence[Placement], environ: Mapping[str, str]) -> list[str]:
     """What does not stop a training, but slows it down or makes it odd."""
     lines = []
     bound = [each for each in everybody if _is_bound_to_one(each.cpus, each.device, environ)]
     if bound:
-        lines.append(_one_cpu(f"ranks {_named(bound)}" if len(bound) > 1 else f"rank {bound[0].rank}"))
+        lines.append(_describe_one_cpu(f"ranks {_format_ranks(bound)}" if len(bound) > 1 else f"rank {bound[0].rank}"))
     for name in _COMPARED[:3]:
         values: dict[str, list[str]] = defaultdict(list)
         for each in everybody:
@@ -160,7 +160,7 @@ def _warn_of_one_cpu(meeting: Meeting, environ: Mapping[str, str]) -> None:
     """A rank that needs no exchange: the first of each node speaks for it."""
     cpus = tuple(os.sched_getaffinity(0))
     if not meeting.world.local_rank and _is_bound_to_one(cpus, "cpu", environ):
-        sys.stderr.write(f"hpc-kit: warning: {_one_cpu(f'rank {meeting.world.rank}')}\n")
+        sys.stderr.write(f"hpc-kit: warning: {_describe_one_cpu(f'rank {meeting.world.rank}')}\n")
 
 
 def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str]) -> bool:
@@ -169,9 +169,9 @@ def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str
     return len(cpus) == 1 and (device != "cpu" or asked_for > 1) and (os.cpu_count() or 1) > 1
 
 
-def _one_cpu(who: str) -> str:
+def _describe_one_cpu(who: str) -> str:
     return f"{who} may run on one CPU only: srun --cpus-per-task=N (Slurm 22.05 to 23.02 does not hand sbatch's on)"
 
 
-def _named(ranks: Sequence[Placement]) -> str:
-    return listed(each.rank for each in ranks)
+def _format_ranks(ranks: Sequence[Placement]) -> str:
+    return list_some(each.rank for each in ranks)

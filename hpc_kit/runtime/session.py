@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runtime import notice
 from hpc_kit.runtime.mpi import backend, facts
 from hpc_kit.runtime.rendezvous import meeting as rendezvous
-from hpc_kit.runtime.torch_environment import exported, for_libraries, for_program
+from hpc_kit.runtime.torch_environment import environment_set, torch_variables, unset_rank_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _current: list[Meeting] = []
 
 
-def current() -> Meeting | None:
+def current_meeting() -> Meeting | None:
     """The meeting made by `python -m hpc_kit.runtime`, or by an outer `distributed()`."""
     return _current[-1] if _current else None
 
 
 @contextmanager
-def met(
+def joined_ranks(
     world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
 ) -> Iterator[Meeting]:
     """Meet the other ranks, with torch's names set inside; at the end leave, but not after a failure: no rank waits.
@@ -43,15 +43,15 @@ def met(
         ContradictoryEnvironment: The nodes do not run the same.
         RendezvousError: Not all ranks came in time.
     """
-    notice.need_torch()
-    notice.warn(world)
-    world = facts.asked(world, rendezvous.DEFAULT_TIMEOUT if timeout is None else timeout)
+    notice.require_torch()
+    notice.print_warnings(world)
+    world = facts.world_from_mpi(world, rendezvous.DEFAULT_TIMEOUT if timeout is None else timeout)
     meeting = rendezvous.meet(world, timeout=timeout, program=program)
-    backend.install(current, started_by_mpi=world.launcher == "mpi")
+    backend.install(current_meeting, started_by_mpi=world.launcher == "mpi")
     _current.append(meeting)
     try:
-        variables = for_libraries(meeting, os.environ)
-        with exported(for_program(variables) if starts_ranks else dict(variables)):
+        variables = torch_variables(meeting, os.environ)
+        with environment_set(unset_rank_variables(variables) if starts_ranks else dict(variables)):
             yield meeting
     finally:
         _current.remove(meeting)

@@ -16,10 +16,10 @@ def destroy_process_group() -> None:
 
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
-        settle()
+        wait_for_gloo_threads()
 
 
-def settle(seconds: float = 1.0) -> None:
+def wait_for_gloo_threads(seconds: float = 1.0) -> None:
     """Wait until gloo's threads sleep.
 
     While a model still refers to its group, destroying it ends no thread. One that is about to free the tensors of the
@@ -31,14 +31,14 @@ def settle(seconds: float = 1.0) -> None:
     """
     deadline, quiet = time.monotonic() + seconds, 0
     while quiet < 2 and time.monotonic() < deadline:
-        states = _states()
+        states = _thread_states()
         if not states:
             return
         quiet = quiet + 1 if states <= {"S"} else 0
         time.sleep(_PAUSE)  # gives up the GIL
 
 
-def _states() -> set[str]:
+def _thread_states() -> set[str]:
     """Scheduling states of gloo's threads; empty where there are none, or no /proc."""
     found = set()
     for task in _TASKS.glob("*"):

@@ -17,7 +17,7 @@ def write_summary(**values: str | float | None) -> None:
 
     Only rank 0 writes, so that all may call. Nothing happens outside of a run; a reader never meets half a file.
     """
-    _leave(SUMMARY, values, indent=2)
+    _write_json(SUMMARY, values, indent=2)
 
 
 def write_steps(
@@ -37,12 +37,12 @@ def write_steps(
         tokens: Of one step, over all ranks.
         busy: For each rank the quartiles, median in the middle, of what it worked in a step: its seconds without waits.
     """
-    _leave(
+    _write_json(
         STEPS, {"loss": list(loss), "seconds": list(seconds), "tokens": tokens, "busy": [list(each) for each in busy]}
     )
 
 
-def _leave(name: str, values: dict[str, Any], indent: int | None = None) -> None:
+def _write_json(name: str, values: dict[str, Any], indent: int | None = None) -> None:
     folder = os.environ.get(RUN_VARIABLE)
     if folder and resolve(os.environ).is_main:
         write_whole(Path(folder, name), f"{json.dumps(values, indent=indent)}\n".encode(), 0o644)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.launchers.agreement import sees_one_gpu
+from hpc_kit.runtime.launchers.agreement import has_own_gpu
 from hpc_kit.runtime.rendezvous import ports
 
 if TYPE_CHECKING:
@@ -21,32 +21,34 @@ RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP
 """Variables by which a program sees that a launcher has started it as one rank."""
 
 
-def for_libraries(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
+def torch_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
     """What `init_process_group("env://")` and others read; what somebody has chosen already stays.
 
     NCCL finds its interfaces itself; gloo takes the one that the host's name means, which is often the wrong one.
     """
-    exports = of_world(meeting.world, environ) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
-    exports |= for_gloo(meeting, environ)
-    threads = devices.threads(environ, meeting.world.local_world_size or 1)
+    exports = rank_variables(meeting.world, environ) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
+    exports |= gloo_variables(meeting, environ)
+    threads = devices.thread_count(environ, meeting.world.local_world_size or 1)
     if threads:
         exports["OMP_NUM_THREADS"] = str(threads)
-    return exports | inherited_variables.mark(exports, environ)
+    return exports | inherited_variables.export_marker(exports, environ)
 
 
-def for_gloo(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
+def gloo_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
     """The interface on which the ranks have met, where nobody has chosen one in this job."""
-    chosen = environ.get("GLOO_SOCKET_IFNAME") and "GLOO_SOCKET_IFNAME" not in inherited_variables.inherited(environ)
+    chosen = environ.get("GLOO_SOCKET_IFNAME") and "GLOO_SOCKET_IFNAME" not in inherited_variables.inherited_exports(
+        environ
+    )
     return {"GLOO_SOCKET_IFNAME": meeting.interface} if meeting.interface and not chosen else {}
 
 
-def of_world(world: World, environ: Mapping[str, str]) -> dict[str, str]:
+def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     """The numbers of a world under torch's names; those that are not known are left out.
 
     LOCAL_RANK stays 0 where a script has set it so because each task sees a GPU of its own.
     """
-    left = inherited_variables.inherited(environ)
-    one_gpu = sees_one_gpu({name: value for name, value in environ.items() if name not in left}, world)
+    left = inherited_variables.inherited_exports(environ)
+    one_gpu = has_own_gpu({name: value for name, value in environ.items() if name not in left}, world)
     values = {
         "RANK": world.rank,
         "WORLD_SIZE": world.world_size,
@@ -57,20 +59,20 @@ def of_world(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def for_command(world: World, environ: Mapping[str, str]) -> dict[str, str]:
+def command_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     """The same for a command in place of this process, which meets the others by itself at the first port."""
-    exports = of_world(world, environ)
+    exports = rank_variables(world, environ)
     if world.world_size == 1:
-        port = world.master_port or ports.candidates(f"process {os.getpid()}")[0]
+        port = world.master_port or ports.candidate_ports(f"process {os.getpid()}")[0]
         exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     elif world.master_addr is not None:
         exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}
-    threads = devices.threads(environ, world.local_world_size or 1)
-    exports |= inherited_variables.mark(exports, environ)
+    threads = devices.thread_count(environ, world.local_world_size or 1)
+    exports |= inherited_variables.export_marker(exports, environ)
     return exports | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
 
 
-def for_program(variables: Mapping[str, str]) -> dict[str, str | None]:
+def unset_rank_variables(variables: Mapping[str, str]) -> dict[str, str | None]:
     """Return `variables` for a program that starts its own ranks: the variables of one rank are None, to be unset.
 
     Lightning starts its processes only where LOCAL_RANK is not set; where it is set, Lightning waits for processes
@@ -89,7 +91,7 @@ def set_variables(variables: Mapping[str, str | None]) -> None:
 
 
 @contextmanager
-def exported(variables: Mapping[str, str | None]) -> Iterator[None]:
+def environment_set(variables: Mapping[str, str | None]) -> Iterator[None]:
     """Set these variables in `os.environ`, and restore the former values at the end; None unsets one."""
     before = {name: os.environ.get(name) for name in variables}
     set_variables(variables)

@@ -19,7 +19,7 @@ from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
 from hpc_kit.runtime import first_failure, notice, torch_environment
 from hpc_kit.runtime.launchers import resolve, ssh
-from hpc_kit.runtime.process_group import seconds_of
+from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.rendezvous import meeting as rendezvous
 from hpc_kit.runtime.variables import cpus_per_task
 
@@ -41,7 +41,7 @@ SIGNALS_VARIABLE = "HPC_KIT_SIGNALS"
 def main(words: list[str]) -> int:
     """Run the agent of this node; its exit code is that of the worker that failed first here."""
     try:
-        notice.need_torch()
+        notice.require_torch()
         return _run_agent(words)
     except HpcKitError as error:
         sys.stderr.write(f"hpc-kit: {error}\n")
@@ -56,24 +56,24 @@ def _run_agent(words: list[str]) -> int:
 
     try:
         options = torchrun.parse_args(words)
-        world = agents(resolve(os.environ), options.nnodes)
-        notice.warn(world)
+        world = agent_world(resolve(os.environ), options.nnodes)
+        notice.print_warnings(world)
         program = Path(options.training_script)
-        _hear_user_signals()
-        meeting = rendezvous.meet(world, timeout=seconds_of(None, os.environ), program=program)
+        _forward_user_signals()
+        meeting = rendezvous.meet(world, timeout=timeout_seconds(None, os.environ), program=program)
         for name in ssh.VARIABLES:
             os.environ.pop(name, None)
-        _prepare(meeting, options)
+        fill_options(meeting, options)
         torchrun.run(options)
     except ChildFailedError as error:
-        return _told(error)
+        return _describe_failure(error)
     except SignalException as stop:
         return _KILLED + stop.sigval
     meeting.leave()
     return 0
 
 
-def agents(world: World, nnodes: str) -> World:
+def agent_world(world: World, nnodes: str) -> World:
     """`world` as that of the agents, one a node.
 
     Raises:
@@ -94,7 +94,7 @@ def agents(world: World, nnodes: str) -> World:
     return world
 
 
-def _prepare(meeting: Meeting, options: Namespace) -> None:
+def fill_options(meeting: Meeting, options: Namespace) -> None:
     """Fill in torchrun's options, and what the workers find in their environment."""
     world = meeting.world
     options.rdzv_backend, options.rdzv_endpoint, options.standalone = "static", "", False
@@ -106,14 +106,14 @@ def _prepare(meeting: Meeting, options: Namespace) -> None:
         own_words = ["-m"] if options.module else []
         options.training_script_args = [*own_words, options.training_script, *options.training_script_args]
         options.training_script, options.module, options.no_python = "hpc_kit.runtime", True, False
-    os.environ.update(torch_environment.for_gloo(meeting, os.environ))
+    os.environ.update(torch_environment.gloo_variables(meeting, os.environ))
     # What torchrun would set itself, with a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     if "LOGLEVEL" not in os.environ:
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
 
 
-def _hear_user_signals() -> None:
+def _forward_user_signals() -> None:
     """Pass on to the workers what torchrun would end of; where Slurm tells all processes, they know already."""
 
     def pass_on(number: int, _frame: object) -> None:
@@ -142,30 +142,32 @@ def _threads(nproc_per_node: str) -> int:
     return max(1, (cpus_per_task(os.environ) or 1) // ranks) if ranks else 1
 
 
-def _told(error: ChildFailedError) -> int:
+def _describe_failure(error: ChildFailedError) -> int:
     """Say which worker of this node failed first, and leave its name, which one that was killed cannot do itself."""
     rank, worker = error.get_first_failure()
     code = worker.exitcode if worker.exitcode >= 0 else _KILLED - worker.exitcode
     run = os.environ.get(RUN_VARIABLE)
     if run is None:
-        sys.stderr.write(f"hpc-kit: rank {rank} ended {_how(code)}\n")
+        sys.stderr.write(f"hpc-kit: rank {rank} ended {_describe_exit(code)}\n")
         return code
-    claim_first_failure(Path(run), rank, first_failure.host(), code)
+    claim_first_failure(Path(run), rank, first_failure.node_name(), code)
     first = read_first_failure(Path(run))
-    if first is None or first.host != first_failure.host():
+    if first is None or first.host != first_failure.node_name():
         after = f" after rank {first.rank} on {first.host}" if first else ""
-        sys.stderr.write(f"hpc-kit: rank {rank} ended {_how(code)}{after}\n")
+        sys.stderr.write(f"hpc-kit: rank {rank} ended {_describe_exit(code)}{after}\n")
         return code
     # Torch knows whose end it saw first; the marker, who failed first.
-    sys.stderr.write(f"hpc-kit: rank {first.rank} ended {_how(first.exit_code)}: {rank_log(first.rank)} tells why\n")
+    sys.stderr.write(
+        f"hpc-kit: rank {first.rank} ended {_describe_exit(first.exit_code)}: {rank_log(first.rank)} tells why\n"
+    )
     return first.exit_code
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"by {signal.Signals(code - _KILLED).name}" if code > _KILLED else f"with exit code {code}"
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     if code:
-        first_failure.exit_now(code)
+        first_failure.exit_rank(code)

@@ -31,12 +31,12 @@ _SETTERS = {
 }
 
 
-def setter(name: str) -> str:
+def launcher_setting(name: str) -> str:
     """The launcher that sets a variable, by its name; torch's own names are set by many, as torchrun does."""
     return next((who for start, who in _SETTERS.items() if name.startswith(start)), "torchrun")
 
 
-def number(environ: Mapping[str, str], name: str) -> int | None:
+def optional_int(environ: Mapping[str, str], name: str) -> int | None:
     """A count or an index; None where the variable is not set or empty.
 
     Raises:
@@ -49,23 +49,23 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
         raise IncompleteEnvironment(
             f"{name} is not a number from 0 up",
             found=f"{name} = {environ[name]!r}",
-            remedy=f"unset {name}, or let the launcher ({setter(name)}) set it",
+            remedy=f"unset {name}, or let the launcher ({launcher_setting(name)}) set it",
         )
     return int(text)
 
 
-def needed(environ: Mapping[str, str], name: str, *, beside: str) -> int:
+def required_int(environ: Mapping[str, str], name: str, *, beside: str) -> int:
     """A number that `beside`, the variables that are there, cannot do without.
 
     Raises:
         IncompleteEnvironment: It is not set, or not a number.
     """
-    value = number(environ, name)
+    value = optional_int(environ, name)
     if value is None:
         raise IncompleteEnvironment(
             f"{name} is not set",
-            found=f"{shown(environ, *beside.split())}, but no {name}",
-            remedy=f"start the program with {setter(name)}, which sets {name} too;\n"
+            found=f"{format_variables(environ, *beside.split())}, but no {name}",
+            remedy=f"start the program with {launcher_setting(name)}, which sets {name} too;\n"
             f"or unset {beside}, if it is left over",
         )
     return value
@@ -80,7 +80,7 @@ def cpus_per_task(environ: Mapping[str, str]) -> int | None:
     return None
 
 
-def shown(environ: Mapping[str, str], *names: str) -> str:
+def format_variables(environ: Mapping[str, str], *names: str) -> str:
     """`NAME = value, NAME = value` of those that are set."""
     return ", ".join(f"{name} = {environ[name]}" for name in names if environ.get(name, ""))
 
@@ -91,7 +91,7 @@ def master_port(environ: Mapping[str, str]) -> int | None:
     Raises:
         IncompleteEnvironment: It is no port.
     """
-    port = number(environ, "MASTER_PORT")
+    port = optional_int(environ, "MASTER_PORT")
     if port is not None and not 0 < port <= _LAST_PORT:
         raise IncompleteEnvironment(
             "MASTER_PORT is no port", found=f"MASTER_PORT = {port}", remedy="unset MASTER_PORT; or a number below 32768"
@@ -99,7 +99,7 @@ def master_port(environ: Mapping[str, str]) -> int | None:
     return port
 
 
-def hosts_of(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+def read_hosts(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
     """The hosts of a node list variable; none where it is not set.
 
     Raises:
@@ -111,7 +111,7 @@ def hosts_of(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
         raise _malformed(name, "a node list", error) from error
 
 
-def counts_of(environ: Mapping[str, str], name: str) -> tuple[int, ...]:
+def read_counts(environ: Mapping[str, str], name: str) -> tuple[int, ...]:
     """The counts of a tasks-per-node variable, `2(x3),1`; none where it is not set.
 
     Raises:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.variables import setter
+from hpc_kit.runtime.variables import launcher_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +83,7 @@ class World:
                 raise ContradictoryEnvironment(
                     f"{index_name} {index} does not fit {size_name} {size}: {self.name}",
                     found=f"{self._told(index_name)}\n{self._told(size_name)}",
-                    remedy=f"start the program with {setter(self.sources.get(index_name, ''))}, which sets both;\n"
+                    remedy=f"start the program with {launcher_setting(self.sources.get(index_name, ''))}, which sets both;\n"
                     "or unset those that an earlier launch has left behind",
                 )
         return self

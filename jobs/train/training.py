@@ -76,7 +76,7 @@ if TYPE_CHECKING or find_spec("hpc_kit"):
     from hpc_kit.errors import JobFailed, SpecError
     from hpc_kit.runtime import Group as World
     from hpc_kit.runtime import write_steps, write_summary
-    from hpc_kit.runtime.crash_watcher import witnessed as record_failure_of
+    from hpc_kit.runtime.crash_watcher import record_crash_of as record_failure_of
     from hpc_kit.runtime.restart.all_ranks import explain_timeouts, gather, require_equal
     from hpc_kit.runtime.restart.checkpoint import Checkpointer
     from hpc_kit.runtime.restart.stop_signal import TrainingStopped

@@ -30,12 +30,12 @@ def test_a_listener_everywhere_is_reached_by_any_own_address(dual: bool, monkeyp
     assert listener is not None
     with listener:
         port = listener.getsockname()[1]
-        assert [network.answers(host, port) for host in ("127.0.0.1", "127.0.0.3")] == [True, True]
-    assert not network.answers("127.0.0.1", port)
+        assert [network.is_reachable(host, port) for host in ("127.0.0.1", "127.0.0.3")] == [True, True]
+    assert not network.is_reachable("127.0.0.1", port)
 
 
 def test_the_way_to_the_loopback_is_lo() -> None:
-    assert network.source_towards("127.0.0.2") == "127.0.0.1"
+    assert network.source_address("127.0.0.2") == "127.0.0.1"
     assert network.interface_with("127.0.0.1") == "lo"
 
 

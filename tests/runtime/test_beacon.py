@@ -17,7 +17,7 @@ TOKEN = "hpc_kit/0123"
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    found = store_discovery.light([0])
+    found = store_discovery.listen_for_queries([0])
     assert found is not None
     with found:
         yield found
@@ -25,20 +25,20 @@ def listener() -> Iterator[socket.socket]:
 
 def test_it_tells_the_port_of_the_store_to_all_who_know_the_token(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
-    with store_discovery.shining(listener, TOKEN, 4711, 4):
-        answers = [store_discovery.ask("127.0.0.1", [port], TOKEN, 5) for _ in range(3)]
-        assert [answer.port for answer in answers if isinstance(answer, store_discovery.Answer)] == [4711] * 3
-        assert store_discovery.ask("127.0.0.2", [port], "hpc_kit/9999", 5) == {port: "another launch"}
-    assert store_discovery.ask("127.0.0.1", [port], TOKEN, 5) == {port: "Connection refused"}
+    with store_discovery.announce(listener, TOKEN, 4711, 4):
+        answers = [store_discovery.query("127.0.0.1", [port], TOKEN, 5) for _ in range(3)]
+        assert [answer.port for answer in answers if isinstance(answer, store_discovery.StoreAnswer)] == [4711] * 3
+        assert store_discovery.query("127.0.0.2", [port], "hpc_kit/9999", 5) == {port: "another launch"}
+    assert store_discovery.query("127.0.0.1", [port], TOKEN, 5) == {port: "Connection refused"}
     for answer in answers:
-        assert isinstance(answer, store_discovery.Answer)
+        assert isinstance(answer, store_discovery.StoreAnswer)
         answer.bell.close()
 
 
 def bells(port: int, number: int) -> list[socket.socket]:
     """What so many callers hold in their hands."""
-    answers = [store_discovery.ask("127.0.0.1", [port], TOKEN, 5) for _ in range(number)]
-    found = [answer.bell for answer in answers if isinstance(answer, store_discovery.Answer)]
+    answers = [store_discovery.query("127.0.0.1", [port], TOKEN, 5) for _ in range(number)]
+    found = [answer.bell for answer in answers if isinstance(answer, store_discovery.StoreAnswer)]
     assert len(found) == number
     for bell in found:
         bell.settimeout(20)
@@ -46,7 +46,7 @@ def bells(port: int, number: int) -> list[socket.socket]:
 
 
 def test_its_end_is_a_bell_for_all_who_have_called(listener: socket.socket) -> None:
-    with store_discovery.shining(listener, TOKEN, 4711, 3):
+    with store_discovery.announce(listener, TOKEN, 4711, 3):
         early, late = bells(listener.getsockname()[1], 2)
         late.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -57,7 +57,7 @@ def test_its_end_is_a_bell_for_all_who_have_called(listener: socket.socket) -> N
 
 
 def test_the_bell_tells_a_line_to_all(listener: socket.socket) -> None:
-    with store_discovery.shining(listener, TOKEN, 4711, 3) as ring:
+    with store_discovery.announce(listener, TOKEN, 4711, 3) as ring:
         early, late = bells(listener.getsockname()[1], 2)
         ring("all are here")
         with early, late:
@@ -67,8 +67,8 @@ def test_the_bell_tells_a_line_to_all(listener: socket.socket) -> None:
 def test_where_it_may_open_no_more_files_the_oldest_call_ends_early(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_discovery, "_calls", lambda _ranks: 1)
-    with store_discovery.shining(listener, TOKEN, 4711, 3):
+    monkeypatch.setattr(store_discovery, "_pending_connections", lambda _ranks: 1)
+    with store_discovery.announce(listener, TOKEN, 4711, 3):
         first, second = bells(listener.getsockname()[1], 2)
         with first, second:
             assert first.recv(1) == b""
@@ -87,20 +87,22 @@ def test_a_program_that_says_something_else_is_another_one() -> None:
 
         thread = threading.Thread(target=talk)
         thread.start()
-        assert store_discovery.ask("127.0.0.1", [port := other.getsockname()[1]], TOKEN, 5) == {port: "another program"}
+        assert store_discovery.query("127.0.0.1", [port := other.getsockname()[1]], TOKEN, 5) == {
+            port: "another program"
+        }
         thread.join()
 
 
 def test_a_program_that_says_nothing_costs_a_moment() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert store_discovery.ask("127.0.0.1", [port := silent.getsockname()[1]], TOKEN, 0.05) == {port: "no answer"}
+        assert store_discovery.query("127.0.0.1", [port := silent.getsockname()[1]], TOKEN, 0.05) == {port: "no answer"}
 
 
 def test_it_takes_the_next_port_where_one_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert store_discovery.light([port]) is None
-        found = store_discovery.light([port, 0])
+        assert store_discovery.listen_for_queries([port]) is None
+        found = store_discovery.listen_for_queries([port, 0])
         assert found is not None
         found.close()
 

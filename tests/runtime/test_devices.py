@@ -24,7 +24,7 @@ def node_of(tasks: int, rank: int) -> World:
     ids=["first of all", "last of all", "one of its own", "one alone"],
 )
 def test_the_device_is_the_local_rank_counted_among_the_visible(local_rank: int, visible: int, expected: int) -> None:
-    assert devices.index(node_of(4, local_rank), visible, {}) == expected
+    assert devices.device_index(node_of(4, local_rank), visible, {}) == expected
 
 
 DEEPSPEED = {
@@ -48,8 +48,8 @@ PER_TASK = [
 @pytest.mark.parametrize("gpus", PER_TASK)
 def test_of_several_devices_of_a_task_of_its_own_the_first_is_used(gpus: Environ) -> None:
     environ = Step.of(4).environ(3) | gpus
-    assert devices.index(resolve(environ), 2, environ) == 0
-    assert devices.index(resolve(environ), 8, environ) == 3  # --gpu-bind=none shows all of the node's
+    assert devices.device_index(resolve(environ), 2, environ) == 0
+    assert devices.device_index(resolve(environ), 8, environ) == 3  # --gpu-bind=none shows all of the node's
 
 
 @pytest.mark.parametrize("gpus", PER_TASK)
@@ -62,12 +62,12 @@ def test_ranks_that_one_task_has_started_share_its_devices(gpus: Environ) -> Non
     }
     for launcher, environ in launches.items():
         world = resolve(environ | gpus)
-        assert (world.launcher, devices.index(world, 2, environ | gpus)) == (launcher, 1)
+        assert (world.launcher, devices.device_index(world, 2, environ | gpus)) == (launcher, 1)
 
 
 def test_a_rank_without_device_is_refused_with_both_counts() -> None:
     with pytest.raises(ContradictoryEnvironment) as refused:
-        devices.index(node_of(4, 2), 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+        devices.device_index(node_of(4, 2), 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert str(refused.value) == (
         "local rank 2 has no device: 4 ranks on this node see 2\n"
         "  found  2 devices are visible (CUDA_VISIBLE_DEVICES = 0,1)\n"
@@ -88,8 +88,8 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
 
 
 def test_cuda_means_nccl_and_the_device_is_current_before_anything_else(two_gpus: list[torch.device]) -> None:
-    assert devices.backend_for("auto") == "nccl"
-    assert devices.choose("nccl", node_of(2, 1)) == torch.device("cuda", 1)
+    assert devices.choose_backend("auto") == "nccl"
+    assert devices.select_device("nccl", node_of(2, 1)) == torch.device("cuda", 1)
     assert two_gpus == [torch.device("cuda", 1)]
 
 
@@ -100,33 +100,33 @@ def test_intels_devices_mean_xccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.xpu, "device_count", lambda: 4)
     monkeypatch.setattr(torch.xpu, "set_device", current.append)
     monkeypatch.setattr(dist, "is_backend_available", {"xccl", "gloo"}.__contains__)
-    assert devices.backend_for("auto") == "xccl"
-    assert devices.choose("xccl", node_of(4, 3)) == torch.device("xpu", 3)
+    assert devices.choose_backend("auto") == "xccl"
+    assert devices.select_device("xccl", node_of(4, 3)) == torch.device("xpu", 3)
     assert current == [torch.device("xpu", 3)]
 
 
 def test_gloo_means_the_cpu_also_beside_a_gpu(two_gpus: list[torch.device]) -> None:
-    assert devices.backend_for("gloo") == "gloo"
-    assert devices.choose("gloo", node_of(2, 1)) == torch.device("cpu")
+    assert devices.choose_backend("gloo") == "gloo"
+    assert devices.select_device("gloo", node_of(2, 1)) == torch.device("cpu")
     assert two_gpus == []
 
 
 def test_without_cuda_it_is_gloo_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert devices.backend_for("auto") == "gloo"
-    assert devices.choose("gloo", node_of(4, 3)) == torch.device("cpu")
+    assert devices.choose_backend("auto") == "gloo"
+    assert devices.select_device("gloo", node_of(4, 3)) == torch.device("cpu")
 
 
 def test_a_backend_that_torch_has_not_is_refused_with_those_it_has() -> None:
     with pytest.raises(SpecError, match="torch has no backend 'infiniband' here"):
-        devices.backend_for("infiniband")
+        devices.choose_backend("infiniband")
 
 
 def test_nccl_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(dist, "is_backend_available", {"nccl", "gloo"}.__contains__)
     with pytest.raises(SpecError, match="the backend nccl needs a CUDA device"):
-        devices.backend_for("nccl")
+        devices.choose_backend("nccl")
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_nccl_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_threads_come_from_the_cpus_of_a_task(
     environ: dict[str, str], local_world_size: int, expected: int | None
 ) -> None:
-    assert devices.threads(environ, local_world_size) == expected
+    assert devices.thread_count(environ, local_world_size) == expected
 
 
 def test_without_slurm_ranks_share_the_cpus_that_they_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
-    assert devices.threads({}, 4) == 2
+    assert devices.thread_count({}, 4) == 2

@@ -13,7 +13,7 @@ def test_each_value_stands_beside_its_variable() -> None:
     step = Step(Step.of(2, 2).placement, hosts, job_hosts=("n1", "n2", *hosts))
     environ = step.environ(2) | {"PMI_RANK": "2", "PMI_SIZE": "4", "HOSTNAME": "n1"}
     port = resolve(environ).master_port
-    assert explain.text(resolve(environ)) == (
+    assert explain.explain_world(resolve(environ)) == (
         "World of 4 from the srun step 1234.0\n"
         "  rank              2         SLURM_PROCID\n"
         "  local_rank        0         SLURM_LOCALID\n"
@@ -30,14 +30,14 @@ def test_each_value_stands_beside_its_variable() -> None:
 
 
 def test_a_shell_is_told_why_it_is_alone() -> None:
-    lines = explain.text(resolve(captured_case("10_batch_shell_8task_job@26.05")[0])).splitlines()
+    lines = explain.explain_world(resolve(captured_case("10_batch_shell_8task_job@26.05")[0])).splitlines()
     assert lines[0] == "A world of one: one process in job 15, outside of any step"
     assert lines[1].split(maxsplit=2)[2] == "no launcher started this process: SLURM_STEP_ID = -5, a shell of the job"
     assert lines[-1].startswith("warning: this job has 8 tasks (SLURM_NTASKS)")
 
 
 def test_what_no_variable_tells_is_a_dash() -> None:
-    rows = explain.rows(resolve(captured_case("14_ompi_mpirun_sbatch_2x4@26.05")[5]))
+    rows = explain.explained_values(resolve(captured_case("14_ompi_mpirun_sbatch_2x4@26.05")[5]))
     assert [row.value for row in rows if row.name in {"node_rank", "nnodes", "master_addr"}] == ["-"] * 3
 
 

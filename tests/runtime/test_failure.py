@@ -16,7 +16,7 @@ import pytest
 from hpc_kit.errors import HpcKitError, IncompleteEnvironment, LauncherError, RendezvousError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, read_first_failure
 from hpc_kit.runtime import first_failure
-from hpc_kit.runtime.launchers import number_of
+from hpc_kit.runtime.launchers import guess_rank
 from tests.runtime.launches import Step, worker
 
 GLOO = RuntimeError("[.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:61104.")
@@ -42,7 +42,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def exit_now(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(first_failure, "exit_now", exit_now)
+    monkeypatch.setattr(first_failure, "exit_rank", exit_now)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_code_is_the_interpreters_own(error: BaseException, code: int) -> No
 
 
 def test_the_first_failure_is_left_with_rank_host_and_code(run: Path) -> None:
-    with pytest.raises(SystemExit), first_failure.claimed(5):
+    with pytest.raises(SystemExit), first_failure.recording_failures(5):
         raise SystemExit(3)
     first = read_first_failure(run)
     assert first is not None
@@ -74,20 +74,20 @@ def test_the_first_failure_is_left_with_rank_host_and_code(run: Path) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
 def test_a_good_end_is_no_failure(run: Path, error: BaseException) -> None:
-    with pytest.raises(SystemExit), first_failure.claimed(5):
+    with pytest.raises(SystemExit), first_failure.recording_failures(5):
         raise error
     assert read_first_failure(run) is None
 
 
 def test_outside_of_a_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first_failure.claim(ValueError("x"), 0)
+    first_failure.record_failure(ValueError("x"), 0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_folder_that_is_gone_does_not_hide_the_failure(run: Path) -> None:
     run.rmdir()
-    with pytest.raises(ValueError, match="bad batch"), first_failure.claimed(5):
+    with pytest.raises(ValueError, match="bad batch"), first_failure.recording_failures(5):
         raise ValueError("bad batch")
 
 
@@ -103,16 +103,16 @@ def test_a_run_folder_that_is_gone_does_not_hide_the_failure(run: Path) -> None:
     ],
 )
 def test_a_victim_is_told_by_what_it_says(error: Exception, victim: bool) -> None:
-    assert first_failure.is_victim(error) is victim
+    assert first_failure.is_peer_loss(error) is victim
 
 
 def test_what_a_victim_raises_afterwards_is_a_victims_too() -> None:
     later = ValueError("could not save")
     later.__context__ = GLOO
     GLOO.__context__ = None
-    assert first_failure.is_victim(later)
+    assert first_failure.is_peer_loss(later)
     GLOO.__context__ = later
-    assert first_failure.is_victim(later), "a circle ends"
+    assert first_failure.is_peer_loss(later), "a circle ends"
     GLOO.__context__ = None
 
 
@@ -128,7 +128,7 @@ def test_a_file_system_that_takes_nothing_any_more_is_no_error_of_the_ranks(
 
 
 def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:
-    victim = threading.Thread(target=first_failure.claim, args=(GLOO, 1))
+    victim = threading.Thread(target=first_failure.record_failure, args=(GLOO, 1))
     victim.start()
     assert claim_first_failure(run, 2, "n4", 9)
     victim.join()
@@ -141,8 +141,8 @@ def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:
 def test_a_victim_without_culprit_says_so_itself(
     run: Path, error: Exception, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_failure, "_VICTIM_WAITS", 0.05)
-    first_failure.claim(error, rank)
+    monkeypatch.setattr(first_failure, "_PEER_LOSS_DELAY", 0.05)
+    first_failure.record_failure(error, rank)
     first = read_first_failure(run)
     assert first is not None
     assert first.rank == rank
@@ -152,7 +152,7 @@ def test_a_victim_without_culprit_says_so_itself(
 def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     error = ValueError("bad batch")
     before = sys.excepthook
-    with pytest.raises(ValueError, match="bad batch"), first_failure.fast_exit():
+    with pytest.raises(ValueError, match="bad batch"), first_failure.exit_on_failure():
         raise error
     hook, sys.excepthook = sys.excepthook, before
     with pytest.raises(Ended) as ended:
@@ -165,7 +165,7 @@ def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest
 def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.excepthook
     error = IncompleteEnvironment("SLURM_PROCID is not set", found="nothing", remedy="srun")
-    with pytest.raises(IncompleteEnvironment), first_failure.fast_exit():
+    with pytest.raises(IncompleteEnvironment), first_failure.exit_on_failure():
         raise error
     hook, sys.excepthook = sys.excepthook, before
     with pytest.raises(Ended) as ended:
@@ -176,7 +176,7 @@ def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixtur
 
 def test_a_good_end_leaves_no_hook() -> None:
     before = sys.excepthook
-    with first_failure.fast_exit():
+    with first_failure.exit_on_failure():
         assert sys.excepthook is not before
     assert sys.excepthook is before
 
@@ -186,7 +186,7 @@ def refusals(environs: Sequence[Mapping[str, str]]) -> list[str]:
     said = []
     for environ in environs:
         with pytest.raises(LauncherError) as refused:
-            first_failure.resolved(environ)
+            first_failure.resolve_or_record(environ)
         said.append(str(refused.value))
     return said
 
@@ -215,7 +215,7 @@ def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPat
     """RANK=$SLURM_PROCID on srun's own line is 0 everywhere: rank 0 agrees."""
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
-    assert first_failure.resolved(environs[0]).rank == 0
+    assert first_failure.resolve_or_record(environs[0]).rank == 0
     assert ["  do     unset RANK WORLD_SIZE" in said for said in refusals(environs[1:])] == [True] * 3
 
 
@@ -223,7 +223,7 @@ def test_what_every_rank_finds_out_later_is_told_by_one(monkeypatch: pytest.Monk
     """As that srun has started them without MPI, when the program asks for the backend mpi."""
 
     def said(rank: int, error: HpcKitError) -> str:
-        with pytest.raises(type(error)) as raised, first_failure.claimed(rank):
+        with pytest.raises(type(error)) as raised, first_failure.recording_failures(rank):
             raise error
         return str(raised.value)
 
@@ -266,7 +266,7 @@ def test_with_a_folder_of_the_run_the_first_that_is_refused_tells_all(
 def test_a_refused_process_is_told_from_the_others_by_what_its_launcher_has_set(
     environ: dict[str, str], number: int | None
 ) -> None:
-    assert number_of(environ) == number
+    assert guess_rank(environ) == number
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import hpc_kit.runtime.__main__ as runtime_main
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.program import Program
+from hpc_kit.runtime.program import ProgramCommand
 from hpc_kit.runtime.rendezvous import meeting as rendezvous
-from hpc_kit.runtime.torch_environment import for_command, for_libraries
+from hpc_kit.runtime.torch_environment import command_variables, torch_variables
 from tests.runtime.launches import Environ, Step, captured_case, worker
 
 SUBMITTER = Step.of(4, 4, job="77").environ(0)
@@ -21,8 +21,8 @@ SHELL = captured_case("10_batch_shell_8task_job@22.05")[0]
 def exported(environ: Environ) -> Environ:
     """What a rank with this environment hands on."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER", "HPC_KIT", "GLOO", "OMPI", "PMIX")
-    exports = for_command(resolve(environ), environ) | {"GLOO_SOCKET_IFNAME": "lo"}
-    whole = environ | exports | inherited_variables.mark(exports, environ)
+    exports = command_variables(resolve(environ), environ) | {"GLOO_SOCKET_IFNAME": "lo"}
+    whole = environ | exports | inherited_variables.export_marker(exports, environ)
     return {name: value for name, value in whole.items() if name.startswith(names)}
 
 
@@ -42,15 +42,15 @@ def test_steps_that_a_rank_starts_are_who_their_step_says(job: str) -> None:
 
 def test_the_interface_is_found_out_anew_and_one_that_somebody_has_chosen_stays() -> None:
     meeting = rendezvous.meet(resolve({}), environ={})
-    found = for_libraries(meeting, {})["GLOO_SOCKET_IFNAME"]
+    found = torch_variables(meeting, {})["GLOO_SOCKET_IFNAME"]
     left = exported(SUBMITTER) | {"GLOO_SOCKET_IFNAME": "ib7"}
     mark = {
-        inherited_variables.MARK: left[inherited_variables.MARK].replace(
+        inherited_variables.EXPORT_MARKER: left[inherited_variables.EXPORT_MARKER].replace(
             "GLOO_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=ib7"
         )
     }
-    assert for_libraries(meeting, SHELL | left | mark)["GLOO_SOCKET_IFNAME"] == found
-    assert "GLOO_SOCKET_IFNAME" not in for_libraries(meeting, SHELL | left)
+    assert torch_variables(meeting, SHELL | left | mark)["GLOO_SOCKET_IFNAME"] == found
+    assert "GLOO_SOCKET_IFNAME" not in torch_variables(meeting, SHELL | left)
     meeting.leave()
 
 
@@ -84,11 +84,11 @@ def test_a_launch_by_hand_whose_rank_submits_a_job_marks_where_it_has_met(monkey
     names = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(runtime_main, "_run_to_its_end", lambda _what: None)
+    monkeypatch.setattr(runtime_main, "_run_program", lambda _what: None)
     monkeypatch.setattr(runtime_main, "find_spec", lambda _name: None)
-    runtime_main._run(Program.read(["-m", "train"]), resolve(os.environ), starts_ranks=False)
-    left = inherited_variables.inherited(
-        SHELL | {name: os.environ[name] for name in (*names, inherited_variables.MARK)}
+    runtime_main._run(ProgramCommand.read(["-m", "train"]), resolve(os.environ), starts_ranks=False)
+    left = inherited_variables.inherited_exports(
+        SHELL | {name: os.environ[name] for name in (*names, inherited_variables.EXPORT_MARKER)}
     )
     assert left == names
 
@@ -100,9 +100,9 @@ def test_local_rank_0_of_a_task_that_sees_one_gpu_stays() -> None:
     assert world.local_rank == 3
     assert world.agrees == ("RANK = 3", "WORLD_SIZE = 8")
     assert "LOCAL_RANK = 0 (the one GPU that this task sees)" in world.left
-    assert for_command(world, environ)["LOCAL_RANK"] == "0"
+    assert command_variables(world, environ)["LOCAL_RANK"] == "0"
     # By the user's choice of Slurm all of them are left aside.
-    assert for_command(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"
+    assert command_variables(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"
 
 
 def test_a_torchrun_in_the_new_job_counts_although_its_numbers_are_the_submitters() -> None:

@@ -60,11 +60,11 @@ def test_a_running_thread_of_gloo_is_waited_for(
     _thread(tmp_path, 1, "python", "R")
     _thread(tmp_path, 2, "pt_gloo_runloop", state)
     start = time.monotonic()
-    shutdown.settle(0.2)
+    shutdown.wait_for_gloo_threads(0.2)
     assert time.monotonic() - start >= least
 
 
 def test_without_gloo_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutdown, "_TASKS", tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("slept"))
-    shutdown.settle()
+    shutdown.wait_for_gloo_threads()

@@ -308,9 +308,11 @@ def mine(environ: Mapping[str, str]) -> World | None:
 
 
 def test_a_plug_in_is_asked_where_ours_know_nothing_or_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("mine", "tests.runtime.test_launchers:mine", launchers.PLUG_INS)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point] if group == launchers.PLUG_INS else [])
-    launchers.plug_ins.cache_clear()
+    point = EntryPoint("mine", "tests.runtime.test_launchers:mine", launchers.PLUGIN_GROUP)
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: [point] if group == launchers.PLUGIN_GROUP else []
+    )
+    launchers.plugin_launchers.cache_clear()
     try:
         assert resolve({"MINE": "1"} | PLAIN).launcher == "mine"
         assert resolve({"MINE": "1"} | worker(5)).launcher == "torchrun"
@@ -318,18 +320,18 @@ def test_a_plug_in_is_asked_where_ours_know_nothing_or_where_it_is_named(monkeyp
         with pytest.raises(IncompleteEnvironment, match="single, mine"):
             resolve({"HPC_KIT_LAUNCHER": "yours"})
     finally:
-        launchers.plug_ins.cache_clear()
+        launchers.plugin_launchers.cache_clear()
 
 
 def test_a_plug_in_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("broken", "no_such_module:launcher", launchers.PLUG_INS)
+    point = EntryPoint("broken", "no_such_module:launcher", launchers.PLUGIN_GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
-    launchers.plug_ins.cache_clear()
+    launchers.plugin_launchers.cache_clear()
     try:
         with pytest.raises(IncompleteEnvironment, match="the launcher 'broken' cannot be loaded"):
             resolve({})
     finally:
-        launchers.plug_ins.cache_clear()
+        launchers.plugin_launchers.cache_clear()
 
 
 def test_names_that_slurm_sets_in_every_job_are_no_mpirun() -> None:

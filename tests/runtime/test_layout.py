@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.mesh import of_environment, shape
+from hpc_kit.runtime.mesh import mesh_axes, read_layout
 
 
 def test_what_the_job_says_is_read() -> None:
-    assert of_environment({}) == {}
-    assert of_environment({"HPC_KIT_LAYOUT": "pp=2 tp=4 zero=0"}) == {"pp": 2, "tp": 4, "zero": 0}
+    assert read_layout({}) == {}
+    assert read_layout({"HPC_KIT_LAYOUT": "pp=2 tp=4 zero=0"}) == {"pp": 2, "tp": 4, "zero": 0}
 
 
 @pytest.mark.parametrize("text", ["pp", "pp=", "pp=x", "=2", "pp=-2", "pp=2,tp=2"])
 def test_what_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=f"HPC_KIT_LAYOUT={text}"):
-        of_environment({"HPC_KIT_LAYOUT": text})
+        read_layout({"HPC_KIT_LAYOUT": text})
 
 
 @pytest.mark.parametrize(
@@ -28,14 +28,20 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
     ],
 )
 def test_dp_takes_the_ranks_that_are_left(size: int, degrees: dict[str, int], expected: list[int]) -> None:
-    assert shape(size, degrees) == dict(zip(("pp", "dp", "cp", "tp"), expected, strict=True))
+    assert mesh_axes(size, degrees) == dict(zip(("pp", "dp", "cp", "tp"), expected, strict=True))
 
 
 def test_shards_are_an_axis_of_their_own() -> None:
-    assert shape(8, {"dp": 4, "dp_shard": 2, "tp": 2}) == {"pp": 1, "dp_replicate": 2, "dp_shard": 2, "cp": 1, "tp": 2}
+    assert mesh_axes(8, {"dp": 4, "dp_shard": 2, "tp": 2}) == {
+        "pp": 1,
+        "dp_replicate": 2,
+        "dp_shard": 2,
+        "cp": 1,
+        "tp": 2,
+    }
 
 
 @pytest.mark.parametrize("degrees", [{"pp": 3}, {"tp": 16}, {"dp": 2}, {"dp_shard": 3}])
 def test_degrees_that_do_not_fill_the_world_are_refused(degrees: dict[str, int]) -> None:
     with pytest.raises(SpecError, match="8 ranks"):
-        shape(8, degrees)
+        mesh_axes(8, degrees)

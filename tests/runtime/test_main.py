@@ -26,7 +26,7 @@ def _this_process_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def exit_now(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(first_failure, "exit_now", exit_now)
+    monkeypatch.setattr(first_failure, "exit_rank", exit_now)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -81,7 +81,7 @@ def test_a_program_that_uses_us_is_already_met(capsys: pytest.CaptureFixture[str
     text = "import hpc_kit\nwith hpc_kit.distributed() as world: print(world.rank, world.world_size)"
     main([program(text)])
     assert capsys.readouterr().out == "0 1\n"
-    assert session.current() is None
+    assert session.current_meeting() is None
 
 
 def test_the_programs_own_good_end_is_ours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,8 +27,8 @@ def crowded(start: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_jobs_whose_ports_collide_meet_their_own_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "candidates", lambda key, _first=None: crowded(crc32(key.encode())))
-    monkeypatch.setattr(ports, "beacons", lambda key: [port + 500 for port in crowded(crc32(key.encode()))])
+    monkeypatch.setattr(ports, "candidate_ports", lambda key, _first=None: crowded(crc32(key.encode())))
+    monkeypatch.setattr(ports, "discovery_ports", lambda key: [port + 500 for port in crowded(crc32(key.encode()))])
     base = os.getpid() * 1000
     environs = [
         environ
@@ -42,7 +42,7 @@ def test_jobs_whose_ports_collide_meet_their_own_ranks(monkeypatch: pytest.Monke
     with ThreadPoolExecutor(len(environs)) as threads:
         meetings = list(threads.map(one, environs))
     for first, second in zip(meetings[::RANKS], meetings[1::RANKS], strict=True):
-        first.part("test").set("job", first.world.name)
-        assert second.part("test").get("job").decode() == second.world.name
+        first.substore("test").set("job", first.world.name)
+        assert second.substore("test").get("job").decode() == second.world.name
         assert first.port == second.port
     assert len({meeting.port for meeting in meetings}) == JOBS

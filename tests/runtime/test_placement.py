@@ -46,7 +46,7 @@ def rank(number: int, **others: object) -> Placement:
 
 
 def test_gpus_and_their_instances_have_their_own_names() -> None:
-    found = placement.gpus_of(SMI)
+    found = placement.parse_nvidia_smi(SMI)
     assert list(found) == ["0", "1", "1:0", "1:1"]
     assert found["1"].startswith("GPU-fb6c")
     assert found["1:1"].startswith("MIG-5d2b")
@@ -57,8 +57,8 @@ def test_gpus_and_their_instances_have_their_own_names() -> None:
 )
 def test_the_drivers_version_is_read_from_the_kernel(text: str, version: str, tmp_path: Path) -> None:
     (tmp_path / "version").write_text(text)
-    assert placement.driver([tmp_path / "none", tmp_path / "version"]) == version
-    assert placement.driver([tmp_path / "none"]) is None
+    assert placement.driver_version([tmp_path / "none", tmp_path / "version"]) == version
+    assert placement.driver_version([tmp_path / "none"]) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_device_is_known_by_its_uuid(
     visible: str, told: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid=told))
-    assert placement.uuid(torch.device("cuda", 1), {"CUDA_VISIBLE_DEVICES": visible}) == expected
+    assert placement.device_uuid(torch.device("cuda", 1), {"CUDA_VISIBLE_DEVICES": visible}) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_an_older_torch_leaves_it_to_nvidia_smi(
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace())
-    found = placement.uuid(torch.device("cuda", 0), {"CUDA_VISIBLE_DEVICES": visible})
+    found = placement.device_uuid(torch.device("cuda", 0), {"CUDA_VISIBLE_DEVICES": visible})
     assert str(found).startswith(expected)
 
 
 def test_without_anybody_who_tells_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace())
-    assert placement.uuid(torch.device("cuda", 0), {}) is None
+    assert placement.device_uuid(torch.device("cuda", 0), {}) is None
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _device: SimpleNamespace(uuid=b"\x01\xff"))
-    assert placement.uuid(torch.device("xpu", 0), {}) == "01ff"
+    assert placement.device_uuid(torch.device("xpu", 0), {}) == "01ff"
 
 
 def test_memory_nodes_are_those_of_the_cpus(tmp_path: Path) -> None:
@@ -109,11 +109,16 @@ def test_memory_nodes_are_those_of_the_cpus(tmp_path: Path) -> None:
 
 
 def test_numbers_are_folded_as_the_kernel_writes_them() -> None:
-    assert [placement.folded(numbers) for numbers in ([0, 1, 2, 8], [3], [], [0, 2])] == ["0-2,8", "3", "-", "0,2"]
+    assert [placement.fold_numbers(numbers) for numbers in ([0, 1, 2, 8], [3], [], [0, 2])] == [
+        "0-2,8",
+        "3",
+        "-",
+        "0,2",
+    ]
 
 
 def test_this_process_says_its_place_and_is_read_back() -> None:
-    mine = placement.of_this_process(3, 1, "n2", torch.device("cpu"), "lo")
+    mine = placement.current_placement(3, 1, "n2", torch.device("cpu"), "lo")
     assert (mine.rank, mine.host, mine.device, mine.uuid, mine.driver) == (3, "n2", "cpu", None, None)
     assert mine.cpus
     assert Placement.from_json(mine.to_json().encode()) == mine
@@ -121,7 +126,7 @@ def test_this_process_says_its_place_and_is_read_back() -> None:
 
 def test_the_table_has_a_line_a_rank_and_marks_what_differs() -> None:
     everybody = [rank(0), rank(1), rank(2), rank(3, driver="470.1", interface=None, numa=())]
-    assert report.table(everybody) == (
+    assert report.placement_table(everybody) == (
         "rank  host  device  UUID   CPUs  NUMA  interface  python  torch   driver\n"
         "0     n1    cuda:0  GPU-0  0-1   0     ib0        3.11.7  2.13.0  535.129.03\n"
         "1     n1    cuda:1  GPU-1  4-5   1     ib0        3.11.7  2.13.0  535.129.03\n"
@@ -129,18 +134,18 @@ def test_the_table_has_a_line_a_rank_and_marks_what_differs() -> None:
         "3     n2    cuda:1  GPU-3  4-5   -     -*         3.11.7  2.13.0  470.1*\n"
         "* differs from most ranks\n"
     )
-    assert report.table(everybody[:2]).count("\n") == 3
+    assert report.placement_table(everybody[:2]).count("\n") == 3
 
 
 def test_where_nccl_takes_another_interface_the_report_says_so_and_how_to_name_one() -> None:
-    said = report.table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
+    said = report.placement_table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
     assert said.splitlines()[-2:] == [
         "NCCL takes ib0 by itself, and the ranks met on eth0 (n1, n2);",
         "if NCCL does not come up: export NCCL_SOCKET_IFNAME==eth0",
     ]
     for alike in ({"interface": "ib0"}, {"interface": "eth0", "nccl": None}, {"interface": "eth0", "host": "n1"}):
         same = [rank(number, **{"nccl": "ib0", **alike}) for number in range(4)]
-        assert "NCCL" not in report.table(same)
+        assert "NCCL" not in report.placement_table(same)
 
 
 @pytest.mark.parametrize(
@@ -158,43 +163,45 @@ def test_nccls_order_of_interfaces(
 ) -> None:
     monkeypatch.setattr(network.socket, "if_nameindex", lambda: list(enumerate(interfaces)))  # type: ignore[attr-defined]
     monkeypatch.setattr(network, "_ipv4_of", lambda name: None if name == "down0" else "10.0.0.1")
-    assert network.of_nccl() == taken
+    assert network.nccl_interface() == taken
 
 
 def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(placement, "uuid", lambda *_: "GPU-1")
+    monkeypatch.setattr(placement, "device_uuid", lambda *_: "GPU-1")
     monkeypatch.setattr(placement, "_NCCL", tmp_path / "nccl.conf")
     monkeypatch.setenv("HOME", str(tmp_path))
     device = torch.device("cuda", 0)
     for name in ("NCCL_SOCKET_IFNAME", "NCCL_CONF_FILE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "nccl.conf").write_text("#NCCL_SOCKET_IFNAME=ib0\nNCCL_DEBUG=WARN\n")
-    assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl == network.of_nccl() is not None
+    assert placement.current_placement(0, 0, "n1", device, "eth0").nccl == network.nccl_interface() is not None
     for file in (tmp_path / "nccl.conf", tmp_path / ".nccl.conf", tmp_path / "own"):
         monkeypatch.setenv("NCCL_CONF_FILE", str(file) if file.name == "own" else "")
         file.write_text("NCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==eth0\n")
-        assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl is None
+        assert placement.current_placement(0, 0, "n1", device, "eth0").nccl is None
         file.unlink()
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
-    assert placement.of_this_process(0, 0, "n1", device, "eth0").nccl is None
+    assert placement.current_placement(0, 0, "n1", device, "eth0").nccl is None
 
 
 def test_two_ranks_of_a_host_on_one_gpu_are_refused_and_named() -> None:
     everybody = [rank(0), rank(1, uuid="GPU-0"), rank(2, uuid="GPU-0"), rank(3)]
     with pytest.raises(ContradictoryEnvironment) as refused:
-        report._refuse(report.sharing(everybody))
+        report._check_own_devices(report.ranks_sharing_device(everybody))
     assert str(refused.value).splitlines()[:2] == ["two ranks use one GPU", "  found  ranks 0, 1 on n1: GPU-0"]
-    assert report.sharing([rank(0), rank(1), replace(rank(0), uuid=None), replace(rank(1), uuid=None)]) == []
+    assert (
+        report.ranks_sharing_device([rank(0), rank(1), replace(rank(0), uuid=None), replace(rank(1), uuid=None)]) == []
+    )
 
 
 def test_ranks_of_one_cpu_and_nodes_that_differ_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     everybody = [rank(0, cpus=(0,)), rank(1, cpus=(1,)), rank(2, torch="2.12.0"), rank(3)]
-    one_cpu, versions = report.warnings(everybody, {})
+    one_cpu, versions = report.placement_warnings(everybody, {})
     assert one_cpu.startswith("ranks 0, 1 may run on one CPU only: srun --cpus-per-task=N")
     assert versions == "the nodes differ in torch: 2.13.0 on n1, n2; 2.12.0 on n2"
-    assert report.warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {}) == []
-    (asked,) = report.warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {"SLURM_CPUS_PER_TASK": "4"})
+    assert report.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {}) == []
+    (asked,) = report.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {"SLURM_CPUS_PER_TASK": "4"})
     assert asked.startswith("rank 0 may run on one CPU only")
 
 
@@ -203,4 +210,4 @@ def test_ranks_of_one_cpu_and_nodes_that_differ_are_warned_of(monkeypatch: pytes
     [(None, "", False), (None, "0", False), (None, "1", True), (True, "0", True), (False, "1", False)],
 )
 def test_the_program_has_the_last_word_on_the_table(said: bool | None, variable: str, wanted: bool) -> None:
-    assert report.asked(said, {"HPC_KIT_REPORT": variable}) is wanted
+    assert report.is_requested(said, {"HPC_KIT_REPORT": variable}) is wanted

@@ -19,8 +19,8 @@ from hpc_kit.errors import IncompleteEnvironment, SpecError
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import devices, notice, placement, process_group, report, resolve, session
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.process_group import seconds_of
-from hpc_kit.runtime.torch_environment import exported, for_command
+from hpc_kit.runtime.process_group import timeout_seconds
+from hpc_kit.runtime.torch_environment import command_variables, environment_set
 from tests.runtime.launches import Step, captured_case
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
@@ -90,7 +90,7 @@ def test_what_is_raised_inside_is_claimed_before_the_group_is_touched(
     assert first is not None
     assert (first.rank, first.exit_code) == (0, 7)
     assert dist.is_initialized(), "a dying rank waits for nobody"
-    assert session.current() is None
+    assert session.current_meeting() is None
 
 
 def test_an_environment_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_the_jobs_choices_are_the_default_and_the_programs_own_win(monkeypatch: 
         asked.append(name)
         return "gloo"
 
-    monkeypatch.setattr(devices, "backend_for", backend_for)
+    monkeypatch.setattr(devices, "choose_backend", backend_for)
     monkeypatch.setenv("HPC_KIT_BACKEND", "gloo")
     with hpc_kit.distributed():
         pass
@@ -128,9 +128,9 @@ def test_nccl_is_bound_to_the_ranks_own_device(monkeypatch: pytest.MonkeyPatch) 
     def init_process_group(backend: str, **named: object) -> None:
         given.update(named, backend=backend)
 
-    monkeypatch.setattr(placement, "uuid", lambda *_: "GPU-48ae")
-    monkeypatch.setattr(devices, "backend_for", lambda _asked: "nccl")
-    monkeypatch.setattr(devices, "choose", lambda *_: torch.device("cuda", 3))
+    monkeypatch.setattr(placement, "device_uuid", lambda *_: "GPU-48ae")
+    monkeypatch.setattr(devices, "choose_backend", lambda _asked: "nccl")
+    monkeypatch.setattr(devices, "select_device", lambda *_: torch.device("cuda", 3))
     monkeypatch.setattr(dist, "init_process_group", init_process_group)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     with hpc_kit.distributed(timeout=timedelta(minutes=2)) as world:
@@ -163,20 +163,20 @@ def test_doctor_prints_the_same_table() -> None:
 def test_a_time_out_is_the_programs_or_the_jobs(
     timeout: float | timedelta | None, variable: str, expected: float | None
 ) -> None:
-    assert seconds_of(timeout, {"HPC_KIT_TIMEOUT": variable}) == expected
+    assert timeout_seconds(timeout, {"HPC_KIT_TIMEOUT": variable}) == expected
 
 
 @pytest.mark.parametrize(("timeout", "variable"), [(None, "soon"), (None, "-3"), (0, ""), (float("inf"), "")])
 def test_a_time_out_that_is_none_is_refused(timeout: float | None, variable: str) -> None:
     with pytest.raises(SpecError, match="the time-out is no number of seconds"):
-        seconds_of(timeout, {"HPC_KIT_TIMEOUT": variable})
+        timeout_seconds(timeout, {"HPC_KIT_TIMEOUT": variable})
 
 
 def test_the_forgotten_srun_is_told_with_the_command_to_type(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.orig_argv", ["/opt/venv/bin/python", "train.py", "--name", "a b"])
-    notice.warn(resolve(captured_case("10_batch_shell_8task_job@22.05")[0]))
+    notice.print_warnings(resolve(captured_case("10_batch_shell_8task_job@22.05")[0]))
     assert capsys.readouterr().err == (
         "hpc-kit: warning: this job has 8 tasks (SLURM_NTASKS), and this is one process outside of any step: put srun "
         "in front of the command\n"
@@ -186,14 +186,14 @@ def test_the_forgotten_srun_is_told_with_the_command_to_type(
 
 def test_only_rank_0_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     environ = Step.of(1, 1).environ(1) | {"MASTER_ADDR": "localhost"}
-    notice.warn(resolve(environ))
+    notice.print_warnings(resolve(environ))
     assert capsys.readouterr().err == ""
 
 
 def test_a_command_gets_the_first_port_and_meets_by_itself() -> None:
     world = resolve(Step.of(2, 2).environ(3))
-    exports = for_command(world, {"SLURM_CPUS_PER_TASK": "4"})
-    assert exports.pop(inherited_variables.MARK).split()[1:] == [
+    exports = command_variables(world, {"SLURM_CPUS_PER_TASK": "4"})
+    assert exports.pop(inherited_variables.EXPORT_MARKER).split()[1:] == [
         f"{name}={value}" for name, value in sorted(exports.items()) if name != "OMP_NUM_THREADS"
     ]
     assert exports == {
@@ -206,13 +206,13 @@ def test_a_command_gets_the_first_port_and_meets_by_itself() -> None:
         "MASTER_PORT": str(world.master_port),
         "OMP_NUM_THREADS": "4",
     }
-    alone = for_command(resolve({}), {})
+    alone = command_variables(resolve({}), {})
     assert (alone["MASTER_ADDR"], int(alone["MASTER_PORT"]) < 32_768) == ("127.0.0.1", True)
 
 
 def test_exported_variables_go_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "n9")
-    with exported({"MASTER_ADDR": "n1", "RANK": "0"}):
+    with environment_set({"MASTER_ADDR": "n1", "RANK": "0"}):
         assert (os.environ["MASTER_ADDR"], os.environ["RANK"]) == ("n1", "0")
     assert (os.environ["MASTER_ADDR"], os.environ.get("RANK")) == ("n9", None)
 

@@ -142,7 +142,7 @@ def step_of(*tasks: int) -> Step:
 
 def test_ranks_on_two_nodes_meet_beside_a_port_that_is_taken(launch: Launch) -> None:
     step = step_of(2, 1)
-    first = ports.candidates(resolve(step.environ(0)).key)[0]
+    first = ports.candidate_ports(resolve(step.environ(0)).key)[0]
     with socket.create_server(("", first)):
         launch.start(step.environs(), launch.program(DISTRIBUTED))
         assert launch.wait() == [0, 0, 0]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.program import Program
+from hpc_kit.runtime.program import ProgramCommand
 
 SHOW = """import sys
 def step(size: int) -> None: ...
@@ -34,20 +34,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["sub/train.py", "--lr", "0.1"], Program("file", "sub/train.py", ("--lr", "0.1"))),
-        (["-m", "tool", "x"], Program("module", "tool", ("x",))),
-        (["app"], Program("file", "app", ())),
-        (["script"], Program("file", "script", ())),
-        (["nvidia-smi", "-L"], Program("command", "nvidia-smi", ("-L",))),
-        ([sys.executable, "sub/train.py"], Program("file", "sub/train.py", ())),
-        ([sys.executable, "-u", "-m", "tool"], Program("module", "tool", ())),
-        ([sys.executable, "-c", "pass"], Program("command", sys.executable, ("-c", "pass"))),
-        (["/elsewhere/python", "x.py"], Program("command", "/elsewhere/python", ("x.py",))),
+        (["sub/train.py", "--lr", "0.1"], ProgramCommand("file", "sub/train.py", ("--lr", "0.1"))),
+        (["-m", "tool", "x"], ProgramCommand("module", "tool", ("x",))),
+        (["app"], ProgramCommand("file", "app", ())),
+        (["script"], ProgramCommand("file", "script", ())),
+        (["nvidia-smi", "-L"], ProgramCommand("command", "nvidia-smi", ("-L",))),
+        ([sys.executable, "sub/train.py"], ProgramCommand("file", "sub/train.py", ())),
+        ([sys.executable, "-u", "-m", "tool"], ProgramCommand("module", "tool", ())),
+        ([sys.executable, "-c", "pass"], ProgramCommand("command", sys.executable, ("-c", "pass"))),
+        (["/elsewhere/python", "x.py"], ProgramCommand("command", "/elsewhere/python", ("x.py",))),
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_words_are_read_as_people_mean_them(words: list[str], expected: Program) -> None:
-    assert Program.read(words) == expected
+def test_words_are_read_as_people_mean_them(words: list[str], expected: ProgramCommand) -> None:
+    assert ProgramCommand.read(words) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_words_are_read_as_people_mean_them(words: list[str], expected: Program)
 @pytest.mark.usefixtures("folder")
 def test_a_missing_program_is_refused(words: list[str], what: str) -> None:
     with pytest.raises(SpecError, match=f"^{what}"):
-        Program.read(words)
+        ProgramCommand.read(words)
 
 
 @pytest.mark.parametrize("words", [["sub/train.py", "--lr", "0.1"], ["-m", "tool", "x"], ["script"], ["app"]])
@@ -66,7 +66,7 @@ def test_it_runs_as_python_would_run_it(
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    Program.read(words).run()
+    ProgramCommand.read(words).run()
     seen = capfd.readouterr().out.splitlines()
     python = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=folder)
     assert seen == python.stdout.splitlines()
@@ -75,10 +75,10 @@ def test_it_runs_as_python_would_run_it(
 def test_a_command_takes_this_process_over(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(os, "execvp", lambda name, words: taken.append((name, words)))
-    Program("command", "nvidia-smi", ("-L",)).replace_this_process()
+    ProgramCommand("command", "nvidia-smi", ("-L",)).replace_this_process()
     assert taken == [("nvidia-smi", ["nvidia-smi", "-L"])]
 
 
 def test_a_command_that_is_not_there_is_refused() -> None:
     with pytest.raises(SpecError, match="cannot run no-such-command"):
-        Program("command", "no-such-command", ()).replace_this_process()
+        ProgramCommand("command", "no-such-command", ()).replace_this_process()

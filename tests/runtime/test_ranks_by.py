@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime.torch_environment import RANK_VARIABLES, exported, for_program
+from hpc_kit.runtime.torch_environment import RANK_VARIABLES, environment_set, unset_rank_variables
 from tests.runtime.launches import Step
 
 NOT_SET = "RANK, WORLD_SIZE and LOCAL_RANK are not set, because the program is to start its own ranks"
@@ -147,7 +147,7 @@ def test_variables_of_an_earlier_launch_are_unset_for_a_program_that_starts_its_
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "5")
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    with exported(for_program({"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "29000"})):
+    with environment_set(unset_rank_variables({"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "29000"})):
         assert not set(RANK_VARIABLES) & os.environ.keys()
         assert os.environ["MASTER_PORT"] == "29000"
     assert (os.environ["LOCAL_RANK"], "MASTER_PORT" in os.environ) == ("5", False)

@@ -51,7 +51,7 @@ def job() -> str:
 @pytest.fixture(autouse=True)
 def _no_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses by Slurm's own book only where a test wants them."""
-    monkeypatch.setattr(network, "of_slurm", lambda _host: None)
+    monkeypatch.setattr(network, "slurm_address", lambda _host: None)
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def test_all_ranks_meet_on_the_first_port_in_one_store(job: str) -> None:
     assert {(meeting.host, meeting.port) for meeting in meetings} == {("127.0.0.1", meetings[0].world.master_port)}
     assert {meeting.interface for meeting in meetings} == {"lo"}
     assert [meeting.is_owner for meeting in meetings] == [True, False, False, False]
-    meetings[3].part("test").set("word", "from rank 3")
-    assert meetings[1].part("test").get("word") == b"from rank 3"
+    meetings[3].substore("test").set("word", "from rank 3")
+    assert meetings[1].substore("test").get("word") == b"from rank 3"
 
 
 def test_who_has_found_rank_0_waits_for_its_bell(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +122,8 @@ def test_who_hears_no_whole_line_asks_the_store(said: bytes) -> None:
         other.sendall(said)
         other.close()
         world = resolve(Step.of(2).environ(1))
-        assert sign_in._heard(store, world, time.monotonic() + 20, bell) == '["a difference"]'
-    assert sign_in._heard(store, world, time.monotonic() + 20, None) == '["a difference"]'
+        assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, bell) == '["a difference"]'
+    assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, None) == '["a difference"]'
 
 
 def test_a_bell_that_is_never_heard_ends_at_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_a_bell_that_is_never_heard_ends_at_the_time_out(monkeypatch: pytest.Mon
     store = HashStore()
     world = resolve(Step.of(2).environ(1))
     with bell, other:
-        assert sign_in._heard(store, world, time.monotonic() + 0.1, bell) is None
+        assert sign_in._wait_for_bell(store, world, time.monotonic() + 0.1, bell) is None
         store.set("complete", "[]")
-        assert sign_in._heard(store, world, time.monotonic() + 20, bell) == "[]"
+        assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, bell) == "[]"
 
 
 def test_the_same_processes_can_meet_again(job: str) -> None:
@@ -146,27 +146,27 @@ def test_the_same_processes_can_meet_again(job: str) -> None:
 def test_ports_taken_by_silent_and_by_talking_programs_are_passed_by(job: str, held: ExitStack) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
     key = resolve(environs[0]).key
-    for taken in (ports.candidates(key)[:2], ports.beacons(key)[:1]):
+    for taken in (ports.candidate_ports(key)[:2], ports.discovery_ports(key)[:1]):
         for port in taken:
             held.enter_context(socket.create_server(("", port)))
     meetings = met(meet(environs))
-    assert {meeting.port for meeting in meetings} == {ports.candidates(key)[2]}
+    assert {meeting.port for meeting in meetings} == {ports.candidate_ports(key)[2]}
 
 
 def test_the_store_of_another_job_is_passed_by(job: str, held: ExitStack) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
     world = resolve(environs[0])
-    theirs = held.enter_context(store.opened(world, "hpc_kit/another", 5))
-    assert theirs.port == ports.candidates(world.key)[0]
+    theirs = held.enter_context(store.serve_store(world, "hpc_kit/another", 5))
+    assert theirs.port == ports.candidate_ports(world.key)[0]
     meetings = met(meet(environs))
-    assert {meeting.port for meeting in meetings} == {ports.candidates(world.key)[1]}
+    assert {meeting.port for meeting in meetings} == {ports.candidate_ports(world.key)[1]}
 
 
 def test_where_every_port_is_taken_rank_0_says_so(job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "CANDIDATES", 2)
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
     world = resolve(environ)
-    for port in ports.candidates(world.key):
+    for port in ports.candidate_ports(world.key):
         held.enter_context(socket.create_server(("", port)))
     (outcome,) = meet([environ], timeout=5)
     assert refused(outcome).startswith(f"all 2 ports that the srun step {job}.0 may use are taken on this node")
@@ -177,10 +177,10 @@ def test_where_every_port_of_the_beacon_is_taken_too(
 ) -> None:
     monkeypatch.setattr(ports, "CANDIDATES", 2)
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
-    for port in ports.beacons(resolve(environ).key):
+    for port in ports.discovery_ports(resolve(environ).key):
         held.enter_context(socket.create_server(("", port)))
     (outcome,) = meet([environ], timeout=5)
-    assert f"{ports.beacons(resolve(environ).key)[0]}" in refused(outcome)
+    assert f"{ports.discovery_ports(resolve(environ).key)[0]}" in refused(outcome)
 
 
 def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
@@ -219,7 +219,7 @@ def test_without_rank_0_the_others_name_where_they_looked(job: str) -> None:
     (outcome,) = meet([environ], timeout=0.4)
     text = refused(outcome)
     assert text.startswith("rank 1 did not find rank 0 on 127.0.0.1 within 0.4 s\n")
-    assert f"127.0.0.1: Connection refused at {ports.beacons(resolve(environ).key)[0]}" in text
+    assert f"127.0.0.1: Connection refused at {ports.discovery_ports(resolve(environ).key)[0]}" in text
 
 
 def test_two_processes_that_say_the_same_rank_are_refused(job: str) -> None:
@@ -305,7 +305,7 @@ def test_without_names_addresses_that_slurm_tells_lead_to_rank_0(
     monkeypatch.setattr(network, "lookup", names({}))
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     if told == "scontrol":
-        monkeypatch.setattr(network, "of_slurm", {"n1": "127.0.0.1"}.get)
+        monkeypatch.setattr(network, "slurm_address", {"n1": "127.0.0.1"}.get)
     else:
         monkeypatch.setenv(told, "127.0.0.1")
     extra = {told: "127.0.0.1"} if told != "scontrol" else {}
@@ -316,14 +316,14 @@ def test_without_names_addresses_that_slurm_tells_lead_to_rank_0(
 def test_of_a_host_with_two_addresses_the_one_that_answers_is_taken(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "lookup", names({"n1": "127.0.0.9 127.0.0.1", "n2": "127.0.0.1"}))
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
-    real = store_discovery.ask
+    real = store_discovery.query
 
     def heard(
         address: str, called: Sequence[int], token: str, patience: float
-    ) -> store_discovery.Answer | dict[int, str]:
+    ) -> store_discovery.StoreAnswer | dict[int, str]:
         return dict.fromkeys(called, "no answer") if address == "127.0.0.9" else real(address, called, token, patience)
 
-    monkeypatch.setattr(store_discovery, "ask", heard)
+    monkeypatch.setattr(store_discovery, "query", heard)
     first, second = met(meet(Step.of(1, 1, job=job).environs()))
     assert (first.host, second.host) == ("n1", "127.0.0.1")
 
@@ -348,15 +348,15 @@ def test_after_a_while_rank_0_is_looked_for_on_the_other_nodes(job: str, monkeyp
     monkeypatch.setattr(store_search, "_ELSEWHERE", 0.1)
     step = Step((2, 1, 0), NODES[1:], "block", job=job)
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
-    real = store_discovery.ask
+    real = store_discovery.query
 
     def heard(
         address: str, called: Sequence[int], token: str, patience: float
-    ) -> store_discovery.Answer | dict[int, str]:
+    ) -> store_discovery.StoreAnswer | dict[int, str]:
         silent = dict.fromkeys(called, "Connection refused")
         return real(address, called, token, patience) if address == NODES[3] else silent
 
-    monkeypatch.setattr(store_discovery, "ask", heard)
+    monkeypatch.setattr(store_discovery, "query", heard)
     middle = step.environ(1)
     assert resolve(middle).master_addr == NODES[1]
     assert len(met(meet(step.environs()))) == 3
@@ -373,7 +373,7 @@ def test_a_firewall_that_drops_packets_is_told_within_the_time_out(
         held.enter_context(other)
         return call
 
-    monkeypatch.setattr(store_discovery, "_call", silent)
+    monkeypatch.setattr(store_discovery, "_connect", silent)
     start = time.monotonic()
     (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=1)
     assert time.monotonic() - start < 3
@@ -445,7 +445,7 @@ def test_a_launcher_without_store_is_told_within_the_time_out() -> None:
 def test_rank_0_leaves_when_the_others_have_left_or_nobody_used_the_store(job: str) -> None:
     first, second = met(meet(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
     first.leave()  # at once: nobody has used it
-    first.part("program").set("used", "1")
+    first.substore("program").set("used", "1")
     with ThreadPoolExecutor(1) as threads:
         last = threads.submit(first.leave)
         second.leave()
@@ -456,14 +456,14 @@ def test_a_goodbye_to_a_rank_0_that_has_gone_is_silent(
     job: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = met(meet(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
-    monkeypatch.setattr(network, "answers", lambda *_: False)
+    monkeypatch.setattr(network, "is_reachable", lambda *_: False)
     second.leave()
     assert capfd.readouterr().err == ""
 
 
 def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
-    monkeypatch.setattr(network, "source_towards", lambda address: address)
+    monkeypatch.setattr(network, "source_address", lambda address: address)
     monkeypatch.setattr(network, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
     monkeypatch.setattr(network, "lookup", names({"n1": "127.0.0.1"}))
     monkeypatch.setattr(route, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds

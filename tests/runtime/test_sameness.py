@@ -14,7 +14,7 @@ import torch
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.rendezvous import meeting, node_comparison, sign_in
-from hpc_kit.runtime.rendezvous.node_comparison import differences, facts, fingerprint
+from hpc_kit.runtime.rendezvous.node_comparison import find_differences, node_facts, program_hash
 from tests.runtime.launches import Step
 
 WORLD = resolve(Step.of(2, 2).environ(0))
@@ -31,11 +31,11 @@ def files(folder: Path, **texts: str) -> Path:
 
 def test_a_rank_says_its_python_its_torch_and_on_each_node_once_its_code(tmp_path: Path) -> None:
     program = files(tmp_path, train="print(1)\n")
-    first, second = (facts(resolve(Step.of(2, 2).environ(rank)), program, {}) for rank in (2, 3))
+    first, second = (node_facts(resolve(Step.of(2, 2).environ(rank)), program, {}) for rank in (2, 3))
     assert first["torch"] == torch.__version__.partition("+")[0]
     assert set(first) - set(second) == {"the code of train.py"}
-    assert facts(WORLD, program, {"HPC_KIT_SAME": "0"}) == {}
-    assert facts(dataclasses.replace(WORLD, world_size=1), program, {}) == {}
+    assert node_facts(WORLD, program, {"HPC_KIT_SAME": "0"}) == {}
+    assert node_facts(dataclasses.replace(WORLD, world_size=1), program, {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_the_code_is_the_program_and_what_it_imports_from_its_own_folder(
         "notes": "",
     }
     here, there = files(tmp_path / "here", **texts), files(tmp_path / "there", **texts)
-    assert fingerprint(here) == fingerprint(there)
+    assert program_hash(here) == program_hash(there)
     node_comparison._names.cache_clear()
     files(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
-    assert (fingerprint(here) != fingerprint(there)) is counts
+    assert (program_hash(here) != program_hash(there)) is counts
 
 
 def test_the_odd_host_is_named_first_and_other_programs_are_not_compared() -> None:
@@ -67,8 +67,8 @@ def test_the_odd_host_is_named_first_and_other_programs_are_not_compared() -> No
         ("n3", same),
         ("n4", {"the code of other.py": "bb"}),
     ]
-    assert differences(everybody) == ["torch: 2.12.0 on n2; 2.13.0 on n1, n3"]
-    assert differences([("n1", same), ("n2", same)]) == []
+    assert find_differences(everybody) == ["torch: 2.12.0 on n2; 2.13.0 on n1, n3"]
+    assert find_differences([("n1", same), ("n2", same)]) == []
 
 
 def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPa
         thread.start()
     for thread in threads:
         thread.join()
-    differs = f"the code of train.py: {fingerprint(here)} on localhost; {fingerprint(there)} on otherhost"
+    differs = f"the code of train.py: {program_hash(here)} on localhost; {program_hash(there)} on otherhost"
     assert refused[0] == ("the nodes do not run the same", differs)
     assert refused[1][0] == f"the nodes do not run the same: {differs}"

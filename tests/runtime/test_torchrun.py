@@ -19,7 +19,7 @@ from hpc_kit.run_files import claim_first_failure, read_first_failure
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.rendezvous import meeting
 from hpc_kit.runtime.rendezvous.meeting import Meeting
-from hpc_kit.runtime.torchrun import agents, main
+from hpc_kit.runtime.torchrun import agent_world, main
 from tests.runtime.launches import Step
 
 
@@ -57,19 +57,19 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
 
 def test_a_step_of_one_task_a_node_is_a_world_of_agents() -> None:
     world = resolve(Step.of(1, 1).environ(1))
-    assert [agents(world, nnodes) for nnodes in ("1", "1:1", "2", "2:2")] == [world] * 4
+    assert [agent_world(world, nnodes) for nnodes in ("1", "1:1", "2", "2:2")] == [world] * 4
 
 
 def test_several_tasks_on_a_node_would_start_it_several_times() -> None:
     with pytest.raises(ContradictoryEnvironment) as refused:
-        agents(resolve(Step.of(4, 4).environ(5)), "2")
+        agent_world(resolve(Step.of(4, 4).environ(5)), "2")
     assert refused.value.what == "torchrun would be started 4 times on this node"
     assert refused.value.remedy == "srun --ntasks-per-node=1, with torchrun --nproc-per-node=N"
 
 
 def test_another_number_of_nodes_is_refused_with_both() -> None:
     with pytest.raises(ContradictoryEnvironment, match=r"--nnodes=4 does not fit the srun step 1234\.0"):
-        agents(resolve(Step.of(1, 1).environ(1)), "4")
+        agent_world(resolve(Step.of(1, 1).environ(1)), "4")
 
 
 def test_torchrun_is_told_all_that_the_step_says(options: list[Namespace], monkeypatch: pytest.MonkeyPatch) -> None:

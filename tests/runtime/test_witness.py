@@ -53,7 +53,7 @@ def test_a_rank_that_ends_well_is_not(environ: dict[str, str], tmp_path: Path, m
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     if environ:
         monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
-    with crash_watcher.witnessed(0):
+    with crash_watcher.record_crash_of(0):
         pass
     assert read_first_failure(tmp_path) is None
 
@@ -61,14 +61,14 @@ def test_a_rank_that_ends_well_is_not(environ: dict[str, str], tmp_path: Path, m
 def test_how_a_process_has_ended_is_read_while_nobody_has_taken_its_status() -> None:
     with subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 6)"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert crash_watcher.ended_with(process.pid) == 134
-    assert crash_watcher.ended_with(process.pid) == 137
+        assert crash_watcher.exit_code_of(process.pid) == 134
+    assert crash_watcher.exit_code_of(process.pid) == 137
 
 
 def test_a_child_that_stays_on_keeps_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
     began = time.monotonic()
-    with crash_watcher.witnessed(0):
+    with crash_watcher.record_crash_of(0):
         child = os.fork()
         if not child:
             time.sleep(60)

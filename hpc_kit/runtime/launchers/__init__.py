@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from hpc_kit.errors import IncompleteEnvironment, LauncherError
 from hpc_kit.runtime.launchers import inherited_variables, leftovers, slurm_step
 from hpc_kit.runtime.launchers.agreement import CHOICE
-from hpc_kit.runtime.launchers.mpi_variables import FAMILIES
+from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.launchers.mpirun import from_mpi
-from hpc_kit.runtime.launchers.single import single
+from hpc_kit.runtime.launchers.single import single_process
 from hpc_kit.runtime.launchers.slurm_step import from_slurm_step
 from hpc_kit.runtime.launchers.ssh import from_ssh
 from hpc_kit.runtime.launchers.submitit import from_submitit
-from hpc_kit.runtime.launchers.torch_variables import from_plain_variables, launched_inside
+from hpc_kit.runtime.launchers.torch_variables import from_plain_variables, inner_launcher
 from hpc_kit.runtime.launchers.torchrun import from_torchrun
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ LAUNCHERS: dict[str, Launcher] = {
     "slurm": from_slurm_step,
     # After the step: what was exported before srun must agree with it, and counts alone only outside of a step.
     "env": from_plain_variables,
-    "single": single,
+    "single": single_process,
 }
 
-PLUG_INS = "hpc_kit.launchers"
+PLUGIN_GROUP = "hpc_kit.launchers"
 """Group of entry points: each names a function of the environment that returns a World, or None."""
 
-_OF_OTHERS = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|JOB_NUM_NODES|SUBMIT_HOST)|SLURMD_NODENAME")
+_SLURM_VARIABLES = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|JOB_NUM_NODES|SUBMIT_HOST)|SLURMD_NODENAME")
 """By these Slurm contradicts a launcher inside of a step or of a job's shell."""
 
 
 @cache
-def plug_ins() -> dict[str, Launcher]:
+def plugin_launchers() -> dict[str, Launcher]:
     """The launchers that installed packages bring, by name.
 
     Raises:
@@ -56,35 +56,35 @@ def plug_ins() -> dict[str, Launcher]:
     from importlib.metadata import entry_points
 
     found: dict[str, Launcher] = {}
-    for point in entry_points(group=PLUG_INS):
+    for point in entry_points(group=PLUGIN_GROUP):
         try:
             found[point.name] = point.load()
         except Exception as error:
             raise IncompleteEnvironment(
                 f"the launcher {point.name!r} cannot be loaded",
-                found=f"entry point {point.value} of {PLUG_INS}: {type(error).__name__}: {error}",
+                found=f"entry point {point.value} of {PLUGIN_GROUP}: {type(error).__name__}: {error}",
                 remedy="mend or uninstall the package that brings it",
             ) from error
     return found
 
 
-def _asked(environ: Mapping[str, str]) -> Iterator[tuple[str, Launcher]]:
+def _candidate_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, Launcher]]:
     """All launchers in order. Plug-ins come where ours know nothing: looking for them reads a file a package."""
-    inside = launched_inside(environ) is not None
+    inside = inner_launcher(environ) is not None
     for name, launcher in LAUNCHERS.items():
         if name == "mpi" and inside:
             yield "env", from_plain_variables
         if name == "env":
-            yield from plug_ins().items()
+            yield from plugin_launchers().items()
         yield name, launcher
 
 
-_INNER = {"torchrun", "ssh", "mpi", "submitit", "env"}
+_INSIDE_A_STEP = {"torchrun", "ssh", "mpi", "submitit", "env"}
 """Those that may be launchers inside of a step."""
 
 
-def _chosen(choice: str) -> Iterator[tuple[str, Launcher]]:
-    launchers = LAUNCHERS if choice in LAUNCHERS else {**LAUNCHERS, **plug_ins()}
+def _requested_launcher(choice: str) -> Iterator[tuple[str, Launcher]]:
+    launchers = LAUNCHERS if choice in LAUNCHERS else {**LAUNCHERS, **plugin_launchers()}
     if choice not in launchers:
         raise IncompleteEnvironment(
             f"{CHOICE} names no launcher", found=f"{CHOICE} = {choice}", remedy=f"one of {', '.join(launchers)}"
@@ -92,13 +92,13 @@ def _chosen(choice: str) -> Iterator[tuple[str, Launcher]]:
     yield choice, launchers[choice]
 
 
-def number_of(environ: Mapping[str, str]) -> int | None:
+def guess_rank(environ: Mapping[str, str]) -> int | None:
     """The number that tells this process from the others of its launch, also where they contradict one another."""
     try:
-        in_step = slurm_step.why_no_step(environ) is None
+        in_step = slurm_step.reason_not_in_step(environ) is None
     except LauncherError:
         in_step = True
-    names = ("SLURM_PROCID",) if in_step else (*(names.rank for names in FAMILIES.values()), "RANK")
+    names = ("SLURM_PROCID",) if in_step else (*(names.rank for names in MPI_LAUNCHERS.values()), "RANK")
     return next((int(text) for name in names if (text := environ.get(name, "")).isdecimal()), None)
 
 
@@ -113,14 +113,14 @@ def resolve(environ: Mapping[str, str]) -> World:
         ContradictoryEnvironment: Two launchers claim this process, or numbers do not fit together.
     """
     choice = environ.get(CHOICE, "").strip()
-    left = {} if choice == "env" else inherited_variables.inherited(environ)
-    if choice in _INNER:
-        left |= {name: value for name, value in environ.items() if _OF_OTHERS.fullmatch(name)}
+    left = {} if choice == "env" else inherited_variables.inherited_exports(environ)
+    if choice in _INSIDE_A_STEP:
+        left |= {name: value for name, value in environ.items() if _SLURM_VARIABLES.fullmatch(name)}
     environ = {name: value for name, value in environ.items() if name not in left}
-    for _, launcher in _chosen(choice) if choice else _asked(environ):
+    for _, launcher in _requested_launcher(choice) if choice else _candidate_launchers(environ):
         world = launcher(environ)
         if world is not None:
-            return replace(world, left=world.left + leftovers.left_out(left, choice)) if left else world
+            return replace(world, left=world.left + leftovers.describe_inherited(left, choice)) if left else world
     raise IncompleteEnvironment(
         f"{CHOICE} = {choice}, but {choice} has not started this process",
         found="none of the variables that it sets",

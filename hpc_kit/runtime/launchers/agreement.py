@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.variables import number
+from hpc_kit.runtime.variables import optional_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,17 +15,22 @@ if TYPE_CHECKING:
 CHOICE = "HPC_KIT_LAUNCHER"
 """Environment variable with the name of a launcher: that one is believed, and no other is asked."""
 
-PLAIN = {"RANK": "rank", "WORLD_SIZE": "world_size", "LOCAL_RANK": "local_rank", "LOCAL_WORLD_SIZE": "local_world_size"}
+TORCH_VARIABLES = {
+    "RANK": "rank",
+    "WORLD_SIZE": "world_size",
+    "LOCAL_RANK": "local_rank",
+    "LOCAL_WORLD_SIZE": "local_world_size",
+}
 """Torch's names, which a job script or a library may have set before."""
 
 
-_BEGUN = (
+_STARTERS = (
     ("the step", "or start the step with --ntasks-per-node=1 and torchrun"),
     ("mpirun", "or start one process a node with mpirun, and torchrun there"),
 )
 
 
-def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
+def check_agreement(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
     """Those of RANK, WORLD_SIZE, ... that are set, all saying what `world` says.
 
     LOCAL_RANK is none of them where it says something else and is allowed to, see `sees_one_gpu`.
@@ -35,14 +40,14 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
     """
     if environ.get(CHOICE, "").strip() == world.launcher:
         return ()
-    said = {name: value for name in PLAIN if (value := number(environ, name)) is not None}
-    wrong = [name for name, value in said.items() if getattr(world, PLAIN[name]) not in {value, None}]
-    if wrong and not sees_one_gpu(environ, world):
-        began, instead = _BEGUN[world.launcher == "mpi"]
+    said = {name: value for name in TORCH_VARIABLES if (value := optional_int(environ, name)) is not None}
+    wrong = [name for name, value in said.items() if getattr(world, TORCH_VARIABLES[name]) not in {value, None}]
+    if wrong and not has_own_gpu(environ, world):
+        began, instead = _STARTERS[world.launcher == "mpi"]
         raise ContradictoryEnvironment(
             "two launchers claim this process",
-            found=f"{world.name} says {_phrase(world, wrong)}\n"
-            f"the environment says {_of_environment(said)}, set before {began} began",
+            found=f"{world.name} says {_describe_world(world, wrong)}\n"
+            f"the environment says {_describe_variables(said)}, set before {began} began",
             remedy=f"unset {' '.join(said)} in the batch script; {instead};\n"
             f"or HPC_KIT_LAUNCHER=env, where a launcher inside of {began} has set them",
             everywhere="WORLD_SIZE" in wrong,
@@ -50,25 +55,25 @@ def with_plain_variables(environ: Mapping[str, str], world: World) -> tuple[str,
     return tuple(f"{name} = {value}" for name, value in said.items() if name not in wrong)
 
 
-def sees_one_gpu(environ: Mapping[str, str], world: World) -> bool:
+def has_own_gpu(environ: Mapping[str, str], world: World) -> bool:
     """Whether LOCAL_RANK = 0 beside the right numbers is right too: scripts set it where each task sees its own GPU."""
     if not environ.get("LOCAL_RANK") or environ.get(CHOICE, "").strip() == world.launcher:
         return False
-    said = {name: number(environ, name) for name in PLAIN}
-    rest = all(said[name] == getattr(world, PLAIN[name]) for name in ("RANK", "WORLD_SIZE"))
+    said = {name: optional_int(environ, name) for name in TORCH_VARIABLES}
+    rest = all(said[name] == getattr(world, TORCH_VARIABLES[name]) for name in ("RANK", "WORLD_SIZE"))
     others = said["LOCAL_WORLD_SIZE"] is None or world.local_world_size in {said["LOCAL_WORLD_SIZE"], None}
     return rest and others and said["LOCAL_RANK"] == 0 and world.local_rank not in {0, None}
 
 
-def _phrase(world: World, wrong: list[str]) -> str:
-    variables = [world.sources[PLAIN[name]] for name in wrong]
+def _describe_world(world: World, wrong: list[str]) -> str:
+    variables = [world.sources[TORCH_VARIABLES[name]] for name in wrong]
     text = f"rank {world.rank} of {world.world_size}"
     if any(name.startswith("LOCAL") for name in wrong):
         text += f", local rank {world.local_rank} of {world.local_world_size}"
     return f"{text} ({', '.join(variables)})"
 
 
-def _of_environment(said: Mapping[str, int]) -> str:
+def _describe_variables(said: Mapping[str, int]) -> str:
     both = {"RANK", "WORLD_SIZE"} <= said.keys()
     words = [f"rank {said['RANK']} of {said['WORLD_SIZE']} (RANK, WORLD_SIZE)"] if both else []
     words += [f"{name} = {value}" for name, value in said.items() if not both or name.startswith("LOCAL")]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers.agreement import sees_one_gpu
+from hpc_kit.runtime.launchers.agreement import has_own_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpc_kit.runtime.world import World
 
-FORGOTTEN = "put srun in front of the command"
+MISSING_SRUN = "put srun in front of the command"
 """The end of a warning in a shell of a job."""
 
 _LOOKS_LIKE_MPI = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
@@ -22,7 +22,7 @@ _WIDER = {"SLURM_JOB_NODELIST": "SLURM_STEP_NODELIST", "SLURM_JOB_NUM_NODES": "S
 _STALE = {"SLURM_NTASKS": "SLURM_STEP_NUM_TASKS", "SLURM_TASKS_PER_NODE": "SLURM_STEP_TASKS_PER_NODE"}
 
 
-def of_step(environ: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_by_step(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What a task of a step leaves aside."""
     notes = [
         f"{job} = {environ[job]} (the job's, wider than this step)"
@@ -37,52 +37,54 @@ def of_step(environ: Mapping[str, str]) -> tuple[str, ...]:
     host, node = environ.get("HOSTNAME"), environ.get("SLURMD_NODENAME")
     if host and node and host.split(".")[0] != node.split(".")[0]:
         notes.append(f"HOSTNAME = {host} (the batch host's)")
-    notes += _listed(environ, _TORCHRUN, "left by a torchrun outside of this step")
-    return (*notes, *looks_like_mpi(environ))
+    notes += _list_variables(environ, _TORCHRUN, "left by a torchrun outside of this step")
+    return (*notes, *mpi_lookalikes(environ))
 
 
-def of_agent(environ: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_by_worker(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What a worker of torchrun leaves aside: the variables of its agent."""
-    return _listed(environ, (*_STEP, *_MPI), "the agent's") + looks_like_mpi(environ)
+    return _list_variables(environ, (*_STEP, *_MPI), "the agent's") + mpi_lookalikes(environ)
 
 
-def of_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_by_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What a process of mpirun leaves aside: the batch shell's or the daemon's variables."""
-    return _listed(environ, _STEP, "of the shell or daemon that started this process")
+    return _list_variables(environ, _STEP, "of the shell or daemon that started this process")
 
 
-def of_single(environ: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_by_single(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What a process on its own leaves aside."""
-    return _listed(environ, (*_STEP, *_MPI[::2], *_TORCHRUN, "RANK", "LOCAL_RANK"), "no launch of this process")
+    return _list_variables(environ, (*_STEP, *_MPI[::2], *_TORCHRUN, "RANK", "LOCAL_RANK"), "no launch of this process")
 
 
-def pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def compare_pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """PMI's rank and size beside a step: those that say the same, and those that another launch has left behind."""
     facts = {"PMI_RANK": world.rank, "PMI_SIZE": world.world_size, "PMIX_RANK": world.rank}
     agrees = tuple(f"{name} = {value}" for name, value in facts.items() if environ.get(name) == str(value))
     others = tuple(name for name, value in facts.items() if environ.get(name, str(value)) != str(value))
-    return agrees, _listed(environ, others, "left by another launch")
+    return agrees, _list_variables(environ, others, "left by another launch")
 
 
-def local_rank(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
+def compare_local_rank(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
     """LOCAL_RANK where it counts GPUs that the task sees, and not tasks."""
-    names = ("LOCAL_RANK",) if sees_one_gpu(environ, world) else ()
-    return _listed(environ, names, "the one GPU that this task sees")
+    names = ("LOCAL_RANK",) if has_own_gpu(environ, world) else ()
+    return _list_variables(environ, names, "the one GPU that this task sees")
 
 
-def looks_like_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
+def mpi_lookalikes(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The names that a recent Slurm puts into every job, so that an mpirun would find it."""
     found = [name for name in _LOOKS_LIKE_MPI if environ.get(name)]
     return (f"{', '.join(found)} (set in every job by Slurm; no sign of MPI)",) if found else ()
 
 
-def left_out(variables: Mapping[str, str], choice: str) -> tuple[str, ...]:
+def describe_inherited(variables: Mapping[str, str], choice: str) -> tuple[str, ...]:
     """What was left out before any launcher was asked: a step's by the user's choice, another launch's by its mark."""
     of_slurm = tuple(name for name in _STEP if name in variables)
     others = tuple(name for name in variables if not name.startswith("SLURM"))
-    chosen = _listed(variables, of_slurm, f"not asked: HPC_KIT_LAUNCHER = {choice}")
-    return chosen + _listed(variables, others, "exported by a rank of another launch, which has started this one")
+    chosen = _list_variables(variables, of_slurm, f"not asked: HPC_KIT_LAUNCHER = {choice}")
+    return chosen + _list_variables(
+        variables, others, "exported by a rank of another launch, which has started this one"
+    )
 
 
-def _listed(environ: Mapping[str, str], names: tuple[str, ...], why: str) -> tuple[str, ...]:
+def _list_variables(environ: Mapping[str, str], names: tuple[str, ...], why: str) -> tuple[str, ...]:
     return tuple(f"{name} = {environ[name]} ({why})" for name in names if environ.get(name))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.runtime.variables import hosts_of
+from hpc_kit.runtime.variables import read_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Names(NamedTuple):
+class RankVariables(NamedTuple):
     """The variables of one launcher."""
 
     rank: str
@@ -27,16 +27,16 @@ class Names(NamedTuple):
     """What tells this launch from others, the same on all ranks; the first that is set counts."""
     over_ssh: bool = False
     """Whether its daemons may come over ssh: then ranks on other nodes lack the variables of the job."""
-    of_srun_too: bool = False
+    also_set_by_srun: bool = False
     """Whether srun sets them as well, with an MPI plugin: in a Slurm job they are the step's, or left by one."""
 
-    def evident(self, environ: Mapping[str, str]) -> bool:
+    def is_set_in(self, environ: Mapping[str, str]) -> bool:
         """Whether these variables show that this launcher has started this process."""
         if not (environ.get(self.rank) and environ.get(self.size)):
             return False
         chosen = environ.get("HPC_KIT_LAUNCHER", "").strip() == "mpi"
         of_prun = self.rank == "PMIX_RANK" and environ.get("PMIX_NAMESPACE", "").startswith("prte")
-        if self.of_srun_too and environ.get("SLURM_JOB_ID") and not (of_prun or chosen):
+        if self.also_set_by_srun and environ.get("SLURM_JOB_ID") and not (of_prun or chosen):
             return False
         # Several give PMI's or PMIx's rank: what stands beside it tells whose it is.
         beside = (self.local_rank, self.local_size)
@@ -54,69 +54,71 @@ _BY_JOB = "WORLD_SIZE"
 """Where the launcher tells a rank and no size, the job script may."""
 
 
-def _world(
+def _openmpi_like(
     prefix: str, *, nodes: str = "", host: tuple[str, ...] = (), launch: tuple[str, ...] = (), over_ssh: bool = True
-) -> Names:
+) -> RankVariables:
     """The four numbers of those that call them alike."""
-    names = Names(f"{prefix}_RANK", f"{prefix}_SIZE", f"{prefix}_LOCAL_RANK", f"{prefix}_LOCAL_SIZE")
+    names = RankVariables(f"{prefix}_RANK", f"{prefix}_SIZE", f"{prefix}_LOCAL_RANK", f"{prefix}_LOCAL_SIZE")
     return names._replace(nodes=nodes, host=host, launch=launch, over_ssh=over_ssh)
 
 
-FAMILIES = {
+MPI_LAUNCHERS = {
     # Spectrum MPI's ranks get Open MPI's variables as well, with the same values.
-    "jsrun": _world("JSM_NAMESPACE", launch=("PMIX_NAMESPACE",), over_ssh=False),
+    "jsrun": _openmpi_like("JSM_NAMESPACE", launch=("PMIX_NAMESPACE",), over_ssh=False),
     # OMPI_COMM_WORLD_NODE_RANK is a local rank: that of all jobs on the node.
-    "Open MPI": _world(
+    "Open MPI": _openmpi_like(
         "OMPI_COMM_WORLD",
         host=("PMIX_HOSTNAME",),
         launch=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"),
     ),
-    "MVAPICH2": _world("MV2_COMM_WORLD", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
-    "MVAPICH": _world("MVP_COMM_WORLD", nodes="MVP_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
+    "MVAPICH2": _openmpi_like("MV2_COMM_WORLD", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
+    "MVAPICH": _openmpi_like("MVP_COMM_WORLD", nodes="MVP_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
     # mpirun_rsh numbers its ranks as PMI does; the rest is MVAPICH2's.
-    "MVAPICH2 (mpirun_rsh)": Names(
+    "MVAPICH2 (mpirun_rsh)": RankVariables(
         "PMI_ID", "MPIRUN_NPROCS", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",), over_ssh=True
     ),
     # A job of Flux gets PMI's variables as well, and with HPE's plugin PALS's.
-    "Flux": Names(
+    "Flux": RankVariables(
         "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nodes="FLUX_JOB_NNODES", launch=("FLUX_JOB_ID",)
     ),
-    "PALS": Names(
+    "PALS": RankVariables(
         "PALS_RANKID",
         "PMI_SIZE",
         "PALS_LOCAL_RANKID",
         "PALS_LOCAL_SIZE",
         node="PALS_NODEID",
         launch=("PALS_APID",),
-        of_srun_too=True,
+        also_set_by_srun=True,
     ),
-    "Cray PMI": Names(*_PMI, "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", launch=("PALS_APID",), of_srun_too=True),
-    "Hydra (MPICH, Intel MPI)": Names(*_PMI, *_HYDRA, host=_HYDRA_HOST, launch=("I_MPI_HYDRA_UUID",)),
+    "Cray PMI": RankVariables(*_PMI, "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", launch=("PALS_APID",), also_set_by_srun=True),
+    "Hydra (MPICH, Intel MPI)": RankVariables(*_PMI, *_HYDRA, host=_HYDRA_HOST, launch=("I_MPI_HYDRA_UUID",)),
     # No MPI: gloo's ranks. Its cross rank counts the nodes that have such a local rank, and is no node's index.
-    "Horovod": _world("HOROVOD", launch=("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
+    "Horovod": _openmpi_like("HOROVOD", launch=("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
     # What starts ranks without telling them their place on the node.
-    "PMI": Names(*_PMI, of_srun_too=True),
+    "PMI": RankVariables(*_PMI, also_set_by_srun=True),
     # mpiexec -pmi-port; PALS on machines whose MPI asks PMIx; PMIx itself, as Fujitsu's mpiexec gives it.
-    "Hydra over a port": Names("PMI_ID", _BY_JOB, *_HYDRA, host=_HYDRA_HOST),
-    "PALS without PMI": Names(
+    "Hydra over a port": RankVariables("PMI_ID", _BY_JOB, *_HYDRA, host=_HYDRA_HOST),
+    "PALS without PMI": RankVariables(
         "PALS_RANKID",
         _BY_JOB,
         "PALS_LOCAL_RANKID",
         "PALS_LOCAL_SIZE",
         node="PALS_NODEID",
         launch=("PALS_APID",),
-        of_srun_too=True,
+        also_set_by_srun=True,
     ),
-    "Fujitsu": Names("PMIX_RANK", _BY_JOB, "PLE_RANK_ON_NODE", launch=("PMIX_NAMESPACE",)),
-    "PMIx": Names("PMIX_RANK", _BY_JOB, host=("PMIX_HOSTNAME",), launch=("PMIX_NAMESPACE",), of_srun_too=True),
-    "ALPS": Names("ALPS_APP_PE", _BY_JOB, launch=("ALPS_APP_ID",), of_srun_too=True),
+    "Fujitsu": RankVariables("PMIX_RANK", _BY_JOB, "PLE_RANK_ON_NODE", launch=("PMIX_NAMESPACE",)),
+    "PMIx": RankVariables(
+        "PMIX_RANK", _BY_JOB, host=("PMIX_HOSTNAME",), launch=("PMIX_NAMESPACE",), also_set_by_srun=True
+    ),
+    "ALPS": RankVariables("ALPS_APP_PE", _BY_JOB, launch=("ALPS_APP_ID",), also_set_by_srun=True),
 }
 
-SIZELESS = tuple(dict.fromkeys(names.rank for names in FAMILIES.values() if names.size == _BY_JOB))
+LAUNCHERS_WITHOUT_SIZE = tuple(dict.fromkeys(names.rank for names in MPI_LAUNCHERS.values() if names.size == _BY_JOB))
 """Variables that tell a rank where no variable of the launcher tells how many there are."""
 
 
-def set_by_hydra(environ: Mapping[str, str]) -> bool:
+def is_set_by_hydra(environ: Mapping[str, str]) -> bool:
     """Whether PMI's variables are Hydra's, and not srun's."""
     return any(environ.get(name) for name in _HYDRA)
 
@@ -124,22 +126,22 @@ def set_by_hydra(environ: Mapping[str, str]) -> bool:
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
 
 
-def job_of(environ: Mapping[str, str]) -> str:
+def batch_job_of(environ: Mapping[str, str]) -> str:
     """The job's number, whatever the workload manager; empty outside of a job."""
     return next((environ[name] for name in _JOBS if environ.get(name)), "")
 
 
-def key_of(environ: Mapping[str, str], names: Names, size: int) -> str:
+def mpi_launch_key(environ: Mapping[str, str], names: RankVariables, size: int) -> str:
     """What all ranks of this launch share, those on nodes that were reached over ssh as well."""
     launch = next((environ[name] for name in names.launch if environ.get(name)), "")
     if launch and names.over_ssh:
         return f"mpi {launch}, size {size}"
-    return f"mpi {launch}, job {job_of(environ)}, restart {environ.get('SLURM_RESTART_COUNT') or 0}, size {size}"
+    return f"mpi {launch}, job {batch_job_of(environ)}, restart {environ.get('SLURM_RESTART_COUNT') or 0}, size {size}"
 
 
 def hosts_of_job(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The nodes on which ranks may be, where Slurm or LSF names them."""
-    if nodes := hosts_of(environ, "SLURM_JOB_NODELIST"):
+    if nodes := read_hosts(environ, "SLURM_JOB_NODELIST"):
         return nodes
     nodes = tuple(environ.get("LSB_MCPU_HOSTS", "").split()[::2])
     # jsrun starts nothing on the batch script's own node, which LSF lists first.

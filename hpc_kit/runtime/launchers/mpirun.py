@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import agreement, leftovers, places, slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import (
-    FAMILIES,
-    SIZELESS,
-    Names,
+    LAUNCHERS_WITHOUT_SIZE,
+    MPI_LAUNCHERS,
+    RankVariables,
+    batch_job_of,
     hosts_of_job,
-    job_of,
-    key_of,
-    set_by_hydra,
+    is_set_by_hydra,
+    mpi_launch_key,
 )
 from hpc_kit.runtime.rendezvous import ports
-from hpc_kit.runtime.variables import hosts_of, master_port, needed, number, shown
+from hpc_kit.runtime.variables import format_variables, master_port, optional_int, read_hosts, required_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -37,45 +37,47 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
         IncompleteEnvironment: A rank stands without a size, or a number is none.
         ContradictoryEnvironment: A rank lies outside its size, or a later srun step has inherited the variables.
     """
-    for family, names in FAMILIES.items():
-        if not names.evident(environ):
+    for family, names in MPI_LAUNCHERS.items():
+        if not names.is_set_in(environ):
             continue
-        world = _world(environ, family, names)
-        in_step = slurm_step.why_no_step(environ) is None
-        if _is_the_steps_own(environ, world, names) if in_step else _foreign(environ, names):
+        world = _build_world(environ, family, names)
+        in_step = slurm_step.reason_not_in_step(environ) is None
+        if _is_started_by_step(environ, world, names) if in_step else _foreign_evidence(environ, names):
             return None
-        if in_step and _is_of_a_later_step(environ, world, family):
+        if in_step and _is_inherited_by_later_step(environ, world, family):
             raise _contradiction(environ, world, names)
         warnings = () if in_step else _more_ranks_than_tasks(environ, world, names)
-        agrees = agreement.with_plain_variables(environ, world)
-        left = world.left + leftovers.local_rank(environ, world)
+        agrees = agreement.check_agreement(environ, world)
+        left = world.left + leftovers.compare_local_rank(environ, world)
         return replace(world, warnings=warnings, agrees=agrees, left=left)
     _refuse_half_set(environ)
     return None
 
 
-def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: Names) -> tuple[str, ...]:
+def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: RankVariables) -> tuple[str, ...]:
     """In a batch shell: sbatch, called by a rank of mpirun, hands its variables on; on the same node all names fit."""
-    tasks = number(environ, "SLURM_NTASKS")
+    tasks = optional_int(environ, "SLURM_NTASKS")
     if tasks is None or world.world_size <= tasks or not places.was_submitted_here(environ):
         return ()
-    said = shown(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
+    said = format_variables(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
     return (f"more ranks than the job has tasks: {said}; unset {names.rank} if it is the submitter's",)
 
 
 def _refuse_half_set(environ: Mapping[str, str]) -> None:
     """A rank without a size is a launch that cannot be told; what srun sets as well may be a step's, or inherited."""
     in_slurm = bool(environ.get("SLURM_JOB_ID"))
-    for names in FAMILIES.values():
-        of_srun = in_slurm and names.size == "PMI_SIZE" and not set_by_hydra(environ)
+    for names in MPI_LAUNCHERS.values():
+        of_srun = in_slurm and names.size == "PMI_SIZE" and not is_set_by_hydra(environ)
         rank, size = bool(environ.get(names.rank)), bool(environ.get(names.size))
-        if rank != size and not of_srun and names.rank not in SIZELESS:
-            needed(environ, names.size if rank else names.rank, beside=names.rank if rank else names.size)
-    for name in SIZELESS:
-        if environ.get(name) and not (in_slurm and _may_be_of_srun(environ, name)):
+        if rank != size and not of_srun and names.rank not in LAUNCHERS_WITHOUT_SIZE:
+            required_int(environ, names.size if rank else names.rank, beside=names.rank if rank else names.size)
+    for name in LAUNCHERS_WITHOUT_SIZE:
+        if environ.get(name) and not (in_slurm and _may_be_set_by_srun(environ, name)):
             raise IncompleteEnvironment(
                 f"{name} tells a rank, and no variable how many there are",
-                found=shown(environ, name, "PMIX_NAMESPACE", "PMIX_HOSTNAME", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+                found=format_variables(
+                    environ, name, "PMIX_NAMESPACE", "PMIX_HOSTNAME", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"
+                ),
                 remedy="export WORLD_SIZE=RANKS in the job script, before the launcher starts them;\n"
                 "or start with mpirun, mpiexec, srun or torchrun, which set the size too;\n"
                 f"or unset {name}, if it is left over",
@@ -83,29 +85,29 @@ def _refuse_half_set(environ: Mapping[str, str]) -> None:
             )
 
 
-def _may_be_of_srun(environ: Mapping[str, str], name: str) -> bool:
+def _may_be_set_by_srun(environ: Mapping[str, str], name: str) -> bool:
     if name == "PMIX_RANK":
         foreign = places.names_another_job(environ, environ.get("PMIX_HOSTNAME", ""))
         return foreign or not environ.get("PMIX_NAMESPACE", "").startswith("prte")
     return name != "PMI_ID" or bool(environ.get("PMI_RANK")) or not environ.get("MPI_LOCALRANKID")
 
 
-def _world(environ: Mapping[str, str], family: str, names: Names) -> World:
-    size, nodes = needed(environ, names.size, beside=names.rank), number(environ, names.nodes)
+def _build_world(environ: Mapping[str, str], family: str, names: RankVariables) -> World:
+    size, nodes = required_int(environ, names.size, beside=names.rank), optional_int(environ, names.nodes)
     local_size, told_by = _local_size(environ, names, size, nodes)
-    key, job = key_of(environ, names, size), job_of(environ)
+    key, job = mpi_launch_key(environ, names, size), batch_job_of(environ)
     one_node = nodes == 1 or size == local_size
     known = names.nodes if nodes else f"{names.local_size} = {names.size}"
     unknown = "unknown until the ranks meet"
     return World(
-        rank=needed(environ, names.rank, beside=names.size),
+        rank=required_int(environ, names.rank, beside=names.size),
         world_size=size,
-        local_rank=number(environ, names.local_rank),
+        local_rank=optional_int(environ, names.local_rank),
         local_world_size=local_size,
-        node_rank=number(environ, names.node) if not one_node else 0,
+        node_rank=optional_int(environ, names.node) if not one_node else 0,
         nnodes=1 if one_node else nodes,
         master_addr=environ.get("MASTER_ADDR") or None,
-        master_port=ports.candidates(key, master_port(environ))[0],
+        master_port=ports.candidate_ports(key, master_port(environ))[0],
         launcher="mpi",
         name=f"the {family} launch"
         if family in _OWN_NAMES
@@ -121,14 +123,16 @@ def _world(environ: Mapping[str, str], family: str, names: Names) -> World:
             "master_addr": "MASTER_ADDR, set by the job" if environ.get("MASTER_ADDR") else unknown,
             "master_port": f"from {key}",
         },
-        left=leftovers.of_mpi(environ),
+        left=leftovers.ignored_by_mpi(environ),
         hosts=hosts_of_job(environ),
     ).checked()
 
 
-def _local_size(environ: Mapping[str, str], names: Names, size: int, nodes: int | None) -> tuple[int | None, str]:
+def _local_size(
+    environ: Mapping[str, str], names: RankVariables, size: int, nodes: int | None
+) -> tuple[int | None, str]:
     """Ranks on this node, where it is told, or where no other number is possible."""
-    told = number(environ, names.local_size)
+    told = optional_int(environ, names.local_size)
     if told is not None:
         return told, names.local_size
     if nodes == 1:
@@ -136,7 +140,7 @@ def _local_size(environ: Mapping[str, str], names: Names, size: int, nodes: int 
     return (1, f"{names.size} = {names.nodes}") if nodes == size else (None, "")
 
 
-def _is_the_steps_own(environ: Mapping[str, str], world: World, names: Names) -> bool:
+def _is_started_by_step(environ: Mapping[str, str], world: World, names: RankVariables) -> bool:
     """Whether they are the step's: the step tells the same, and the nodes.
 
     ParaStation's srun sets Hydra's names; Open MPI's are set by MPI_Init in a rank of srun's for what that starts, and
@@ -148,7 +152,7 @@ def _is_the_steps_own(environ: Mapping[str, str], world: World, names: Names) ->
     step = _step(environ, world)
     # Daemons of mpirun are steps of one task a node, and tell the same where each has one rank.
     daemon = step is not None and max(step.tasks_per_node, default=1) == 1
-    if step is None or (names.over_ssh and not by_srun and (slurm_step.may_be_typed(environ) or daemon)):
+    if step is None or (names.over_ssh and not by_srun and (slurm_step.is_interactive_shell(environ) or daemon)):
         return False
     numbers = ("rank", "world_size", "local_rank", "local_world_size")
     return all(getattr(world, name) in {getattr(step, name), None} for name in numbers)
@@ -161,29 +165,29 @@ def _step(environ: Mapping[str, str], world: World) -> World | None:
     return slurm_step.from_slurm_step({name: value for name, value in environ.items() if name.startswith("SLURM")})
 
 
-def _foreign(environ: Mapping[str, str], names: Names) -> bool:
+def _foreign_evidence(environ: Mapping[str, str], names: RankVariables) -> bool:
     """Whether the variables name a host of another job: a rank of mpirun has called sbatch."""
     return any(places.names_another_job(environ, environ.get(name, "")) for name in names.host)
 
 
-def _is_of_a_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:
+def _is_inherited_by_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:
     """Whether an srun step with ranks of its own runs here; daemons of mpirun are steps of one task a node."""
-    names, step = FAMILIES[family], _step(environ, world)
+    names, step = MPI_LAUNCHERS[family], _step(environ, world)
     if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
         return False
-    if _foreign(environ, names) or slurm_step.may_be_typed(environ):
-        return _foreign(environ, names)
+    if _foreign_evidence(environ, names) or slurm_step.is_interactive_shell(environ):
+        return _foreign_evidence(environ, names)
     # An MPI that finds no launcher is a world of one; others have been asked for one.
     alone = world.world_size == 1 < step.world_size and family not in _OWN_NAMES
     if max(step.tasks_per_node, default=1) > 1 or alone:
         return True
     # A daemon starts its ranks on its own node.
-    nodes = hosts_of(environ, "SLURM_JOB_NODELIST")
+    nodes = read_hosts(environ, "SLURM_JOB_NODELIST")
     elsewhere = [environ[name] for name in names.host if environ.get(name) in nodes and environ[name] not in step.hosts]
     return bool(elsewhere)
 
 
-def _contradiction(environ: Mapping[str, str], world: World, names: Names) -> ContradictoryEnvironment:
+def _contradiction(environ: Mapping[str, str], world: World, names: RankVariables) -> ContradictoryEnvironment:
     if world.world_size == 1:
         remedy = "srun --mpi=pmix, so that MPI sees the step's ranks (srun --mpi=list shows what there is here);\n"
         remedy += f"or unset {names.rank} {names.size} before srun, if they are left over"

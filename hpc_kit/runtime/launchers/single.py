@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.launchers import leftovers, places, slurm_step
 from hpc_kit.runtime.launchers.agreement import CHOICE
-from hpc_kit.runtime.launchers.leftovers import FORGOTTEN
-from hpc_kit.runtime.launchers.mpi_variables import FAMILIES
-from hpc_kit.runtime.variables import number, shown
+from hpc_kit.runtime.launchers.leftovers import MISSING_SRUN
+from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
+from hpc_kit.runtime.variables import format_variables, optional_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def single(environ: Mapping[str, str]) -> World:
+def single_process(environ: Mapping[str, str]) -> World:
     """The world of one process, with a warning where it stands in a job that has room for more."""
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    why = f"no launcher started this process: {_why(environ)}" if job else "no launcher started this process"
+    why = f"no launcher started this process: {_reason(environ)}" if job else "no launcher started this process"
     here = environ.get("SLURMD_NODENAME") or None
     return World(
         rank=0,
@@ -39,39 +39,39 @@ def single(environ: Mapping[str, str]) -> World:
             "master_addr": "SLURMD_NODENAME, this node" if here else "this machine",
             "master_port": "any free",
         },
-        warnings=(*_forgotten(environ), *_not_believed(environ)),
-        left=leftovers.of_single(environ),
+        warnings=(*_unused_launch_warnings(environ), *_rejected_variables(environ)),
+        left=leftovers.ignored_by_single(environ),
     )
 
 
-def _why(environ: Mapping[str, str]) -> str:
-    return slurm_step.why_no_step(environ) or "no srun step"
+def _reason(environ: Mapping[str, str]) -> str:
+    return slurm_step.reason_not_in_step(environ) or "no srun step"
 
 
-def _forgotten(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
     if (
         environ.get("SLURM_PROCID")
         and not environ.get("SLURMD_NODENAME")
-        and (number(environ, "SLURM_NTASKS") or 1) > 1
+        and (optional_int(environ, "SLURM_NTASKS") or 1) > 1
     ):
-        said = shown(environ, "SLURM_PROCID", "SLURM_NTASKS")
+        said = format_variables(environ, "SLURM_PROCID", "SLURM_NTASKS")
         missing = next(name for name in ("SLURM_STEP_NUM_TASKS", "SLURMD_NODENAME") if not environ.get(name))
         said += f", but no {missing}: let the container have all of SLURM_*"
-        return (f"some variables of a task or a shell, {said}; or, in a shell, {FORGOTTEN}",)
+        return (f"some variables of a task or a shell, {said}; or, in a shell, {MISSING_SRUN}",)
     in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    return _forgotten_srun(environ) if in_slurm else _forgotten_launcher(environ)
+    return _missing_srun_warning(environ) if in_slurm else _missing_launcher_warning(environ)
 
 
-def _not_believed(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The warning for a rank of several, told by variables that do not count here."""
     if environ.get(CHOICE):
         return ()
     on_a_node = places.was_submitted_on_a_node(environ)
-    sizes = {names.rank: names.size for names in FAMILIES.values()} | {"RANK": "WORLD_SIZE"}
+    sizes = {names.rank: names.size for names in MPI_LAUNCHERS.values()} | {"RANK": "WORLD_SIZE"}
     for rank, size in sizes.items():
         if not environ.get(rank) or not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
             continue
-        said = shown(environ, rank, size)
+        said = format_variables(environ, rank, size)
         launcher = "mpi" if rank != "RANK" else "torchrun" if environ.get("TORCHELASTIC_RUN_ID") else "env"
         whose = "taken for those of the job that has submitted this one" if on_a_node else "none of this process's"
         said += f" are {whose}, and this is one process"
@@ -79,12 +79,14 @@ def _not_believed(environ: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def _forgotten_srun(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _missing_srun_warning(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The warning for a shell of a job with several tasks or nodes."""
     for name, unit in (("SLURM_NTASKS", "tasks"), ("SLURM_NPROCS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")):
-        count = number(environ, name)
+        count = optional_int(environ, name)
         if count is not None and count > 1:
-            return (f"this job has {count} {unit} ({name}), and this is one process outside of any step: {FORGOTTEN}",)
+            return (
+                f"this job has {count} {unit} ({name}), and this is one process outside of any step: {MISSING_SRUN}",
+            )
     return ()
 
 
@@ -110,7 +112,7 @@ _BESIDE = {"NHOSTS": "PE_HOSTFILE"}
 """What shows that a common name is the one that is meant."""
 
 
-def _forgotten_launcher(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _missing_launcher_warning(environ: Mapping[str, str]) -> tuple[str, ...]:
     for name, (count, unit, remedy) in _ROOM.items():
         with suppress(ValueError):
             meant = environ.get(name) and environ.get(_BESIDE.get(name, name))

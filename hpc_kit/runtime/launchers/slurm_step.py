@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.launchers import agreement, leftovers, master, places
 from hpc_kit.runtime.rendezvous import ports
-from hpc_kit.runtime.variables import counts_of, hosts_of, needed, number
+from hpc_kit.runtime.variables import optional_int, read_counts, read_hosts, required_int
 from hpc_kit.runtime.world import World
 from hpc_kit.slurm import nodelist
 
@@ -20,7 +20,7 @@ _NO_REAL_STEP = 0xFFFF_FFF0
 
 
 @dataclass(frozen=True)
-class Step:
+class SlurmStep:
     """An srun step, by its own variables."""
 
     job: str
@@ -39,10 +39,10 @@ class Step:
     """Ranks on this node, SLURM_GTIDS."""
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Step:
+    def read(cls, environ: Mapping[str, str]) -> SlurmStep:
         """The step variables; numbers that are there are checked, absent ones are None or empty."""
         here = environ.get("SLURMD_NODENAME") or None
-        hosts, counts = hosts_of(environ, "SLURM_STEP_NODELIST"), counts_of(environ, "SLURM_STEP_TASKS_PER_NODE")
+        hosts, counts = read_hosts(environ, "SLURM_STEP_NODELIST"), read_counts(environ, "SLURM_STEP_TASKS_PER_NODE")
         components = _components(environ, hosts)
         if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
             # The list is sorted by name, and the counts with it; the numbers follow the components.
@@ -52,29 +52,29 @@ class Step:
         return cls(
             job=environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "?",
             number=environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "?",
-            ntasks=needed(environ, "SLURM_STEP_NUM_TASKS", beside="SLURM_PROCID"),
-            nnodes=number(environ, "SLURM_STEP_NUM_NODES") or len(hosts) or len(counts) or None,
+            ntasks=required_int(environ, "SLURM_STEP_NUM_TASKS", beside="SLURM_PROCID"),
+            nnodes=optional_int(environ, "SLURM_STEP_NUM_NODES") or len(hosts) or len(counts) or None,
             hosts=hosts,
             tasks_per_node=counts,
             component=next((component for component in components if here in component), ()),
             here=here,
             # Components of a heterogeneous step may count their tasks from 0 each: then these are not ranks.
-            task_ids=ids if (ids := _ids(environ)) and environ.get("SLURM_PROCID", "").strip() in ids else (),
+            task_ids=ids if (ids := _task_ids(environ)) and environ.get("SLURM_PROCID", "").strip() in ids else (),
         )
 
 
 def _components(environ: Mapping[str, str], hosts: Sequence[str]) -> list[tuple[str, ...]]:
     """The step's nodes, component by component; none outside of a heterogeneous job, or where the lists do not fit."""
     for word in ("HET", "PACK"):
-        groups = range(number(environ, f"SLURM_{word}_SIZE") or 0)
-        lists = [hosts_of(environ, f"SLURM_JOB_NODELIST_{word}_GROUP_{group}") for group in groups]
+        groups = range(optional_int(environ, f"SLURM_{word}_SIZE") or 0)
+        lists = [read_hosts(environ, f"SLURM_JOB_NODELIST_{word}_GROUP_{group}") for group in groups]
         components = [tuple(host for host in nodes if host in hosts) for nodes in lists]
         if sorted(host for component in components for host in component) == sorted(hosts):
             return components
     return []
 
 
-def _ids(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _task_ids(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(filter(None, environ.get("SLURM_GTIDS", "").split(",")))
 
 
@@ -88,71 +88,71 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         IncompleteEnvironment: A step variable is missing or is no number.
         ContradictoryEnvironment: The step's own numbers do not fit together, or RANK and WORLD_SIZE say otherwise.
     """
-    if why_no_step(environ) is not None:
+    if reason_not_in_step(environ) is not None:
         return None
-    step = Step.read(environ)
+    step = SlurmStep.read(environ)
     beside = "SLURM_STEP_NUM_TASKS"
-    node_rank = _node_rank(step, needed(environ, "SLURM_NODEID", beside=beside), environ)
-    key = key_of(environ, step)
+    node_rank = _node_rank(step, required_int(environ, "SLURM_NODEID", beside=beside), environ)
+    key = step_key(environ, step)
     local_world_size, told_by = _local_world_size(step, node_rank)
     world = World(
-        rank=needed(environ, "SLURM_PROCID", beside=beside),
+        rank=required_int(environ, "SLURM_PROCID", beside=beside),
         world_size=step.ntasks,
-        local_rank=needed(environ, "SLURM_LOCALID", beside=beside),
+        local_rank=required_int(environ, "SLURM_LOCALID", beside=beside),
         local_world_size=local_world_size,
         node_rank=node_rank,
         nnodes=step.nnodes,
-        master_port=ports.candidates(key)[0],
+        master_port=ports.candidate_ports(key)[0],
         launcher="slurm",
         name=f"the srun step {step.job}.{step.number}",
         key=key,
         sources=_sources(key) | {"local_world_size": told_by},
         hosts=step.hosts,
         tasks_per_node=step.tasks_per_node,
-        left=leftovers.of_step(environ),
+        left=leftovers.ignored_by_step(environ),
     ).checked()
-    agrees, left = leftovers.pmi(environ, world)
-    left = (*world.left, *left, *leftovers.local_rank(environ, world))
-    world = replace(world, agrees=agreement.with_plain_variables(environ, world) + agrees, left=left)
-    return master.with_address(environ, world, here=step.here, task_ids=step.task_ids)
+    agrees, left = leftovers.compare_pmi(environ, world)
+    left = (*world.left, *left, *leftovers.compare_local_rank(environ, world))
+    world = replace(world, agrees=agreement.check_agreement(environ, world) + agrees, left=left)
+    return master.with_master_address(environ, world, here=step.here, task_ids=step.task_ids)
 
 
-def why_no_step(environ: Mapping[str, str]) -> str | None:
+def reason_not_in_step(environ: Mapping[str, str]) -> str | None:
     """The variable that shows that this process is no task of a step; None in a step."""
     step_id = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
     if step_id.startswith("-") or (step_id.isdigit() and int(step_id) >= _NO_REAL_STEP):
         return f"SLURM_STEP_ID = {step_id}, a shell of the job"
-    if _is_certainly_a_task(environ):
+    if _is_task(environ):
         return None
-    tasks = number(environ, "SLURM_STEP_NUM_TASKS")
+    tasks = optional_int(environ, "SLURM_STEP_NUM_TASKS")
     if tasks is None:
         # A step that lacks its size is half-set: the step itself refuses it.
         return None if step_id.isdigit() and environ.get("SLURM_PROCID") else "no SLURM_STEP_NUM_TASKS"
-    if tasks == 1 and (number(environ, "SLURM_NTASKS") or 1) > 1:
+    if tasks == 1 and (optional_int(environ, "SLURM_NTASKS") or 1) > 1:
         return f"SLURM_STEP_NUM_TASKS = 1 beside SLURM_NTASKS = {environ['SLURM_NTASKS']}, an interactive step"
     # It leaks into the steps that are started from that shell, too: there it stands beside other counts.
     if tasks == 1 and environ.get("SLURM_PTY_PORT"):
         return f"SLURM_PTY_PORT = {environ['SLURM_PTY_PORT']}, the shell of an srun --pty"
-    return _leaked(environ)
+    return _inherited_step_variables(environ)
 
 
-def _is_certainly_a_task(environ: Mapping[str, str]) -> bool:
+def _is_task(environ: Mapping[str, str]) -> bool:
     """Whether no shell of a job looks like this: they are all rank 0, on node 0."""
     ids = [environ.get(name, "").strip() for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")]
     return any(ids[0] and text not in {"", "0"} for text in ids)
 
 
-def may_be_typed(environ: Mapping[str, str]) -> bool:
+def is_interactive_shell(environ: Mapping[str, str]) -> bool:
     """Whether a launcher in this step may have been typed in the shell of `srun --pty`, task 0 of a step of any size.
 
     Later steps inherit SLURM_PTY_PORT: there task 0 looks the same, and the other tasks do not.
     """
-    return bool(environ.get("SLURM_PTY_PORT")) and not _is_certainly_a_task(environ)
+    return bool(environ.get("SLURM_PTY_PORT")) and not _is_task(environ)
 
 
-def _leaked(environ: Mapping[str, str]) -> str | None:
+def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
     """How the step variables betray that sbatch was called inside a step and handed them on to a batch shell."""
-    step = Step.read(environ)
+    step = SlurmStep.read(environ)
     if step.here and step.hosts and step.here not in step.hosts:
         return f"SLURM_STEP_NODELIST = {environ['SLURM_STEP_NODELIST']} without this node, {step.here}"
     if step.task_ids != ("0",):
@@ -164,12 +164,12 @@ def _leaked(environ: Mapping[str, str]) -> str | None:
     counts = (("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"))
     others = [job for job, of_step in counts if environ.get(job) and environ[job] != environ.get(of_step)]
     submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
-    if others and (submitter in step.hosts or places.are_not_all_here(environ, step.hosts)):
+    if others and (submitter in step.hosts or places.is_outside_job(environ, step.hosts)):
         return f"{others[0]} = {environ[others[0]]} beside a step of another job, {environ['SLURM_STEP_NODELIST']}"
     return None
 
 
-def key_of(environ: Mapping[str, str], step: Step) -> str:
+def step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
     """What all tasks of this step share, and those of no other step, array element or attempt."""
     parts = [
         f"job {step.job}",
@@ -187,7 +187,7 @@ def key_of(environ: Mapping[str, str], step: Step) -> str:
     return ", ".join(parts)
 
 
-def _node_rank(step: Step, told: int, environ: Mapping[str, str]) -> int:
+def _node_rank(step: SlurmStep, told: int, environ: Mapping[str, str]) -> int:
     """The index of this node in the step's lists: SLURM_NODEID, once the lists agree with each other and with it."""
     found = (
         f"SLURM_STEP_NUM_TASKS = {step.ntasks}, SLURM_STEP_TASKS_PER_NODE = "
@@ -211,13 +211,13 @@ def _node_rank(step: Step, told: int, environ: Mapping[str, str]) -> int:
     return listed if told == step.component.index(step.here) else told
 
 
-def _is_listed(step: Step, environ: Mapping[str, str]) -> bool:
+def _is_listed(step: SlurmStep, environ: Mapping[str, str]) -> bool:
     """Whether SLURM_GTIDS, the ranks on this node by their local ids, has this rank at its own."""
-    local = number(environ, "SLURM_LOCALID")
+    local = optional_int(environ, "SLURM_LOCALID")
     return local is None or local >= len(step.task_ids) or step.task_ids[local] == environ["SLURM_PROCID"].strip()
 
 
-def _local_world_size(step: Step, node_rank: int) -> tuple[int | None, str]:
+def _local_world_size(step: SlurmStep, node_rank: int) -> tuple[int | None, str]:
     """Tasks on this node, and who tells: the tasks' own list, which no distribution and no order of nodes deceives."""
     # In a step of several components that are started from one line, the list of nodes is not in their order.
     index = step.hosts.index(step.here) if step.hosts.count(step.here or "") == 1 else node_rank

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import IncompleteEnvironment
 from hpc_kit.runtime.rendezvous import ports
-from hpc_kit.runtime.variables import master_port, needed, number
+from hpc_kit.runtime.variables import master_port, optional_int, required_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def from_ssh(environ: Mapping[str, str]) -> World | None:
         IncompleteEnvironment: A variable is missing or is no number.
         ContradictoryEnvironment: The numbers do not fit together.
     """
-    if number(environ, _NODE) is None:
+    if optional_int(environ, _NODE) is None:
         return None
-    node, hosts = needed(environ, _NODE, beside=_LAUNCH), tuple(filter(None, environ.get(_HOSTS, "").split(",")))
+    node, hosts = required_int(environ, _NODE, beside=_LAUNCH), tuple(filter(None, environ.get(_HOSTS, "").split(",")))
     launch, master = environ.get(_LAUNCH, ""), environ.get("MASTER_ADDR") or environ.get(_MASTER, "")
     if not hosts or not launch or not master:
         raise IncompleteEnvironment(
@@ -44,7 +44,7 @@ def from_ssh(environ: Mapping[str, str]) -> World | None:
         node_rank=node,
         nnodes=len(hosts),
         master_addr=master,
-        master_port=ports.candidates(key, master_port(environ))[0],
+        master_port=ports.candidate_ports(key, master_port(environ))[0],
         launcher="ssh",
         name=f"the launch {launch} over ssh",
         key=key,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.launchers import slurm_step
 from hpc_kit.runtime.rendezvous import ports
-from hpc_kit.runtime.variables import needed
+from hpc_kit.runtime.variables import required_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def from_submitit(environ: Mapping[str, str]) -> World | None:
     """
     if environ.get("SUBMITIT_EXECUTOR") != "local" or not environ.get(_RANK):
         return None
-    rank, size = needed(environ, _RANK, beside="SUBMITIT_EXECUTOR"), needed(environ, _SIZE, beside=_RANK)
-    inside = environ.get("SLURM_STEP_NUM_TASKS") == "1" or slurm_step.may_be_typed(environ)
-    if slurm_step.why_no_step(environ) is None and not inside:
+    rank, size = required_int(environ, _RANK, beside="SUBMITIT_EXECUTOR"), required_int(environ, _SIZE, beside=_RANK)
+    inside = environ.get("SLURM_STEP_NUM_TASKS") == "1" or slurm_step.is_interactive_shell(environ)
+    if slurm_step.reason_not_in_step(environ) is None and not inside:
         raise ContradictoryEnvironment(
             "two launchers claim this process",
             found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "
@@ -39,12 +39,12 @@ def from_submitit(environ: Mapping[str, str]) -> World | None:
     return World(
         rank=rank,
         world_size=size,
-        local_rank=needed(environ, _LOCAL, beside=_RANK),
+        local_rank=required_int(environ, _LOCAL, beside=_RANK),
         local_world_size=size,
         node_rank=0,
         nnodes=1,
         master_addr="127.0.0.1",
-        master_port=ports.candidates(key)[0],
+        master_port=ports.candidate_ports(key)[0],
         launcher="submitit",
         name=f"submitit's local job {environ.get('SUBMITIT_LOCAL_JOB_ID', '')}".rstrip(),
         key=key,

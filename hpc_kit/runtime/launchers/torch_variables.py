@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import leftovers, places, slurm_step
-from hpc_kit.runtime.variables import counts_of, master_port, needed, number, shown
+from hpc_kit.runtime.variables import format_variables, master_port, optional_int, read_counts, required_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-PLAIN_SOURCES = {
+TORCH_SOURCES = {
     "rank": "RANK",
     "world_size": "WORLD_SIZE",
     "local_rank": "LOCAL_RANK",
@@ -25,23 +25,23 @@ PLAIN_SOURCES = {
 }
 """Torch's own names."""
 
-_ALSO = {"local_world_size": ("LOCAL_SIZE",), "node_rank": ("NODE_RANK",), "nnodes": ()}
+_ALTERNATIVE_NAMES = {"local_world_size": ("LOCAL_SIZE",), "node_rank": ("NODE_RANK",), "nnodes": ()}
 """What launchers call them that set RANK and WORLD_SIZE: Ray Train, Lightning, Azure ML, deepspeed."""
 
-_INNER = {
+_AGENT_LAUNCHERS = {
     "Ray Train": ("RAY_RAYLET_PID", "LOCAL_WORLD_SIZE", "NODE_RANK"),
     "deepspeed": ("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),
 }
 """Launchers whose agents are tasks of a step or of an mpirun, and what they set beside torch's names."""
 
 
-def launched_inside(environ: Mapping[str, str]) -> str | None:
+def inner_launcher(environ: Mapping[str, str]) -> str | None:
     """The launcher, inside of a step or of an mpirun with one process a node, that has set torch's names; or None."""
     whole = all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
-    several_a_node = max(counts_of(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
-    if not whole or (several_a_node and not slurm_step.may_be_typed(environ)):
+    several_a_node = max(read_counts(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
+    if not whole or (several_a_node and not slurm_step.is_interactive_shell(environ)):
         return None  # an agent is alone on its node
-    name = next((name for name, beside in _INNER.items() if all(environ.get(each) for each in beside)), None)
+    name = next((name for name, beside in _AGENT_LAUNCHERS.items() if all(environ.get(each) for each in beside)), None)
     return name or ("an agent on each node" if _numbers_node_after_node(environ) else None)
 
 
@@ -58,9 +58,9 @@ def _numbers_node_after_node(environ: Mapping[str, str]) -> bool:
     )
     if not all(environ.get(name) for name in names):
         return False
-    here, nodes, node, size, local, rank, world = (needed(environ, name, beside="NODE_RANK") for name in names)
+    here, nodes, node, size, local, rank, world = (required_int(environ, name, beside="NODE_RANK") for name in names)
     laid = (node, rank, world) == (here, node * size + local, nodes * size) and local < size
-    return laid and number(environ, "SLURM_STEP_NUM_TASKS") != world
+    return laid and optional_int(environ, "SLURM_STEP_NUM_TASKS") != world
 
 
 def from_plain_variables(environ: Mapping[str, str]) -> World | None:
@@ -75,17 +75,17 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
     if places.names_another_job(environ, environ.get("MASTER_ADDR", "")):
         return None  # a batch shell whose job a rank of another one has submitted
     of_rank = "LOCAL_RANK" if _is_on_first_node(environ) else "RANK"
-    rank = needed(environ, of_rank, beside="WORLD_SIZE")
-    size = needed(environ, "WORLD_SIZE", beside="RANK")
+    rank = required_int(environ, of_rank, beside="WORLD_SIZE")
+    size = required_int(environ, "WORLD_SIZE", beside="RANK")
     address, port = environ.get("MASTER_ADDR") or None, master_port(environ)
     if size > 1 and (address is None or port is None):
         raise IncompleteEnvironment(
             "the ranks have no address to meet at",
-            found=f"{shown(environ, 'RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')}, "
+            found=f"{format_variables(environ, 'RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')}, "
             f"but no {'MASTER_ADDR' if address is None else 'MASTER_PORT'}",
             remedy="start with srun or torchrun; or set MASTER_ADDR, the host of rank 0, and MASTER_PORT",
         )
-    numbers, sources = _places(environ, rank, size)
+    numbers, sources = _node_values(environ, rank, size)
     return World(
         rank=rank,
         world_size=size,
@@ -96,48 +96,51 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         master_addr=address,
         master_port=port,
         launcher="env",
-        name=f"the launch by {launched_inside(environ) or 'what has set RANK and WORLD_SIZE'}",
+        name=f"the launch by {inner_launcher(environ) or 'what has set RANK and WORLD_SIZE'}",
         key=f"env {address}:{port}, size {size}",
-        sources=PLAIN_SOURCES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
-        warnings=_of_a_shell(environ, rank, size),
-        left=leftovers.looks_like_mpi(environ),
+        sources=TORCH_SOURCES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
+        warnings=_shell_warnings(environ, rank, size),
+        left=leftovers.mpi_lookalikes(environ),
     ).checked()
 
 
-def _of_a_shell(environ: Mapping[str, str], rank: int, size: int) -> tuple[str, ...]:
+def _shell_warnings(environ: Mapping[str, str], rank: int, size: int) -> tuple[str, ...]:
     """A warning in a job's shell, which Slurm calls rank 0 of all tasks: scripts and containers' hooks copy that."""
-    shell = rank == number(environ, "SLURM_PROCID") == 0 and 1 < size == number(environ, "SLURM_NTASKS")
-    if not shell or slurm_step.why_no_step(environ) is None:
+    shell = rank == optional_int(environ, "SLURM_PROCID") == 0 and 1 < size == optional_int(environ, "SLURM_NTASKS")
+    if not shell or slurm_step.reason_not_in_step(environ) is None:
         return ()
-    said = shown(environ, "RANK", "WORLD_SIZE")
-    return (f"{said} are those of the job's shell; unless others start the other ranks, {leftovers.FORGOTTEN}",)
+    said = format_variables(environ, "RANK", "WORLD_SIZE")
+    return (f"{said} are those of the job's shell; unless others start the other ranks, {leftovers.MISSING_SRUN}",)
 
 
 def _is_on_first_node(environ: Mapping[str, str]) -> bool:
     """Whether LOCAL_RANK is the rank: Lightning tells processes that it starts no other, and numbers node by node."""
     there = all(environ.get(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    return there and not environ.get("RANK") and number(environ, "NODE_RANK") == 0
+    return there and not environ.get("RANK") and optional_int(environ, "NODE_RANK") == 0
 
 
-def _places(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict[str, int | None], dict[str, str]]:
+def _node_values(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict[str, int | None], dict[str, str]]:
     """Local rank, local size, node and nodes, with their variables; None is what neither tells nor follows."""
-    names = {value: (PLAIN_SOURCES[value], *_ALSO.get(value, ())) for value in ("local_rank", *_ALSO)}
-    if launched_inside(environ) == "deepspeed":  # Horovod counts otherwise under these names
+    names = {
+        value: (TORCH_SOURCES[value], *_ALTERNATIVE_NAMES.get(value, ()))
+        for value in ("local_rank", *_ALTERNATIVE_NAMES)
+    }
+    if inner_launcher(environ) == "deepspeed":  # Horovod counts otherwise under these names
         names |= {"node_rank": ("CROSS_RANK",), "nnodes": ("CROSS_SIZE",)}
     sources = {value: next((each for each in some if environ.get(each)), some[0]) for value, some in names.items()}
-    found = {value: number(environ, name) for value, name in sources.items()}
-    known, told = _known(environ, rank, size, found)
+    found = {value: optional_int(environ, name) for value, name in sources.items()}
+    known, told = _derived_values(environ, rank, size, found)
     missing = {value: known[value] for value in known if found[value] is None}
     return found | missing, sources | dict.fromkeys(missing, told)
 
 
-def _known(
+def _derived_values(
     environ: Mapping[str, str], rank: int, size: int, found: Mapping[str, int | None]
 ) -> tuple[dict[str, int | None], str]:
     """What follows from what is told, where no other number is possible."""
     pod = environ.get("PET_NODE_RANK", "")
     if found["local_rank"] is None and pod == environ["RANK"] and environ.get("PET_NNODES", "").isdigit():
-        return _of_pods(environ, rank, size), "PET_NNODES = WORLD_SIZE, a process a pod"
+        return _kubeflow_values(environ, rank, size), "PET_NNODES = WORLD_SIZE, a process a pod"
     if found["local_world_size"] == size:
         return {"node_rank": 0, "nnodes": 1}, "all ranks are on this node"
     if found["nnodes"] == 1:
@@ -145,17 +148,17 @@ def _known(
     return {}, ""
 
 
-def _of_pods(environ: Mapping[str, str], rank: int, size: int) -> dict[str, int | None]:
+def _kubeflow_values(environ: Mapping[str, str], rank: int, size: int) -> dict[str, int | None]:
     """Kubeflow's PyTorchJob counts its pods in RANK, and in WORLD_SIZE the processes that torchrun is to start in them.
 
     Raises:
         ContradictoryEnvironment: It wants several processes a pod, and this is none of torchrun's.
     """
-    pods = needed(environ, "PET_NNODES", beside="RANK")
+    pods = required_int(environ, "PET_NNODES", beside="RANK")
     if size != pods:
         raise ContradictoryEnvironment(
             "RANK counts the pods, and WORLD_SIZE the processes",
-            found=shown(environ, "RANK", "PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE"),
+            found=format_variables(environ, "RANK", "PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE"),
             remedy="torchrun PROGRAM.py in the pods: it reads the variables PET_; or nprocPerNode: 1 in the PyTorchJob",
         )
     return {"local_rank": 0, "local_world_size": 1, "node_rank": rank, "nnodes": pods}

@@ -125,8 +125,8 @@ def _create(options: Any, _backend_options: object) -> MpiGroup:
     from hpc_kit.runtime.mpi import library
 
     meeting = _Session.meeting() if _Session.meeting is not None else None
-    module = library.load(meeting.world if meeting is not None else resolve(os.environ))
-    library.refuse_one_thread(module)
+    module = library.import_mpi4py(meeting.world if meeting is not None else resolve(os.environ))
+    library.check_thread_level(module)
     return create_group(module, options.global_ranks_in_group, options.timeout)
 
 
@@ -142,15 +142,17 @@ def create_group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -
         DistBackendError: Not all ranks came in time.
     """
     from hpc_kit.runtime.mpi.collectives import Collectives
-    from hpc_kit.runtime.mpi.faults import Faults
-    from hpc_kit.runtime.mpi.operations import Line
+    from hpc_kit.runtime.mpi.faults import MpiErrors
+    from hpc_kit.runtime.mpi.operations import OperationQueue
     from hpc_kit.runtime.mpi.point_to_point import Messages
     from hpc_kit.runtime.mpi.process_group import MpiGroup
-    from hpc_kit.runtime.mpi.waiting import in_time
+    from hpc_kit.runtime.mpi.waiting import run_with_timeout
 
-    comm, shared = in_time(lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group")
-    types, faults = _datatypes(module), Faults(module)
-    line = Line(lambda: first_failure.ends_by(module.COMM_WORLD.Abort, at_exit=True))
+    comm, shared = run_with_timeout(
+        lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group"
+    )
+    types, faults = _datatypes(module), MpiErrors(module)
+    line = OperationQueue(lambda: first_failure.set_abort_function(module.COMM_WORLD.Abort, at_exit=True))
     collectives = Collectives(comm, types, module.IN_PLACE, shared)
     return MpiGroup(collectives, Messages(comm, module, types, line, faults), line, faults, timeout=timeout)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Spec = list[Any]
 """What mpi4py takes for a buffer: [memory, count or counts, datatype]."""
 
-MOST = 1 << 30
+MAX_COUNT = 1 << 30
 """Elements of one call: MPI 3 counts with 31 bits, and where a rank's part lies, too."""
 
 
@@ -52,17 +52,17 @@ class Datatypes:
         """Bytes of one reduction to one rank."""
         self._wide: dict[tuple[int, int], Any] = {}
 
-    def moved(self, tensor: Tensor, counts: Sequence[int] | None = None) -> Spec:
+    def transfer_type(self, tensor: Tensor, counts: Sequence[int] | None = None) -> Spec:
         """A contiguous tensor on the CPU, to be moved; `counts`: elements for each rank.
 
         Raises:
             ValueError: There are more elements than MPI counts, and no parts in which it can count them.
         """
         memory, total = self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel()
-        if total <= MOST:
+        if total <= MAX_COUNT:
             return [memory, total if counts is None else counts, self._by_size[tensor.element_size()]]
         unit = gcd(*counts) if counts else total
-        if total // unit > MOST:
+        if total // unit > MAX_COUNT:
             raise ValueError(f"MPI cannot count {total} elements in parts of {list(counts or ())}: use equal parts")
         return [memory, [count // unit for count in counts] if counts else 1, self._wide_type(tensor, unit)]
 
@@ -71,14 +71,14 @@ class Datatypes:
         size = tensor.element_size()
         if (size, length) not in self._wide:
             kind = self._by_size[size]
-            blocks, rest = divmod(length, MOST)
-            block = kind.Create_contiguous(MOST)
-            wide = self._mpi.Datatype.Create_struct([blocks, rest], [0, blocks * MOST * size], [block, kind])
+            blocks, rest = divmod(length, MAX_COUNT)
+            block = kind.Create_contiguous(MAX_COUNT)
+            wide = self._mpi.Datatype.Create_struct([blocks, rest], [0, blocks * MAX_COUNT * size], [block, kind])
             self._wide[size, length] = wide.Commit()
             block.Free()
         return self._wide[size, length]
 
-    def reduced(self, tensor: Tensor, count: int | None = None) -> Spec:
+    def reduction_type(self, tensor: Tensor, count: int | None = None) -> Spec:
         """A contiguous tensor on the CPU, to be reduced; `count`: elements of each rank's part."""
         kind = self._numbers.get(tensor.dtype) or self._by_size[tensor.element_size()]
         return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel() if count is None else count, kind]
@@ -139,16 +139,16 @@ def _in_torch(name: str, dtype: torch.dtype) -> Any:
 
 
 @contextmanager
-def on_host(tensors: Sequence[Tensor], *, written: bool) -> Iterator[list[Tensor]]:
+def copy_to_host(tensors: Sequence[Tensor], *, written: bool) -> Iterator[list[Tensor]]:
     """The tensors as MPI can take them, contiguous and on the CPU; what was written goes back where they are not."""
-    hosted = [hosted_one(tensor) for tensor in tensors]
+    hosted = [host_copy(tensor) for tensor in tensors]
     yield hosted
     if written:
         for tensor, host in zip(tensors, hosted, strict=True):
-            put_back(tensor, host)
+            copy_to_device(tensor, host)
 
 
-def hosted_one(tensor: Tensor) -> Tensor:
+def host_copy(tensor: Tensor) -> Tensor:
     """The tensor, or a copy that is contiguous and on the CPU; one that nobody differentiates.
 
     Raises:
@@ -165,24 +165,24 @@ def hosted_one(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
 
 
-def marks(tensors: Sequence[Tensor]) -> list[torch.cuda.Event]:
+def stream_events(tensors: Sequence[Tensor]) -> list[torch.cuda.Event]:
     """Where the caller's streams are now, on each GPU that has one of these tensors: to be waited for before a copy."""
     devices = {tensor.device for tensor in tensors if tensor.is_cuda}
     return [torch.cuda.current_stream(device).record_event() for device in devices]
 
 
-def put_back(tensor: Tensor, host: Tensor) -> None:
+def copy_to_device(tensor: Tensor, host: Tensor) -> None:
     """Write a copy's values back; nothing where there was no copy."""
     if tensor.data_ptr() != host.data_ptr():
         tensor.detach().copy_(host)
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
+def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors one after the other, on the CPU."""
     return torch.cat([tensor.detach().cpu().reshape(-1) for tensor in tensors])
 
 
-def same_bytes(whole: Tensor, part: Tensor, ranks: int, what: str) -> None:
+def check_equal_size(whole: Tensor, part: Tensor, ranks: int, what: str) -> None:
     """Refuse a whole that is not a part of each rank.
 
     Raises:

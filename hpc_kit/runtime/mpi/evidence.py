@@ -50,13 +50,13 @@ class Evidence(NamedTuple):
 
     families: tuple[str, ...]
     """The MPIs that may have done it, the likelier first."""
-    shown_by: str
+    sources: str
     """The variables, with their values."""
     size: int | None
     """Ranks, where a variable tells."""
 
 
-def of(environ: Mapping[str, str]) -> Evidence | None:
+def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
     """The evidence in a process's variables: a rank and a size, or the rank that srun's PMIx plug-in gives."""
     for families, rank, size in (
         ((OPEN_MPI,), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 
-def asked(world: World, timeout: float) -> World:
+def world_from_mpi(world: World, timeout: float) -> World:
     """`world`, completed by the communicator of the mpirun that has started it; unchanged for other launchers.
 
     Where mpi4py is missing or cannot be used the variables stay alone: only the backend mpi cannot do without.
@@ -38,26 +38,28 @@ def asked(world: World, timeout: float) -> World:
     if find_spec("mpi4py") is None:
         return world
 
-    with init_watchdog.timed(world, timeout):
+    with init_watchdog.mpi_init_deadline(world, timeout):
         try:
-            module = library.load(world, os.environ)
+            module = library.import_mpi4py(world, os.environ)
         except HpcKitError:
             return world
         if mpiexec:
             # It kills the others, and would end with their 9; what MPI_Abort tells it is its own exit code.
-            first_failure.ends_by(lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code))
-        return _of_communicator(world, module)
+            first_failure.set_abort_function(
+                lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code)
+            )
+        return _read_communicator(world, module)
 
 
-def _of_communicator(world: World, module: ModuleType) -> World:
+def _read_communicator(world: World, module: ModuleType) -> World:
     comm = module.COMM_WORLD
     host = comm.Split_type(module.COMM_TYPE_SHARED)
     local_rank, local_size = host.rank, host.size
     first_here = host.bcast(comm.rank)
     host.Free()
-    ranks = comm.allgather((first_here, network.of_this_node(os.environ)))
+    ranks = comm.allgather((first_here, network.this_node_name(os.environ)))
     leaders = sorted({first for first, _ in ranks})
-    own = (*network.of_this_machine(), socket.gethostname())
+    own = (*network.own_addresses(), socket.gethostname())
     # Two launches of one size on a host share everything that variables tell: this number they do not.
     where, key = comm.bcast((own, uuid.uuid4().hex))
     facts = {

@@ -14,7 +14,7 @@ _WRONG = ("ERR_RANK", "ERR_ROOT", "ERR_TAG")
 _MISFITS = ("ERR_TRUNCATE", "ERR_COUNT", "ERR_ARG", "ERR_TYPE", "ERR_BUFFER")
 
 
-class Faults:
+class MpiErrors:
     """The errors of one MPI."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -22,17 +22,17 @@ class Faults:
         self._wrong = {getattr(module, name) for name in _WRONG}
         self._misfits = {getattr(module, name) for name in _MISFITS}
 
-    def told(self, what: str, error: Exception) -> DistBackendError | ValueError:
+    def describe(self, what: str, error: Exception) -> DistBackendError | ValueError:
         """The error to raise: a ValueError breaks no group, and only that of a lost rank goes for a victim's."""
         kind: int = error.Get_error_class()  # type: ignore[attr-defined]
         if kind in self._wrong:
             return ValueError(f"mpi: {what}: {error}")
         if kind in self._misfits:
-            return misfit(what, str(error))
+            return size_mismatch(what, str(error))
         return DistBackendError(f"mpi: {what}: {error}\n  remote process exited, or its network failed")
 
 
-def misfit(what: str, found: str) -> DistBackendError:
+def size_mismatch(what: str, found: str) -> DistBackendError:
     """The error of ranks that do not do the same."""
     return DistBackendError(
         f"mpi: {what}: {found}\n"

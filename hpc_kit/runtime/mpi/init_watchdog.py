@@ -43,7 +43,7 @@ _AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Watch:
+class InitWatchdog:
     """What one of these processes knows."""
 
     token: str
@@ -82,7 +82,7 @@ class Watch:
             with suppress(RuntimeError):  # no thread more for this user: the other hosts are told nothing
                 Thread(target=self._answer, args=(listener,), daemon=True).start()
 
-    def told(self) -> tuple[RendezvousError, bool]:
+    def absent_ranks(self) -> tuple[RendezvousError, bool]:
         """Who did not come, and whether this rank is the first of those that came."""
         came = {self.here: (self.local_size, self._ranks_here())} | self._elsewhere()
         there = sorted({self.rank, *(rank for _, ranks in came.values() for rank in ranks)})
@@ -143,7 +143,7 @@ class Watch:
 
 
 @contextmanager
-def timed(world: World, timeout: float) -> Iterator[None]:
+def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
     """Inside, this rank waits for the others `timeout` seconds at most; then it ends, with a word on who did not come.
 
     Where no process can be started beside it, it waits without a clock.
@@ -159,13 +159,13 @@ def timed(world: World, timeout: float) -> Iterator[None]:
 
     from hpc_kit.runtime.rendezvous import store
 
-    watch = Watch(
-        token=store.token(world),
-        ports=ports.beacons(f"MPI_Init of {world.key}")[:_MOST_PORTS],
+    watch = InitWatchdog(
+        token=store.launch_token(world),
+        ports=ports.discovery_ports(f"MPI_Init of {world.key}")[:_MOST_PORTS],
         rank=world.rank,
         size=world.world_size,
         local_size=world.local_world_size,
-        here=network.of_this_node(os.environ),
+        here=network.this_node_name(os.environ),
         hosts=list(world.hosts),
         timeout=timeout,
         pid=os.getpid(),
@@ -183,13 +183,13 @@ def main() -> None:
     """Watch the rank that has started this, until it closes the pipe or its time is up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # they are the rank's
-    watch = Watch(*json.loads(sys.argv[1]))
+    watch = InitWatchdog(*json.loads(sys.argv[1]))
     with watch.present():
-        if _ends(max(watch.timeout - _TELLING, 0.8 * watch.timeout)):
+        if _kill_rank_after(max(watch.timeout - _TELLING, 0.8 * watch.timeout)):
             return
         goes_on = False
         try:
-            goes_on = _tell(watch)
+            goes_on = _report(watch)
         finally:  # whatever went wrong with telling it
             if not goes_on and os.getppid() == watch.pid:
                 os.kill(watch.pid, signal.SIGKILL)
@@ -200,19 +200,19 @@ def main() -> None:
         time.sleep(_TELLING)
 
 
-def _tell(watch: Watch) -> bool:
+def _report(watch: InitWatchdog) -> bool:
     """Tell who did not come, on stderr and in the run's folder; whether the rank has gone on meanwhile."""
     from hpc_kit.runtime import first_failure
 
-    error, is_first = watch.told()
-    if not is_first and _ends(_FIRST):
+    error, is_first = watch.absent_ranks()
+    if not is_first and _kill_rank_after(_FIRST):
         return True
     os.write(2, f"hpc-kit: {error}\n".encode())
-    first_failure.claim(error, watch.rank)
+    first_failure.record_failure(error, watch.rank)
     return False
 
 
-def _ends(seconds: float) -> bool:
+def _kill_rank_after(seconds: float) -> bool:
     """Whether the rank has gone on, or has ended, within this time."""
     return bool(select.select([0], [], [], seconds)[0])
 
@@ -232,7 +232,7 @@ def _line(host: str, size: int | None, ranks: list[int]) -> str:
 def _numbers(ranks: list[int]) -> str:
     from hpc_kit.runtime.rendezvous import node_comparison
 
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.listed(ranks, _MOST_NAMED)}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.list_some(ranks, _MOST_NAMED)}"
 
 
 def _remedy(absent: list[int]) -> str:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from hpc_kit.runtime.world import World
 
-CHOICE = "MPI4PY_LIBMPI"
+LIBRARY_VARIABLE = "MPI4PY_LIBMPI"
 """mpi4py's own variable: the path of the library that it loads."""
 
 
-def load(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
+def import_mpi4py(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
     """`mpi4py.MPI` of the MPI that has started `world`; importing it is MPI_Init.
 
     Args:
@@ -39,16 +39,16 @@ def load(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
         ContradictoryEnvironment: MPI counts other ranks than the launcher.
     """
     environ = os.environ if environ is None else environ
-    found = evidence.of(environ)
+    found = evidence.find_evidence(environ)
     if world.launcher == "torchrun" or found is None:
         raise _not_started_by_mpi(world, found)
-    module = sys.modules.get("mpi4py.MPI") or _imported(found, environ)
-    _refuse_unstarted(module)
-    _refuse_another(module, world, found)
+    module = sys.modules.get("mpi4py.MPI") or _import_module(found, environ)
+    _check_initialized(module)
+    _check_same_world(module, world, found)
     return module
 
 
-def refuse_one_thread(module: ModuleType) -> None:
+def check_thread_level(module: ModuleType) -> None:
     """The backend calls MPI from the thread that waits, and from its own while the program computes.
 
     Raises:
@@ -67,7 +67,7 @@ def refuse_one_thread(module: ModuleType) -> None:
     )
 
 
-def _refuse_unstarted(module: ModuleType) -> None:
+def _check_initialized(module: ModuleType) -> None:
     """What asks for a rank outside of MPI_Init and MPI_Finalize ends the process without an error to catch."""
     if module.Is_finalized():
         raise SpecError(
@@ -88,17 +88,17 @@ def _name(module: ModuleType) -> str:
     return first.strip("\0")
 
 
-def _imported(found: evidence.Evidence, environ: Mapping[str, str]) -> ModuleType:
+def _import_module(found: evidence.Evidence, environ: Mapping[str, str]) -> ModuleType:
     if find_spec("mpi4py") is None:
         raise SpecError(
             "the backend mpi needs mpi4py",
             found=f"no mpi4py in {sys.prefix}",
             remedy="pip install 'hpc_kit[mpi]'; it takes the MPI that is there, and builds nothing",
         )
-    if not environ.get(CHOICE) and not environ.get("MPI4PY_MPIABI"):
+    if not environ.get(LIBRARY_VARIABLE) and not environ.get("MPI4PY_MPIABI"):
         library = next((name for name in evidence.libraries(found) if _loads(name)), None)
         if library is not None:
-            os.environ[CHOICE] = library
+            os.environ[LIBRARY_VARIABLE] = library
     try:
         with warnings.catch_warnings():
             # "suspicious MPI execution environment": what is wrong is told by _refuse_another, with what to do.
@@ -117,17 +117,17 @@ def _loads(library: str) -> bool:
     return True
 
 
-def _refuse_another(module: ModuleType, world: World, found: evidence.Evidence) -> None:
+def _check_same_world(module: ModuleType, world: World, found: evidence.Evidence) -> None:
     """An MPI of another launcher counts another world."""
     comm = module.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return
     raise ContradictoryEnvironment(
         f"MPI's own world is rank {comm.rank} of {comm.size}, but this is {world}",
-        found=f"{found.shown_by}; the library is {_name(module)}"
-        + (f" ({os.environ[CHOICE]})" if CHOICE in os.environ else ""),
+        found=f"{found.sources}; the library is {_name(module)}"
+        + (f" ({os.environ[LIBRARY_VARIABLE]})" if LIBRARY_VARIABLE in os.environ else ""),
         remedy=f"mpi4py has taken another MPI than the {found.families[0]} that started the ranks: export\n"
-        f"{CHOICE}=/PATH/TO/{evidence.soname(found.families[0])} of that one",
+        f"{LIBRARY_VARIABLE}=/PATH/TO/{evidence.soname(found.families[0])} of that one",
         everywhere=comm.size == 1,
     )
 
@@ -143,7 +143,7 @@ def _not_started_by_mpi(world: World, found: evidence.Evidence | None) -> Incomp
         )
     return IncompleteEnvironment(
         "the backend mpi needs ranks that MPI has started",
-        found=f"{ranks} of {world.name}" + (f"; {found.shown_by} belongs to what started that" if found else ""),
+        found=f"{ranks} of {world.name}" + (f"; {found.sources} belongs to what started that" if found else ""),
         remedy="mpirun -n 2 python train.py, or srun --mpi=pmix; or the backend gloo",
         everywhere=True,
     )
@@ -165,8 +165,8 @@ def _kinds_of_mpi() -> str:
 def _no_library(found: evidence.Evidence, environ: Mapping[str, str], error: Exception) -> SpecError:
     family = found.families[0]
     text = str(error).splitlines()
-    chosen = environ.get(CHOICE, "")
-    found_text = f"{found.shown_by}\n{text[-1] if text else type(error).__name__}"
+    chosen = environ.get(LIBRARY_VARIABLE, "")
+    found_text = f"{found.sources}\n{text[-1] if text else type(error).__name__}"
     if "libmpi.so.12" in str(error) and chosen.endswith("libmpich.so.12"):
         remedy = (
             "this MPICH names its library libmpich.so.12, mpi4py's wheel wants libmpi.so.12: before the ranks start\n"
@@ -174,7 +174,7 @@ def _no_library(found: evidence.Evidence, environ: Mapping[str, str], error: Exc
         )
     else:
         remedy = (
-            f"load the module of {family}, or export {CHOICE}=/PATH/TO/{evidence.soname(family)};\n"
+            f"load the module of {family}, or export {LIBRARY_VARIABLE}=/PATH/TO/{evidence.soname(family)};\n"
             "an mpi4py that was built here for another MPI: pip install --force-reinstall mpi4py"
         )
     return SpecError(

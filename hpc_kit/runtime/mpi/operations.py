@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.buffers import marks
-from hpc_kit.runtime.mpi.work import NOT_SAID, TELLERS, Pending
+from hpc_kit.runtime.mpi.buffers import stream_events
+from hpc_kit.runtime.mpi.work import CALLBACK_THREADS, NO_TIMEOUT, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _CALLBACKS = 5.0
 """Seconds that a group's end waits for the callbacks of its futures."""
 
 
-def after(recorded: Sequence[torch.cuda.Event], run: Run) -> Run:
+def run_after_events(recorded: Sequence[torch.cuda.Event], run: Run) -> Run:
     """The same, once what the caller had asked of its GPUs is done; the thread in which it runs has other streams."""
     if not recorded:
         return run
@@ -42,12 +42,12 @@ def after(recorded: Sequence[torch.cuda.Event], run: Run) -> Run:
 class Operation(Pending):
     """A collective in line."""
 
-    def __init__(self, line: Line, run: Run, tensors: list[Tensor]) -> None:
+    def __init__(self, line: OperationQueue, run: Run, tensors: list[Tensor]) -> None:
         super().__init__(tensors)
         self.run = run
         self._line = line
 
-    def wait(self, timeout: timedelta = NOT_SAID) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait until it is done, and help: an operation that nobody has begun is done here."""
         if not self.done:
             seconds = timeout.total_seconds()
@@ -55,14 +55,14 @@ class Operation(Pending):
                 # Whoever brings an operation keeps to the time-out of the group.
                 self._await(seconds)
             else:
-                self._line.bring(self)
+                self._line.run_until(self)
         self._is_told()
         if self.error is not None:
             raise self.error
         return True
 
 
-class Line:
+class OperationQueue:
     """Operations in line: one is done at a time, by a thread of their own or by whoever waits.
 
     An operation that its caller waits for is done in the caller's thread, without a hop: it costs microseconds.
@@ -77,19 +77,19 @@ class Line:
         self._closed = False
         self.broken: BaseException | None = None
 
-    def now(self, run: Run, tensors: Sequence[Tensor]) -> None:
+    def run_in_caller(self, run: Run, tensors: Sequence[Tensor]) -> None:
         """Do an operation and come back when it is done, and all that were asked for before it."""
         if self._waiting or not self._turn.acquire(blocking=False):
-            self.later(run, tensors).wait()
+            self.enqueue(run, tensors).wait()
             return
         try:
             self._do(run, eager=True)
         finally:
             self._turn.release()
 
-    def later(self, run: Run, tensors: Sequence[Tensor]) -> Operation:
+    def enqueue(self, run: Run, tensors: Sequence[Tensor]) -> Operation:
         """Put an operation into the line; a thread begins it as soon as it is the first."""
-        operation = Operation(self, after(marks(tensors), run), list(tensors))
+        operation = Operation(self, run_after_events(stream_events(tensors), run), list(tensors))
         self._waiting.append(operation)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="hpc_kit_mpi", daemon=True)
@@ -97,7 +97,7 @@ class Line:
         self._wake.release()
         return operation
 
-    def bring(self, operation: Operation) -> None:
+    def run_until(self, operation: Operation) -> None:
         """Do what stands in line, up to an operation; or wait while another thread does it."""
         while not operation.done:
             with self._turn:
@@ -110,14 +110,14 @@ class Line:
 
     def close(self) -> None:
         """Do what is left, what callbacks ask for too, and end the thread."""
-        TELLERS.quiet(_CALLBACKS)
+        CALLBACK_THREADS.wait_until_idle(_CALLBACKS)
         self._closed = True
         self._wake.release()
         if self._thread is not None:
             self._thread.join()
-            TELLERS.quiet(_CALLBACKS)
+            CALLBACK_THREADS.wait_until_idle(_CALLBACKS)
 
-    def break_off(self, error: BaseException, *, harmless: bool = False) -> None:
+    def fail(self, error: BaseException, *, harmless: bool = False) -> None:
         """Nothing can be done in this group any more: MPI would wait for ever at the process's end.
 
         Args:
@@ -149,7 +149,7 @@ class Line:
         self._waiting.popleft()
         operation.finished(error_of_it)
 
-    def refuse_if_broken(self) -> None:
+    def raise_if_broken(self) -> None:
         """Nothing after what failed could match.
 
         Raises:
@@ -160,10 +160,10 @@ class Line:
 
     def _do(self, run: Run, *, eager: bool) -> None:
         if self.broken is not None:
-            self.refuse_if_broken()
+            self.raise_if_broken()
         try:
             run(eager)
         except (dist.DistBackendError, KeyboardInterrupt) as error:
             # The other ranks are in the middle of it, or gone: nothing after it could match.
-            self.break_off(error)
+            self.fail(error)
             raise

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.buffers import hosted_one, marks, put_back
-from hpc_kit.runtime.mpi.waiting import Clock
-from hpc_kit.runtime.mpi.work import NOT_SAID, Pending
+from hpc_kit.runtime.mpi.buffers import copy_to_device, host_copy, stream_events
+from hpc_kit.runtime.mpi.waiting import Deadline
+from hpc_kit.runtime.mpi.work import NO_TIMEOUT, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hpc_kit.runtime.mpi.buffers import Datatypes
-    from hpc_kit.runtime.mpi.faults import Faults
-    from hpc_kit.runtime.mpi.operations import Line
+    from hpc_kit.runtime.mpi.faults import MpiErrors
+    from hpc_kit.runtime.mpi.operations import OperationQueue
 
 _SEND, _RECEIVE = "a message to send", "a message to receive"
 _PAUSE = 0.0002
 """Seconds between two looks at messages that nobody waits for."""
 
 
-class Message(Pending):
+class PendingMessage(Pending):
     """A message on its way."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Message(Pending):
         self._owner = owner
         self._request = request
         self._what = what
-        self._marks = [] if status is None else marks([tensor])
+        self._marks = [] if status is None else stream_events([tensor])
         self._host = host
         self._status = status
         self._seconds = seconds
@@ -52,7 +52,7 @@ class Message(Pending):
                 if not self.is_completed() and self._request.Test(self._status):
                     self._over()
             except self._owner.faults.mpi_error as error:
-                self.finished(self._owner.lost(self._what, error))
+                self.finished(self._owner.describe_error(self._what, error))
             finally:
                 self._looking.release()
         return self.done
@@ -61,10 +61,10 @@ class Message(Pending):
         if self._status is not None:
             for event in self._marks:
                 event.synchronize()
-            put_back(self._tensors[0], self._host)
+            copy_to_device(self._tensors[0], self._host)
         self.finished(None)
 
-    def wait(self, timeout: timedelta = NOT_SAID) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait until the tensor can be used; a time-out of the caller's own choice may be followed by another wait.
 
         Raises:
@@ -73,10 +73,10 @@ class Message(Pending):
         if not self.done:
             chosen = timeout.total_seconds()
             try:
-                Clock(self._what, self._tensors, chosen if chosen > 0 else self._seconds).finish(self)
+                Deadline(self._what, self._tensors, chosen if chosen > 0 else self._seconds).finish(self)
             except dist.DistBackendError as error:
                 if chosen <= 0:
-                    self._owner.break_off(error)
+                    self._owner.fail(error)
                 raise
         self._is_told()
         if self.error is not None:
@@ -93,13 +93,15 @@ class Message(Pending):
 class Messages:
     """The messages of one communicator."""
 
-    def __init__(self, comm: Any, module: ModuleType, types: Datatypes, line: Line, faults: Faults) -> None:
+    def __init__(
+        self, comm: Any, module: ModuleType, types: Datatypes, line: OperationQueue, faults: MpiErrors
+    ) -> None:
         self._comm = comm
         self._mpi = module
         self._types = types
         self._line = line
         self.faults = faults
-        self._open: set[Message] = set()
+        self._open: set[PendingMessage] = set()
         self._wake = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -113,49 +115,49 @@ class Messages:
         self._closed = True
         self._wake.release()
 
-    def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> Message:
+    def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> PendingMessage:
         """Begin to send."""
-        host = hosted_one(tensor)
-        request = self._begun(_SEND, self._comm.Isend, self._types.moved(host), to, tag)
-        return self._under_way(Message(self, _SEND, request, tensor, host, None, seconds))
+        host = host_copy(tensor)
+        request = self._start(_SEND, self._comm.Isend, self._types.transfer_type(host), to, tag)
+        return self._track(PendingMessage(self, _SEND, request, tensor, host, None, seconds))
 
-    def receive(self, tensor: Tensor, source: int | None, tag: int, seconds: float) -> Message:
+    def receive(self, tensor: Tensor, source: int | None, tag: int, seconds: float) -> PendingMessage:
         """Begin to receive; from any rank where `source` is None."""
-        host = hosted_one(tensor)
+        host = host_copy(tensor)
         status = self._mpi.Status()
         sender = self._mpi.ANY_SOURCE if source is None else source
-        request = self._begun(_RECEIVE, self._comm.Irecv, self._types.moved(host), sender, tag)
-        return self._under_way(Message(self, _RECEIVE, request, tensor, host, status, seconds))
+        request = self._start(_RECEIVE, self._comm.Irecv, self._types.transfer_type(host), sender, tag)
+        return self._track(PendingMessage(self, _RECEIVE, request, tensor, host, status, seconds))
 
-    def _begun(self, what: str, start: Callable[..., Any], *words: Any) -> Any:
-        self._line.refuse_if_broken()
+    def _start(self, what: str, start: Callable[..., Any], *words: Any) -> Any:
+        self._line.raise_if_broken()
         try:
             return start(*words)
         except self.faults.mpi_error as error:
-            raise self.lost(what, error) from error
+            raise self.describe_error(what, error) from error
 
-    def lost(self, what: str, error: Exception) -> Exception:
+    def describe_error(self, what: str, error: Exception) -> Exception:
         """What is told of a message that MPI has lost; its group does nothing more."""
-        told = self.faults.told(what, error)
+        told = self.faults.describe(what, error)
         if isinstance(told, dist.DistBackendError):
-            self.break_off(told)
+            self.fail(told)
         return told
 
-    def break_off(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Nothing can be done in this group any more."""
-        self._line.break_off(error)
+        self._line.fail(error)
 
-    def _under_way(self, message: Message) -> Message:
+    def _track(self, message: PendingMessage) -> PendingMessage:
         if message.Test():
             return message
         self._open.add(message)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._carry, name="hpc_kit_mpi", daemon=True)
+            self._thread = threading.Thread(target=self._poll, name="hpc_kit_mpi", daemon=True)
             self._thread.start()
         self._wake.release()
         return message
 
-    def _carry(self) -> None:
+    def _poll(self) -> None:
         """MPI moves a long message only while it is called: this does it while the program computes."""
         while True:
             self._wake.acquire()

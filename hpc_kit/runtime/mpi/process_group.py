@@ -15,20 +15,20 @@ from torch._C import _distributed_c10d as c10d
 
 from hpc_kit.runtime.mpi import sparse
 from hpc_kit.runtime.mpi.collectives import Collectives
-from hpc_kit.runtime.mpi.operations import Line
+from hpc_kit.runtime.mpi.operations import OperationQueue
 from hpc_kit.runtime.mpi.point_to_point import Messages
 from hpc_kit.runtime.mpi.reductions import Reduction
-from hpc_kit.runtime.mpi.waiting import Clock
-from hpc_kit.runtime.mpi.work import Together
+from hpc_kit.runtime.mpi.waiting import Deadline
+from hpc_kit.runtime.mpi.work import CombinedWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.faults import Faults
+    from hpc_kit.runtime.mpi.faults import MpiErrors
 
-_FAREWELL = 5.0
+_CLOSE_TIMEOUT = 5.0
 """Seconds that a group's end waits for the other ranks."""
 
 
@@ -40,7 +40,13 @@ class MpiGroup(dist.ProcessGroup):
     """
 
     def __init__(
-        self, collectives: Collectives, messages: Messages, line: Line, faults: Faults, *, timeout: timedelta
+        self,
+        collectives: Collectives,
+        messages: Messages,
+        line: OperationQueue,
+        faults: MpiErrors,
+        *,
+        timeout: timedelta,
     ) -> None:
         super().__init__(collectives.rank, collectives.size)  # type: ignore[call-arg]
         self._do = collectives
@@ -48,7 +54,7 @@ class MpiGroup(dist.ProcessGroup):
         self._seconds = timeout.total_seconds()
         self._faults = faults
         self._line = line
-        self._done = Together()
+        self._done = CombinedWork()
         self._together: list[dist.Work] | None = None
         self._name = self._text = ""
 
@@ -82,20 +88,20 @@ class MpiGroup(dist.ProcessGroup):
         """How long each collective may take from now on."""
         self._seconds = timeout.total_seconds()
 
-    def _run(self, name: str, options: Any, tensors: Sequence[Tensor], do: Callable[[Clock], None]) -> dist.Work:
+    def _run(self, name: str, options: Any, tensors: Sequence[Tensor], do: Callable[[Deadline], None]) -> dist.Work:
         """Do it now if the caller waits for it, else put it in line."""
 
         def run(eager: bool) -> None:
-            clock = Clock(name, tensors, self._seconds, options=options, eager=eager)
+            clock = Deadline(name, tensors, self._seconds, options=options, eager=eager)
             try:
                 do(clock)
             except self._faults.mpi_error as error:
-                raise self._faults.told(clock.what, error) from error
+                raise self._faults.describe(clock.what, error) from error
 
         if self._together is None and not getattr(options, "asyncOp", True):
-            self._line.now(run, tensors)
+            self._line.run_in_caller(run, tensors)
             return self._done
-        work = self._line.later(run, list(tensors))
+        work = self._line.enqueue(run, list(tensors))
         if self._together is not None:
             self._together.append(work)
         return work
@@ -130,7 +136,7 @@ class MpiGroup(dist.ProcessGroup):
         opts = opts or c10d.AllgatherOptions()
         pairs = list(zip(outputs, inputs, strict=True))
 
-        def do(clock: Clock) -> None:
+        def do(clock: Deadline) -> None:
             for outs, given in pairs:
                 self._do.all_gather(clock, outs, given)
 
@@ -156,7 +162,7 @@ class MpiGroup(dist.ProcessGroup):
         reduction = Reduction.of(opts.reduceOp)
         pairs = list(zip(outputs, inputs, strict=True))
 
-        def do(clock: Clock) -> None:
+        def do(clock: Deadline) -> None:
             for out, given in pairs:
                 self._do.reduce_scatter(clock, out, given, reduction)
 
@@ -217,17 +223,17 @@ class MpiGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
         """Begin to send to a rank of this group."""
-        return self._noted(self._messages.send(tensors[0], rank, tag, self._seconds))
+        return self._record_coalesced(self._messages.send(tensors[0], rank, tag, self._seconds))
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
         """Begin to receive from a rank of this group."""
-        return self._noted(self._messages.receive(tensors[0], rank, tag, self._seconds))
+        return self._record_coalesced(self._messages.receive(tensors[0], rank, tag, self._seconds))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
         """Begin to receive from whichever rank sends."""
-        return self._noted(self._messages.receive(tensors[0], None, tag, self._seconds))
+        return self._record_coalesced(self._messages.receive(tensors[0], None, tag, self._seconds))
 
-    def _noted(self, work: dist.Work) -> dist.Work:
+    def _record_coalesced(self, work: dist.Work) -> dist.Work:
         if self._together is not None:
             self._together.append(work)
         return work
@@ -237,7 +243,7 @@ class MpiGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, _device: torch.device) -> dist.Work:
         works, self._together = self._together or [], None
-        return Together(works)
+        return CombinedWork(works)
 
     def shutdown(self) -> None:
         """Do what is left in line; nothing can be asked for after it."""
@@ -246,11 +252,11 @@ class MpiGroup(dist.ProcessGroup):
         if self._line.broken is None:
             # A rank that never comes, or late: what is not freed costs memory, and waiting for it has no end.
             with suppress(dist.DistBackendError):
-                self._do.close(Clock("the end of a group", (), min(self._seconds, _FAREWELL)))
+                self._do.close(Deadline("the end of a group", (), min(self._seconds, _CLOSE_TIMEOUT)))
 
     def abort(self) -> None:
         """Give up what is left."""
         idle = self._line.is_idle() and self._messages.is_idle()
-        self._line.break_off(dist.DistBackendError("the group was aborted"), harmless=idle)
+        self._line.fail(dist.DistBackendError("the group was aborted"), harmless=idle)
         self._line.close()
         self._messages.close()

@@ -15,14 +15,14 @@ import torch
 from torch.distributed import DistBackendError
 
 from hpc_kit.runtime.mpi.buffers import combine, in_torch
-from hpc_kit.runtime.mpi.faults import misfit
+from hpc_kit.runtime.mpi.faults import size_mismatch
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.waiting import Clock
+    from hpc_kit.runtime.mpi.waiting import Deadline
 
 PIECE = 1 << 20
 """Bytes of one piece: two of each rank, and their result, should fit the last cache."""
@@ -87,11 +87,11 @@ class SharedMemory:
         comm.Barrier()
         return shared
 
-    def serves(self, tensor: Tensor, name: str) -> bool:
+    def supports(self, tensor: Tensor, name: str) -> bool:
         """Whether a tensor is long enough, and one that torch can add up."""
         return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and in_torch(name)
 
-    def close(self, clock: Clock) -> None:
+    def close(self, clock: Deadline) -> None:
         """Give the memory back when every rank has come to this.
 
         Raises:
@@ -132,18 +132,18 @@ class SharedMemory:
             self._views[dtype] = pieces, [area(0, 2), area(0, 3)]
         return self._views[dtype]
 
-    def all_reduce(self, clock: Clock, tensor: Tensor, name: str) -> None:
+    def all_reduce(self, clock: Deadline, tensor: Tensor, name: str) -> None:
         """Reduce a contiguous tensor on the CPU, in place; every rank gets the same bits."""
         areas, results = self._views.get(tensor.dtype) or self._seen_as(tensor.dtype)
         pieces = tensor.view(-1).split(PIECE // tensor.element_size())
         parity = self._parity
-        self._give(pieces[0], areas[parity])
-        self.meet(clock, tensor.nbytes)
+        self._copy_in(pieces[0], areas[parity])
+        self.synchronize(clock, tensor.nbytes)
         for number, piece in enumerate(pieces):
             self._reduce(piece, areas[parity], results[parity], name)
             if number + 1 < len(pieces):
-                self._give(pieces[number + 1], areas[1 - parity])
-            self.meet(clock, tensor.nbytes)
+                self._copy_in(pieces[number + 1], areas[1 - parity])
+            self.synchronize(clock, tensor.nbytes)
             piece.copy_(results[parity][: piece.numel()])
             # What is written in turn was read by all before they came to the last meeting.
             parity = 1 - parity
@@ -155,7 +155,7 @@ class SharedMemory:
         share = -(-piece.numel() // (self._size * line)) * line
         return min(piece.numel(), self._rank * share), min(piece.numel(), (self._rank + 1) * share)
 
-    def _give(self, piece: Tensor, areas: list[Tensor]) -> None:
+    def _copy_in(self, piece: Tensor, areas: list[Tensor]) -> None:
         """Show the others the parts that they reduce."""
         start, end = self._bounds(piece)
         for first, last in ((0, start), (end, piece.numel())):
@@ -173,7 +173,7 @@ class SharedMemory:
         for part in parts[2:]:
             combine(name, out, part, out)
 
-    def meet(self, clock: Clock, size: int) -> None:
+    def synchronize(self, clock: Deadline, size: int) -> None:
         """Wait until all are here, and see what they wrote before.
 
         Args:
@@ -200,4 +200,4 @@ class SharedMemory:
         self._window.Sync()
         for flag in self._others:
             if flag[place] != size:
-                raise misfit(clock.what, f"another rank has come with {flag[place]} bytes")
+                raise size_mismatch(clock.what, f"another rank has come with {flag[place]} bytes")

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from hpc_kit.runtime.mpi.collectives import Collectives
     from hpc_kit.runtime.mpi.reductions import Reduction
-    from hpc_kit.runtime.mpi.waiting import Clock
+    from hpc_kit.runtime.mpi.waiting import Deadline
 
 
-def all_reduce(do: Collectives, clock: Clock, tensors: Sequence[Tensor], reduction: Reduction) -> None:
+def all_reduce(do: Collectives, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction) -> None:
     """Every rank's tensors become the sum of all: each rank gathers the others' indices and values.
 
     Raises:
@@ -33,8 +33,8 @@ def all_reduce(do: Collectives, clock: Clock, tensors: Sequence[Tensor], reducti
         all_indices = [indices.new_empty(indices.shape[0], number) for number in numbers]
         all_values = [values.new_empty(number, *values.shape[1:]) for number in numbers]
         do.all_gather(clock, all_indices, indices)
-        do.all_gather(clock, all_values, reduction.before(values))
+        do.all_gather(clock, all_values, reduction.pre_scale(values))
         total = torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), mine.shape).coalesce()
-        reduction.after(total.values(), do.size)
+        reduction.post_scale(total.values(), do.size)
         with torch.no_grad():  # not detach(): a copy into that would leave the tensor's own indices as they are
             tensor.copy_(total)

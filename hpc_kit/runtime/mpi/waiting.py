@@ -24,7 +24,7 @@ _LATE_AFTER, _LONG = 1.0, 0.0005
 """The same for what takes longer than a rank's turn on a shared core."""
 
 
-class Clock:
+class Deadline:
     """How long one collective may take, and how eagerly it is waited for."""
 
     __slots__ = ("_default", "_name", "_options", "_start", "_tensors", "spins")
@@ -91,7 +91,7 @@ def _done(request: Any) -> bool:
     return bool(request.Test())
 
 
-def in_time(make: Callable[[], Answer], seconds: float, what: str) -> Answer:
+def run_with_timeout(make: Callable[[], Answer], seconds: float, what: str) -> Answer:
     """What `make` returns; MPI's own waits have no end where a rank never comes.
 
     Raises:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-NOT_SAID = timedelta(0)
+NO_TIMEOUT = timedelta(0)
 """What torch gives for a time-out that nobody has chosen."""
 
 
-class Tellers:
+class CallbackThreads:
     """Threads that complete futures: what hangs on a future runs there, and may wait for another collective.
 
     There is always one that is free: a call that waits keeps no other from being told.
@@ -32,7 +32,7 @@ class Tellers:
         self._guard = threading.Lock()
         self._free = self._busy = 0
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def submit(self, call: Callable[[], None]) -> None:
         """Make the call soon, on a thread of its own."""
         with self._guard:
             self._busy += 1
@@ -42,7 +42,7 @@ class Tellers:
         if is_new:
             threading.Thread(target=self._serve, name="hpc_kit_mpi_told", daemon=True).start()
 
-    def quiet(self, seconds: float) -> None:
+    def wait_until_idle(self, seconds: float) -> None:
         """Wait until no call is under way, or so long: a thread in torch at the interpreter's end aborts it."""
         until = time.monotonic() + seconds
         while self._busy and time.monotonic() < until:
@@ -62,7 +62,7 @@ class Tellers:
                     self._free += 1
 
 
-TELLERS = Tellers()
+CALLBACK_THREADS = CallbackThreads()
 
 
 class Pending(dist.Work):
@@ -85,7 +85,7 @@ class Pending(dist.Work):
             if self._awaited is not None:
                 self._awaited.set()
         if future is not None:
-            TELLERS.tell(lambda: self._tell(future))
+            CALLBACK_THREADS.submit(lambda: self._tell(future))
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         """A future of its tensors; DistributedDataParallel waits for it and for nothing else."""
@@ -148,14 +148,14 @@ class Pending(dist.Work):
         self.wait()
 
 
-class Together(dist.Work):
+class CombinedWork(dist.Work):
     """Several as one; without any, what is done already."""
 
     def __init__(self, works: Sequence[dist.Work] = ()) -> None:
         super().__init__()
         self._works = works
 
-    def wait(self, timeout: timedelta = NOT_SAID) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait until all are done."""
         for work in self._works:
             work.wait(timeout)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.rendezvous import network, node_comparison, route, sign_in, store
-from hpc_kit.runtime.rendezvous.store_search import Search
+from hpc_kit.runtime.rendezvous.store_search import StoreSearch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 300.0
 """Seconds: nodes of a big job start within minutes of one another."""
 
-_LEAVING = 60.0
+_LEAVE_TIMEOUT = 60.0
 """Seconds that rank 0 waits at its end, so that no other rank loses the store before it has finished."""
 
 LAUNCHERS_WITH_STORE = {"torchrun", "env"}
@@ -52,22 +52,22 @@ class Meeting:
     held: int | None = None
     """A descriptor that keeps the port for a program that is alone in its world."""
 
-    def part(self, name: str) -> Store:
+    def substore(self, name: str) -> Store:
         """A part of the store, for one purpose."""
-        return _part(self.server, f"{self.prefix}/{name}")
+        return _prefix_store(self.server, f"{self.prefix}/{name}")
 
     def leave(self) -> None:
         """Say goodbye; rank 0, in whose process the store lives, waits for the others as long as they need it."""
         if self.held is not None:
             os.close(self.held)
-        doors = self.part("doors")
+        doors = self.substore("doors")
         if self.is_owner:
-            sign_in.wait_for(doors, sign_in.IN, self.world, patience=_LEAVING)
+            sign_in.wait_for_departures(doors, sign_in.IN, self.world, patience=_LEAVE_TIMEOUT)
             if self.server.num_keys() > self.keys:
-                sign_in.wait_for(doors, sign_in.OUT, self.world, patience=_LEAVING)
+                sign_in.wait_for_departures(doors, sign_in.OUT, self.world, patience=_LEAVE_TIMEOUT)
         # Rank 0 may have gone long ago, where the program had no use for the store.
-        elif network.answers(self.host, self.port):
-            sign_in.pass_door(doors, sign_in.OUT)
+        elif network.is_reachable(self.host, self.port):
+            sign_in.depart(doors, sign_in.OUT)
 
 
 def meet(
@@ -95,30 +95,32 @@ def meet(
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     until = time.monotonic() + timeout
     occasion = next(_occasions) if occasion is None else occasion
-    here = network.of_this_node(environ)
+    here = network.this_node_name(environ)
     is_owner = world.rank == 0 and world.launcher not in LAUNCHERS_WITH_STORE
     with ExitStack() as until_all_have_come:
         if world.launcher in LAUNCHERS_WITH_STORE:
-            opened = store.of_launcher(world, environ, timeout)
+            opened = store.launcher_store(world, environ, timeout)
         elif is_owner:
-            opened = until_all_have_come.enter_context(store.opened(world, store.token(world, occasion), timeout))
+            opened = until_all_have_come.enter_context(
+                store.serve_store(world, store.launch_token(world, occasion), timeout)
+            )
         else:
-            opened = Search(world, store.token(world, occasion), timeout, here, environ).find()
+            opened = StoreSearch(world, store.launch_token(world, occasion), timeout, here, environ).find()
         if opened.bell is not None:
             until_all_have_come.enter_context(opened.bell)
         # Agents of torchrun and their workers meet in one store, and so do workers that were started again.
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
-        notes = _part(opened.store, f"{prefix}/roster")
-        route.tell(notes, world, opened, here)
+        notes = _prefix_store(opened.store, f"{prefix}/roster")
+        route.publish_address(notes, world, opened, here)
         # Only now: rank 0's store is open for the others while it reads its program.
-        facts = node_comparison.facts(world, program, environ)
-        sign_in.sign(notes, world, sign_in.Entry(here, os.getpid(), facts=facts))
+        facts = node_comparison.node_facts(world, program, environ)
+        sign_in.sign_in(notes, world, sign_in.RankEntry(here, os.getpid(), facts=facts))
         sign_in.wait_for_all(notes, world, until, timeout, opened)
-    whole = sign_in.completed(notes, world)
-    address = route.of_rank_0(notes, whole, opened)
-    doors = _part(opened.store, f"{prefix}/doors")
+    whole = sign_in.fill_world(notes, world)
+    address = route.read_address(notes, whole, opened)
+    doors = _prefix_store(opened.store, f"{prefix}/doors")
     if is_owner:
-        sign_in.open_doors(doors)
+        sign_in.open_exits(doors)
     meeting = Meeting(
         world=whole,
         host=route.name_for(opened, address),
@@ -126,16 +128,16 @@ def meet(
         server=opened.store,
         prefix=prefix,
         is_owner=is_owner,
-        interface=route.interface(whole, address),
+        interface=route.route_interface(whole, address),
         keys=opened.store.num_keys() if is_owner else 0,
         held=opened.held,
     )
     if not is_owner:
-        sign_in.pass_door(doors, sign_in.IN)
+        sign_in.depart(doors, sign_in.IN)
     return meeting
 
 
-def _part(server: TCPStore, prefix: str) -> Store:
+def _prefix_store(server: TCPStore, prefix: str) -> Store:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     part: Store = PrefixStore(prefix, server)

@@ -26,7 +26,7 @@ def is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith(("127.", "localhost."))
 
 
-def of_this_node(environ: Mapping[str, str]) -> str:
+def this_node_name(environ: Mapping[str, str]) -> str:
     """This node's name: Slurm's, where it is told the truth, or that by which ssh has reached it."""
     hosts, number = environ.get("HPC_KIT_SSH_HOSTS", "").split(","), environ.get("HPC_KIT_SSH_NODE", "")
     if number.isdigit() and int(number) < len(hosts):
@@ -50,7 +50,7 @@ def lookup(host: str) -> list[str]:
 
 
 @cache
-def of_slurm(host: str) -> str | None:
+def slurm_address(host: str) -> str | None:
     """The address of a node as Slurm knows it (NodeAddr), where a scontrol is at hand: not in containers."""
     scontrol = shutil.which("scontrol")
     if scontrol is None:
@@ -76,7 +76,7 @@ def hosts_line(host: str, file: Path = Path("/etc/hosts")) -> str | None:
     return None
 
 
-def of_this_machine() -> tuple[str, ...]:
+def own_addresses() -> tuple[str, ...]:
     """The IPv4 addresses of its interfaces by which others may reach this machine."""
     found = (_ipv4_of(name) for _, name in socket.if_nameindex())
     return tuple(address for address in found if address is not None and not is_loopback(address))
@@ -109,7 +109,7 @@ def listen(port: int, *, everywhere: bool) -> socket.socket | None:
         raise
 
 
-def answers(host: str, port: int, patience: float = 2.0) -> bool:
+def is_reachable(host: str, port: int, patience: float = 2.0) -> bool:
     """Whether somebody listens there."""
     try:
         socket.create_connection((host, port), timeout=patience).close()
@@ -118,7 +118,7 @@ def answers(host: str, port: int, patience: float = 2.0) -> bool:
     return True
 
 
-def source_towards(address: str) -> str | None:
+def source_address(address: str) -> str | None:
     """This machine's own address on the way to another; nothing is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -129,7 +129,7 @@ def source_towards(address: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
-def of_nccl() -> str | None:
+def nccl_interface() -> str | None:
     """The interface that NCCL takes where nobody tells it one, as its ncclFindInterfaces orders them (IPv4 only here).
 
     Those that begin with ib come first; docker's, the loopback and libvirt's only where there is no other.
@@ -146,10 +146,10 @@ def interface_with(address: str) -> str | None:
     for _, name in socket.if_nameindex():
         if _ipv4_of(name) == address:
             return name
-    return _with_ipv6(address) if ":" in address else None
+    return _interface_with_ipv6(address) if ":" in address else None
 
 
-def _with_ipv6(address: str) -> str | None:
+def _interface_with_ipv6(address: str) -> str | None:
     """The kernel lists them as 32 digits, index, prefix length, scope, flags, name."""
     digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
     with suppress(OSError):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hpc_kit.runtime.world import World
 
-SAME = "HPC_KIT_SAME"
+COMPARE_VARIABLE = "HPC_KIT_SAME"
 """Environment variable: with 0 nothing is compared, for all ranks."""
 
 Facts = dict[str, str]
@@ -37,7 +37,7 @@ _IMPORT = re.compile(
 )
 
 
-def facts(world: World, program: Path | None, environ: Mapping[str, str]) -> Facts:
+def node_facts(world: World, program: Path | None, environ: Mapping[str, str]) -> Facts:
     """What this process runs; the first rank of a node speaks for its code.
 
     Args:
@@ -45,19 +45,19 @@ def facts(world: World, program: Path | None, environ: Mapping[str, str]) -> Fac
         program: Its program; None: the one that runs.
         environ: Says whether anything is to be compared.
     """
-    if environ.get(SAME, "1").strip() == "0" or world.world_size == 1:
+    if environ.get(COMPARE_VARIABLE, "1").strip() == "0" or world.world_size == 1:
         return {}
     import torch
 
     # Builds for other devices, 2.13.0+cpu and 2.13.0+cu130, understand one another.
     found = {"Python": platform.python_version(), "torch": torch.__version__.partition("+")[0], "hpc_kit": __version__}
-    program = None if world.local_rank else program or _running()
+    program = None if world.local_rank else program or _running_program()
     if program is not None and program.suffix == ".py" and program.is_file():
-        found[f"the code of {program.name}"] = fingerprint(program)
+        found[f"the code of {program.name}"] = program_hash(program)
     return found
 
 
-def differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
+def find_differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
     """A line for each fact that is not the same everywhere, the odd hosts first; each is a host with its facts."""
     hosts: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     ranks: dict[str, Counter[str]] = defaultdict(Counter)
@@ -69,11 +69,11 @@ def differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
     for name, values in hosts.items():
         if len(values) > 1:
             odd_first = sorted(values, key=lambda value: ranks[name][value])
-            lines.append(f"{name}: " + "; ".join(f"{value} on {listed(values[value])}" for value in odd_first))
+            lines.append(f"{name}: " + "; ".join(f"{value} on {list_some(values[value])}" for value in odd_first))
     return lines
 
 
-def fingerprint(program: Path) -> str:
+def program_hash(program: Path) -> str:
     """Eight digits that stand for a program and for all files of its own folder that it imports, at any depth."""
     found = blake2s(digest_size=4)
     for name, text in _sources(program):
@@ -133,7 +133,7 @@ def _names(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _running() -> Path | None:
+def _running_program() -> Path | None:
     """The program of this process; None where it is no file of the user's own."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     path = Path(file).absolute() if file else None
@@ -142,7 +142,7 @@ def _running() -> Path | None:
     return None if any(path.is_relative_to(folder) for folder in _OTHERS) else path
 
 
-def listed(items: Iterable[object], most: int = _MOST_NAMED) -> str:
+def list_some(items: Iterable[object], most: int = _MOST_NAMED) -> str:
     """Hosts or ranks with commas between; behind `most` of them only how many more there are."""
     named = list(map(str, items))
     return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

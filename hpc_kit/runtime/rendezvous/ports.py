@@ -12,20 +12,20 @@ CANDIDATES = 12
 _STRIDE = 1_621
 
 
-def candidates(key: str, first: int | None = None) -> list[int]:
+def candidate_ports(key: str, first: int | None = None) -> list[int]:
     """Ports for the store of a launch, in the order to try; `first` is one that somebody has asked for.
 
     Every rank computes the same ones from the key of its launch.
     """
-    ports = _spread(crc32(key.encode()))
+    ports = _spaced_ports(crc32(key.encode()))
     return ports if first is None else [first, *(port for port in ports if port != first)]
 
 
-def beacons(key: str) -> list[int]:
+def discovery_ports(key: str) -> list[int]:
     """Ports on which rank 0 tells the others which of the candidates it has got."""
-    return _spread(crc32(f"beacon of {key}".encode()))
+    return _spaced_ports(crc32(f"beacon of {key}".encode()))
 
 
-def _spread(start: int) -> list[int]:
+def _spaced_ports(start: int) -> list[int]:
     span = LAST - FIRST + 1
     return [FIRST + (start + step * _STRIDE) % span for step in range(CANDIDATES)]

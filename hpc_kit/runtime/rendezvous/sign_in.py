@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from hpc_kit.runtime.rendezvous.node_comparison import Facts
-    from hpc_kit.runtime.rendezvous.store import Opened
+    from hpc_kit.runtime.rendezvous.store import OpenStore
     from hpc_kit.runtime.world import World
 
 _COMPLETE, _REFUSED, _TOLD = "complete", "refused", "told"
@@ -37,7 +37,7 @@ _READ_WITHIN = 5.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class RankEntry:
     """What a rank says of itself."""
 
     host: str
@@ -52,12 +52,12 @@ class Entry:
         return json.dumps([self.host, self.pid, self.mark, self.facts])
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Entry:
+    def from_bytes(cls, data: bytes) -> RankEntry:
         """Read it back."""
         return cls(*json.loads(data))
 
 
-def sign(store: Store, world: World, entry: Entry) -> None:
+def sign_in(store: Store, world: World, entry: RankEntry) -> None:
     """Say that this rank is here.
 
     Raises:
@@ -66,7 +66,7 @@ def sign(store: Store, world: World, entry: Entry) -> None:
     mine = entry.to_bytes()
     there = store.compare_set(_key(world.rank), "", mine)
     if there != mine.encode():
-        first = Entry.from_bytes(there)
+        first = RankEntry.from_bytes(there)
         raise ContradictoryEnvironment(
             f"two processes say that they are rank {world.rank} of {world.name}",
             found=f"{first.host}, process {first.pid}\n{entry.host}, process {entry.pid}",
@@ -74,7 +74,7 @@ def sign(store: Store, world: World, entry: Entry) -> None:
         )
 
 
-def wait_for_all(store: Store, world: World, until: float, timeout: float, opened: Opened) -> None:
+def wait_for_all(store: Store, world: World, until: float, timeout: float, opened: OpenStore) -> None:
     """Wait until every rank has signed.
 
     Args:
@@ -89,9 +89,13 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
         ContradictoryEnvironment: The nodes do not run the same; told in full by rank 0, in short by the others.
     """
     try:
-        told = _said(store, world, until, opened) if world.is_main else _heard(store, world, until, opened.bell)
+        told = (
+            _wait_for_answer(store, world, until, opened)
+            if world.is_main
+            else _wait_for_bell(store, world, until, opened.bell)
+        )
         if told is not None:
-            _check_same(json.loads(told), store, world)
+            _check_nodes_equal(json.loads(told), store, world)
             return
     except RuntimeError as error:
         raise RendezvousError(
@@ -99,10 +103,10 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
             found=f"{world} had found its store",
             remedy="look at the log of rank 0, which tells why",
         ) from error
-    raise _incomplete(store, world, timeout)
+    raise _missing_ranks_error(store, world, timeout)
 
 
-def _said(store: Store, world: World, until: float, opened: Opened) -> str | None:
+def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore) -> str | None:
     """What rank 0 says to all when they have come, a list of differences; None where the time is up."""
     waiting = [_key(rank) for rank in range(world.world_size)]
 
@@ -113,14 +117,14 @@ def _said(store: Store, world: World, until: float, opened: Opened) -> str | Non
 
     if not wait_until(have_come, until, 1):
         return None
-    told = json.dumps(node_comparison.differences((each.host, each.facts) for each in _entries(store, world)))
+    told = json.dumps(node_comparison.find_differences((each.host, each.facts) for each in _entries(store, world)))
     store.set(_COMPLETE, told)
     if opened.ring is not None:
         opened.ring(told)
     return told
 
 
-def _heard(store: Store, world: World, until: float, bell: socket.socket | None) -> str | None:
+def _wait_for_bell(store: Store, world: World, until: float, bell: socket.socket | None) -> str | None:
     """The same for the others: by the bell, so that they do not keep the store busy, and from the store without one."""
     heard = b""
     while bell is not None:
@@ -143,20 +147,20 @@ def _heard(store: Store, world: World, until: float, bell: socket.socket | None)
     return store.get(_COMPLETE).decode() if come else None
 
 
-def open_doors(store: Store) -> None:
+def open_exits(store: Store) -> None:
     """Begin to count who passes; rank 0 does not."""
     for door in (IN, OUT):
         store.append(door, "")  # type: ignore[attr-defined]
 
 
-def pass_door(store: Store, door: str) -> None:
+def depart(store: Store, door: str) -> None:
     """Be counted: behind IN a rank has read all about the meeting, behind OUT it needs the store no more."""
     with suppress(RuntimeError):
         # Unlike add() without a question and an answer.
         store.append(door, ".")  # type: ignore[attr-defined]
 
 
-def wait_for(store: Store, door: str, world: World, *, patience: float) -> None:
+def wait_for_departures(store: Store, door: str, world: World, *, patience: float) -> None:
     """Wait until all but rank 0 have passed, or for `patience` seconds."""
     wait_until(lambda: len(store.get(door)) >= world.world_size - 1, time.monotonic() + patience, world.world_size)
 
@@ -174,7 +178,7 @@ def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
     return True
 
 
-def completed(store: Store, world: World) -> World:
+def fill_world(store: Store, world: World) -> World:
     """`world` with what its launcher did not tell: nodes are numbered by their lowest rank."""
     if None not in {world.local_rank, world.local_world_size, world.node_rank, world.nnodes}:
         return world
@@ -191,37 +195,37 @@ def completed(store: Store, world: World) -> World:
     return replace(world, **missing, sources=sources)  # type: ignore[arg-type]
 
 
-def _entries(store: Store, world: World) -> list[Entry]:
-    return [Entry.from_bytes(data) for data in store.multi_get([_key(rank) for rank in range(world.world_size)])]
+def _entries(store: Store, world: World) -> list[RankEntry]:
+    return [RankEntry.from_bytes(data) for data in store.multi_get([_key(rank) for rank in range(world.world_size)])]
 
 
-def _check_same(differences: list[str], store: Store, world: World) -> None:
+def _check_nodes_equal(differences: list[str], store: Store, world: World) -> None:
     if not differences:
         return
     # Rank 0 tells it first, in full; and not before all have read it: they would blame that its store is gone.
     if not world.is_main:
         store.add(_REFUSED, 1)
         with suppress(RuntimeError):
-            _wait_a_little(lambda: store.check([_TOLD]), world)
+            _pause(lambda: store.check([_TOLD]), world)
         raise ContradictoryEnvironment(f"the nodes do not run the same: {'; '.join(differences)}")
-    _wait_a_little(lambda: store.add(_REFUSED, 0) >= world.world_size - 1, world)
+    _pause(lambda: store.add(_REFUSED, 0) >= world.world_size - 1, world)
     store.set(_TOLD, "")
     raise ContradictoryEnvironment(
         "the nodes do not run the same",
         found="\n".join(differences),
         remedy="the same environment and the same files on all nodes;\n"
-        f"where it is meant to differ: export {node_comparison.SAME}=0",
+        f"where it is meant to differ: export {node_comparison.COMPARE_VARIABLE}=0",
     )
 
 
-def _wait_a_little(is_done: Callable[[], bool], world: World) -> None:
+def _pause(is_done: Callable[[], bool], world: World) -> None:
     wait_until(is_done, time.monotonic() + _READ_WITHIN, world.world_size)
 
 
-def _incomplete(store: Store, world: World, timeout: float) -> RendezvousError:
+def _missing_ranks_error(store: Store, world: World, timeout: float) -> RendezvousError:
     """Who did not come: told in full by the first rank that is there, in short by the others."""
     here = [rank for rank in range(world.world_size) if store.check([_key(rank)])]
-    entries = [Entry.from_bytes(store.get(_key(rank))) for rank in here]
+    entries = [RankEntry.from_bytes(store.get(_key(rank))) for rank in here]
     absent = sorted(set(range(world.world_size)) - set(here))
     late = _hosts_without(world, Counter(entry.host for entry in entries))
     what = f"{len(absent)} of {world.world_size} ranks did not come within {timeout:g} s"
@@ -232,11 +236,11 @@ def _incomplete(store: Store, world: World, timeout: float) -> RendezvousError:
         what,
         found="\n".join([f"not there: {_numbers(absent)}", *late]),
         remedy="look at their logs: a rank that fails early never comes;\n"
-        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer" + _typed(here, world),
+        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer" + _interactive_hint(here, world),
     )
 
 
-def _typed(here: list[int], world: World) -> str:
+def _interactive_hint(here: list[int], world: World) -> str:
     """What to do where this is the shell of `srun --pty`: as a task of the step, it waits for shells."""
     if here != [0] or world.launcher != "slurm" or not os.environ.get("SLURM_PTY_PORT"):
         return ""
@@ -256,7 +260,7 @@ def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
 
 
 def _numbers(ranks: list[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.listed(ranks, _MOST_NAMED)}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.list_some(ranks, _MOST_NAMED)}"
 
 
 def _key(rank: int) -> str:

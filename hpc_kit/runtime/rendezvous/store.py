@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 
-class Opened(NamedTuple):
+class OpenStore(NamedTuple):
     """A store, and where it is."""
 
     store: TCPStore
@@ -36,49 +36,49 @@ class Opened(NamedTuple):
     """A descriptor that keeps the port from being given to others, where no store of ours is there."""
 
 
-def token(world: World, occasion: int = 0) -> str:
+def launch_token(world: World, occasion: int = 0) -> str:
     """What rank 0 of this meeting says, and nobody of another launch, user or earlier meeting."""
     text = f"{world.launcher}, {world.key}, {world.world_size} ranks, user {os.getuid()}, {occasion}"
     return f"hpc_kit/{blake2s(text.encode(), digest_size=16).hexdigest()}"
 
 
 @contextmanager
-def opened(world: World, token: str, timeout: float) -> Iterator[Opened]:
+def serve_store(world: World, token: str, timeout: float) -> Iterator[OpenStore]:
     """Rank 0's store; inside, all ranks that ask are told of it.
 
     Raises:
         RendezvousError: All ports that this launch may use are taken.
     """
     store_discovery.allow_files(world.world_size)
-    with _bound(world) as listener, _announced(world, token, listener.getsockname()[1]) as ring:
-        yield _served(world, listener, timeout)._replace(ring=ring)
+    with _bind(world) as listener, _start_announcing(world, token, listener.getsockname()[1]) as ring:
+        yield _create_server(world, listener, timeout)._replace(ring=ring)
 
 
-def _bound(world: World) -> socket.socket:
+def _bind(world: World) -> socket.socket:
     """The first candidate port that is free, taken before anybody is told of it."""
     alone = world.world_size == 1
-    candidates = [0] if alone else ports.candidates(world.key, world.master_port)
+    candidates = [0] if alone else ports.candidate_ports(world.key, world.master_port)
     for candidate in candidates:
         listener = network.listen(candidate, everywhere=not alone)
         if listener is not None:
             return listener
-    raise _all_taken(world, candidates)
+    raise _no_free_port_error(world, candidates)
 
 
 @contextmanager
-def _announced(world: World, token: str, port: int) -> Iterator[Callable[[str], None] | None]:
+def _start_announcing(world: World, token: str, port: int) -> Iterator[Callable[[str], None] | None]:
     if world.world_size == 1:
         yield None
         return
-    candidates = ports.beacons(world.key)
-    listener = store_discovery.light(candidates)
+    candidates = ports.discovery_ports(world.key)
+    listener = store_discovery.listen_for_queries(candidates)
     if listener is None:
-        raise _all_taken(world, candidates)
-    with store_discovery.shining(listener, token, port, world.world_size) as ring:
+        raise _no_free_port_error(world, candidates)
+    with store_discovery.announce(listener, token, port, world.world_size) as ring:
         yield ring
 
 
-def _served(world: World, listener: socket.socket, timeout: float) -> Opened:
+def _create_server(world: World, listener: socket.socket, timeout: float) -> OpenStore:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     port = listener.getsockname()[1]
@@ -95,8 +95,8 @@ def _served(world: World, listener: socket.socket, timeout: float) -> Opened:
     )
     if world.world_size == 1:
         held = _held_port()
-        return Opened(store, "127.0.0.1", held.getsockname()[1], held=held.detach())
-    return Opened(store, world.master_addr or socket.gethostname(), port)
+        return OpenStore(store, "127.0.0.1", held.getsockname()[1], held=held.detach())
+    return OpenStore(store, world.master_addr or socket.gethostname(), port)
 
 
 def _held_port() -> socket.socket:
@@ -111,7 +111,7 @@ def _held_port() -> socket.socket:
     return held
 
 
-def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Opened:
+def launcher_store(world: World, environ: Mapping[str, str], timeout: float) -> OpenStore:
     """The store of torchrun's agent, or of whatever launcher has set MASTER_ADDR and MASTER_PORT.
 
     Raises:
@@ -120,7 +120,7 @@ def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Ope
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     if world.master_addr is None or world.master_port is None:
-        return _served(world, _bound(world), timeout)
+        return _create_server(world, _bind(world), timeout)
     launcher_has_opened_it = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
         store = TCPStore(
@@ -138,10 +138,10 @@ def of_launcher(world: World, environ: Mapping[str, str], timeout: float) -> Ope
             found=str(error).splitlines()[0],
             remedy="the launcher's log tells why its store is not there; a port that is taken: another MASTER_PORT",
         ) from error
-    return Opened(store, world.master_addr, world.master_port)
+    return OpenStore(store, world.master_addr, world.master_port)
 
 
-def connected(address: str, host: str, answer: store_discovery.Answer, timeout: float) -> Opened:
+def connect_store(address: str, host: str, answer: store_discovery.StoreAnswer, timeout: float) -> OpenStore:
     """The store of an owner that has answered at this address.
 
     Raises:
@@ -164,10 +164,10 @@ def connected(address: str, host: str, answer: store_discovery.Answer, timeout: 
             found=f"its store was at {address}:{answer.port}",
             remedy="look at the log of rank 0, which tells why",
         ) from error
-    return Opened(store, host, answer.port, address, answer.bell)
+    return OpenStore(store, host, answer.port, address, answer.bell)
 
 
-def _all_taken(world: World, candidates: Sequence[int]) -> RendezvousError:
+def _no_free_port_error(world: World, candidates: Sequence[int]) -> RendezvousError:
     return RendezvousError(
         f"all {len(candidates)} ports that {world.name} may use are taken on this node",
         found=", ".join(map(str, candidates)),

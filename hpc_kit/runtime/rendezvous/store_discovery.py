@@ -32,7 +32,7 @@ _OTHER_FILES = 200
 """What rank 0 may have open beside a connection of each rank with its store."""
 
 
-class Answer(NamedTuple):
+class StoreAnswer(NamedTuple):
     """What rank 0 has said, and the call."""
 
     port: int
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     """Ends when all have met, or earlier where rank 0 may not open as many files."""
 
 
-def light(candidates: Sequence[int]) -> socket.socket | None:
+def listen_for_queries(candidates: Sequence[int]) -> socket.socket | None:
     """Listen on the first candidate that is free; None where all are taken."""
     for port in candidates:
         listener = network.listen(port, everywhere=True)
@@ -51,7 +51,7 @@ def light(candidates: Sequence[int]) -> socket.socket | None:
 
 
 @contextmanager
-def shining(listener: socket.socket, token: str, port: int, ranks: int) -> Iterator[Callable[[str], None]]:
+def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iterator[Callable[[str], None]]:
     """Answer all callers inside; what it gives rings the bell, with a line for all. At the end it rings in any case."""
     greeting = f"{token} {port}\n".encode()
     last: list[bytes] = []
@@ -62,7 +62,7 @@ def shining(listener: socket.socket, token: str, port: int, ranks: int) -> Itera
         listener.shutdown(socket.SHUT_RDWR)
 
     # Not threading.Thread: its start waits until the thread runs, which takes long on a busy node.
-    start_new_thread(_answer, (listener, greeting, _calls(ranks), last))
+    start_new_thread(_answer, (listener, greeting, _pending_connections(ranks), last))
     try:
         yield ring
     finally:
@@ -71,7 +71,7 @@ def shining(listener: socket.socket, token: str, port: int, ranks: int) -> Itera
         listener.close()
 
 
-def ask(address: str, ports: Sequence[int], token: str, patience: float) -> Answer | dict[int, str]:
+def query(address: str, ports: Sequence[int], token: str, patience: float) -> StoreAnswer | dict[int, str]:
     """What one of these beacons says of the store, or why each of them is none of ours.
 
     All are called at the same time: where a firewall drops what is sent, that costs one patience and not one a port.
@@ -81,7 +81,7 @@ def ask(address: str, ports: Sequence[int], token: str, patience: float) -> Answ
     with ExitStack() as calls, selectors.DefaultSelector() as ready:
         for port in ports:
             try:
-                call = calls.enter_context(_call(address, port))
+                call = calls.enter_context(_connect(address, port))
             except OSError as error:
                 answers[port] = error.strerror or str(error)
             else:
@@ -90,14 +90,14 @@ def ask(address: str, ports: Sequence[int], token: str, patience: float) -> Answ
         while ready.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in ready.select(left):
                 port = int(key.data)
-                found = _heard(ready, key, heard, token)
+                found = _read_answers(ready, key, heard, token)
                 if isinstance(found, int):
-                    return Answer(found, _call_of(key).dup())
+                    return StoreAnswer(found, _query_bytes(key).dup())
                 answers |= {port: found} if found else {}
     return answers | dict.fromkeys((port for port in ports if port not in answers), "no answer")
 
 
-def _call(address: str, port: int) -> socket.socket:
+def _connect(address: str, port: int) -> socket.socket:
     call = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     call.setblocking(False)  # noqa: FBT003 (its only way)
     if (code := call.connect_ex((address, port))) not in {0, errno.EINPROGRESS}:
@@ -106,11 +106,11 @@ def _call(address: str, port: int) -> socket.socket:
     return call
 
 
-def _heard(
+def _read_answers(
     ready: selectors.BaseSelector, key: selectors.SelectorKey, heard: dict[int, bytes], token: str
 ) -> int | str | None:
     """What one call has come to: a port, a problem, or None while it goes on."""
-    call, port = _call_of(key), int(key.data)
+    call, port = _query_bytes(key), int(key.data)
     if key.events == selectors.EVENT_WRITE:
         if code := call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             ready.unregister(call)
@@ -132,7 +132,7 @@ def _heard(
     return "another launch" if words and words[0].startswith("hpc_kit/") else "another program"
 
 
-def _call_of(key: selectors.SelectorKey) -> socket.socket:
+def _query_bytes(key: selectors.SelectorKey) -> socket.socket:
     if not isinstance(key.fileobj, socket.socket):
         raise TypeError(f"no socket: {key.fileobj!r}")
     return key.fileobj
@@ -148,7 +148,7 @@ def allow_files(ranks: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _calls(ranks: int) -> int:
+def _pending_connections(ranks: int) -> int:
     """How many calls may stay open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError, SpecError
 from hpc_kit.runtime.rendezvous import network, ports, store_discovery
-from hpc_kit.runtime.rendezvous.store import Opened, connected
+from hpc_kit.runtime.rendezvous.store import OpenStore, connect_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ _EVERY = 4
 
 
 @dataclass
-class Search:
+class StoreSearch:
     """One rank's search."""
 
     world: World
@@ -44,46 +44,46 @@ class Search:
     first: dict[str, str] = field(default_factory=dict)
     """The first address of each name."""
 
-    def find(self) -> Opened:
+    def find(self) -> OpenStore:
         """Find the store that rank 0 has opened: only one that says the token is believed.
 
         Raises:
             RendezvousError: It was not found in time, or the name of rank 0's host does not serve.
         """
-        likely = self._likely()
+        likely = self._likely_hosts()
         turn = 0
         while (left := self.start + self.timeout - time.monotonic()) > 0:
             waited = self.timeout - left
-            places = {host: self._addresses(host) for host in [*likely, *self._elsewhere(likely, turn, waited)]}
+            places = {host: self._addresses(host) for host in [*likely, *self._other_hosts(likely, turn, waited)]}
             if not any(places[host] for host in likely):
                 for host in likely:
                     self._addresses(host, required=True)
             for host, found in places.items():
                 for address in found:
-                    answer = self._asked(host, address, turn)
+                    answer = self._query_host(host, address, turn)
                     if answer is not None:
                         # What libraries are told is the name, where the name leads there.
                         name = host if self.first.get(host) == address else address
                         left = max(1.0, self.start + self.timeout - time.monotonic())
-                        return connected(address, name, answer, left)
+                        return connect_store(address, name, answer, left)
             # Early it may come at any moment; later a longer pause is a small part of the wait.
             time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 20, self.world.world_size / 5000)))
             turn += 1
         raise _not_found(self.world, likely, self.timeout, self.seen)
 
-    def _asked(self, host: str, address: str, turn: int) -> store_discovery.Answer | None:
-        first, *others = ports.beacons(self.world.key)
+    def _query_host(self, host: str, address: str, turn: int) -> store_discovery.StoreAnswer | None:
+        first, *others = ports.discovery_ports(self.world.key)
         for called in ([first], others):
             left = self.start + self.timeout - time.monotonic()
             if left <= 0 or (called is others and turn % _EVERY and self.seen[host, first] == "Connection refused"):
                 return None
-            answer = store_discovery.ask(address, called, self.token, left)
-            if isinstance(answer, store_discovery.Answer):
+            answer = store_discovery.query(address, called, self.token, left)
+            if isinstance(answer, store_discovery.StoreAnswer):
                 return answer
             self.seen |= {(host, port): problem for port, problem in answer.items()}
         return None
 
-    def _likely(self) -> list[str]:
+    def _likely_hosts(self) -> list[str]:
         """Where rank 0 should be; an address set by the job script first, then the launcher's own."""
         world = self.world
         if world.master_addr is None:
@@ -104,7 +104,7 @@ class Search:
         # Under their plain names they are looked for later, as all other nodes.
         return [pattern.replace("{host}", host) if pattern and host in world.hosts else host for host in hosts]
 
-    def _elsewhere(self, likely: list[str], turn: int, waited: float) -> list[str]:
+    def _other_hosts(self, likely: list[str], turn: int, waited: float) -> list[str]:
         """After a while one other node at a time: no variable tells the order in which some steps lay their nodes."""
         others = [] if self.world.reach else [host for host in self.world.hosts if host not in likely]
         return [others[turn % len(others)]] if others and waited > _ELSEWHERE else []
@@ -137,7 +137,7 @@ class Search:
     def _without_names(self, host: str, error: OSError, *, required: bool) -> list[str]:
         """Where the name does not resolve: addresses that Slurm tells; the token proves the right one."""
         # The step was started from there: often, but not always, rank 0's node.
-        told = {network.of_slurm(host), self.environ.get("SLURM_LAUNCH_NODE_IPADDR")}
+        told = {network.slurm_address(host), self.environ.get("SLURM_LAUNCH_NODE_IPADDR")}
         found = [address for address in told if address and not network.is_loopback(address)]
         patient = time.monotonic() - self.start < min(_NAMES, self.timeout)
         if found or patient or not required:

@@ -23,7 +23,7 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.first_failure import is_victim
+from hpc_kit.runtime.first_failure import is_peer_loss
 from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
 from hpc_kit.runtime.restart.attempts import (
     INFO_FILE,
@@ -385,7 +385,7 @@ def save_state(path: Path, state: dict[str, Tensor], info: CheckpointInfo) -> No
     try:
         dcp.state_dict_saver.save(state, checkpoint_id=draft)
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
-        if isinstance(error, RuntimeError) and is_victim(error):
+        if isinstance(error, RuntimeError) and is_peer_loss(error):
             raise  # not a problem of the disk: another rank did not come or has died
         shutil.rmtree(draft, ignore_errors=True)
         raise write_error(path, last_line(error)) from error

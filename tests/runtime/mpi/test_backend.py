@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime.first_failure import is_victim
+from hpc_kit.runtime.first_failure import is_peer_loss
 from hpc_kit.runtime.mpi import buffers
 from tests.runtime.mpi import launch
 
-MOST = str(buffers.MOST)
+MOST = str(buffers.MAX_COUNT)
 
 
 @pytest.mark.timeout(300)
@@ -96,7 +96,7 @@ def test_the_end_of_a_broken_group_keeps_the_last_words(mpi: str, code: int, tmp
     told = (tmp_path / "metrics-0").read_text()
     assert "a message to receive of 40 bytes: MPI_ERR_TRUNCATE" in told or "truncat" in told.lower(), done.stderr
     assert "the ranks' tensors do not fit one another" in told
-    assert not is_victim(RuntimeError(told))
+    assert not is_peer_loss(RuntimeError(told))
     assert {"early-0", "late-0"} <= {path.name for path in tmp_path.iterdir()}
 
 

@@ -50,7 +50,7 @@ def _no_mpi_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_with_a_size_is_evidence_and_a_prefix_is_none(
     environ: dict[str, str], families: tuple[str, ...] | None
 ) -> None:
-    found = evidence.of(environ)
+    found = evidence.find_evidence(environ)
     assert (found and found.families) == families
 
 
@@ -59,10 +59,10 @@ def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, m
     (tmp_path / "lib" / "libmpi.so.40").write_text("")
     parents = [Path("/usr/bin/bash"), tmp_path / "bin" / "orted", Path("/usr/sbin/slurmstepd")]
     monkeypatch.setattr(evidence, "_parents", lambda: enumerate(parents))
-    found = evidence.of(OPEN_MPI)
+    found = evidence.find_evidence(OPEN_MPI)
     assert found is not None
     assert list(evidence.libraries(found)) == [str(tmp_path / "lib" / "libmpi.so.40"), "libmpi.so.40"]
-    mpich = evidence.of({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    mpich = evidence.find_evidence({"PMI_RANK": "0", "PMI_SIZE": "2"})
     assert mpich is not None
     monkeypatch.setattr(sys, "prefix", "/nowhere")
     assert list(evidence.libraries(mpich))[-3:] == ["libmpi.so.12", "libmpich.so.12", "libmpi.so.40"]
@@ -76,7 +76,7 @@ def test_the_library_that_pip_has_brought_comes_before_another_mpi(
     (tmp_path / "lib" / "libmpi.so.12").write_text("")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(evidence, "_parents", lambda: enumerate([Path("/usr/sbin/slurmstepd")]))
-    found = evidence.of({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    found = evidence.find_evidence({"PMI_RANK": "0", "PMI_SIZE": "2"})
     assert found is not None
     of_pip = str(tmp_path / "lib" / "libmpi.so.12")
     assert list(evidence.libraries(found)) == ["libmpi.so.12", "libmpich.so.12", of_pip, "libmpi.so.40"]
@@ -100,7 +100,7 @@ def test_tasks_of_srun_without_mpi_are_refused_before_mpi_is_touched(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     step = Step.of(4, 4).environ(3)
     with pytest.raises(IncompleteEnvironment) as caught:
-        library.load(resolve(step), step)
+        library.import_mpi4py(resolve(step), step)
     assert str(caught.value) == (
         "MPI would make 8 worlds of 1 inside of the srun step 1234.0 of 8\n"
         "  found  neither PMIX_RANK nor PMI_RANK and PMI_SIZE: srun has started the tasks without MPI\n"
@@ -112,14 +112,14 @@ def test_tasks_of_srun_without_mpi_are_refused_before_mpi_is_touched(
 @pytest.mark.parametrize("environ", [{}, worker() | OPEN_MPI])
 def test_a_process_that_mpi_has_not_started_does_not_start_it(environ: dict[str, str]) -> None:
     with pytest.raises(IncompleteEnvironment, match="needs ranks that MPI has started"):
-        library.load(resolve(environ), environ)
+        library.import_mpi4py(resolve(environ), environ)
     assert "mpi4py.MPI" not in sys.modules
 
 
 def test_no_mpi4py_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "find_spec", lambda _name: None)
     with pytest.raises(SpecError, match=r"needs mpi4py[^$]*pip install 'hpc_kit\[mpi\]'"):
-        library.load(resolve(OPEN_MPI), OPEN_MPI)
+        library.import_mpi4py(resolve(OPEN_MPI), OPEN_MPI)
 
 
 def _finds(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -139,9 +139,9 @@ def _finds(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 def test_a_missing_library_is_named_with_what_to_export(monkeypatch: pytest.MonkeyPatch) -> None:
     _finds(monkeypatch, RuntimeError("cannot load MPI library\nlibmpi.so: cannot open shared object file"))
-    environ = OPEN_MPI | {library.CHOICE: "/nowhere/libmpi.so.40"}
+    environ = OPEN_MPI | {library.LIBRARY_VARIABLE: "/nowhere/libmpi.so.40"}
     with pytest.raises(SpecError) as caught:
-        library.load(resolve(environ), environ)
+        library.import_mpi4py(resolve(environ), environ)
     text = str(caught.value)
     assert "mpi4py finds no library of Open MPI, which has started this process" in text
     assert "libmpi.so: cannot open shared object file" in text
@@ -150,9 +150,9 @@ def test_a_missing_library_is_named_with_what_to_export(monkeypatch: pytest.Monk
 
 def test_debians_name_of_mpichs_library_is_told_with_the_link_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
     _finds(monkeypatch, ImportError("libmpi.so.12: cannot open shared object file: No such file or directory"))
-    environ = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", library.CHOICE: "libmpich.so.12"}
+    environ = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", library.LIBRARY_VARIABLE: "libmpich.so.12"}
     with pytest.raises(SpecError, match=r"ln -sf /PATH/TO/libmpich.so.12 ~/mpich/libmpi.so.12"):
-        library.load(resolve(environ), environ)
+        library.import_mpi4py(resolve(environ), environ)
 
 
 def _mpi(rank: int, size: int) -> SimpleNamespace:
@@ -167,7 +167,7 @@ def _mpi(rank: int, size: int) -> SimpleNamespace:
 def test_another_mpi_than_the_launchers_is_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
     with pytest.raises(ContradictoryEnvironment) as caught:
-        library.load(resolve(OPEN_MPI), OPEN_MPI)
+        library.import_mpi4py(resolve(OPEN_MPI), OPEN_MPI)
     assert str(caught.value).startswith("MPI's own world is rank 0 of 1, but this is rank 1 of 2 in the mpirun of Open")
     assert "the library is MPICH Version: 5.0" in str(caught.value)
 
@@ -185,7 +185,7 @@ def test_an_mpi_that_is_not_running_is_refused(said: str, what: str, monkeypatch
     setattr(module, said, lambda: not before)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
     with pytest.raises(SpecError, match=what):
-        library.load(resolve(OPEN_MPI), OPEN_MPI)
+        library.import_mpi4py(resolve(OPEN_MPI), OPEN_MPI)
 
 
 @pytest.mark.parametrize("name", ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"])
@@ -195,18 +195,18 @@ def test_an_mpi_that_takes_one_thread_at_a_time_is_refused(name: str) -> None:
     vars(module).update({f"THREAD_{each}": level for level, each in enumerate(names)})
     module.Query_thread = lambda: names.index(name)
     if name == "MULTIPLE":
-        library.refuse_one_thread(module)
+        library.check_thread_level(module)
         return
     with pytest.raises(SpecError, match=f"MPI_THREAD_{name} of MPICH Version: 5.0\n  do     leave mpi4py.rc"):
-        library.refuse_one_thread(module)
+        library.check_thread_level(module)
 
 
 def test_the_variables_stay_alone_where_mpi_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     world = resolve(OPEN_MPI)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
-    assert facts.asked(world, 9) is world
+    assert facts.world_from_mpi(world, 9) is world
     step = resolve(Step.of(2).environ(0))
-    assert facts.asked(step, 9) is step
+    assert facts.world_from_mpi(step, 9) is step
 
 
 HOSTS = ("n7", "n7", "n3")
@@ -242,10 +242,10 @@ def test_the_communicator_tells_the_hosts_by_name_and_how_rank_0_is_reached(
         Get_library_version=lambda: "Open MPI v5",
     )
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
-    monkeypatch.setattr(library, "load", lambda *_: module)
+    monkeypatch.setattr(library, "import_mpi4py", lambda *_: module)
     monkeypatch.setenv("SLURMD_NODENAME", HOSTS[rank])
     monkeypatch.delenv("MPI_LOCALRANKID", raising=False)
-    world = facts.asked(resolve(environ), 9)
+    world = facts.world_from_mpi(resolve(environ), 9)
     assert (world.hosts, world.tasks_per_node) == (("n7", "n3"), (2, 1))
     assert (world.local_rank, world.local_world_size, world.node_rank, world.nnodes) == (
         local,

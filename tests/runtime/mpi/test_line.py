@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.operations import Line
-from hpc_kit.runtime.mpi.waiting import Clock, in_time
-from hpc_kit.runtime.mpi.work import Tellers
+from hpc_kit.runtime.mpi.operations import OperationQueue
+from hpc_kit.runtime.mpi.waiting import Deadline, run_with_timeout
+from hpc_kit.runtime.mpi.work import CallbackThreads
 
 
 class Request:
@@ -36,18 +36,18 @@ def assert_true(value: object) -> None:
 
 
 def test_the_order_is_that_of_the_asking_whoever_waits() -> None:
-    line, done = Line(lambda: None), list[int]()
-    works = [line.later(noting(done, number), []) for number in range(50)]
+    line, done = OperationQueue(lambda: None), list[int]()
+    works = [line.enqueue(noting(done, number), []) for number in range(50)]
     works[30].wait()
-    line.now(noting(done, 50), [])
+    line.run_in_caller(noting(done, 50), [])
     assert done == list(range(51))
     assert all(work.is_success() for work in works)
     line.close()
 
 
 def test_what_nobody_waits_for_is_done_by_a_thread_and_told_to_its_future() -> None:
-    line, tensors = Line(lambda: None), [torch.ones(2)]
-    work = line.later(lambda _eager: time.sleep(0.01), tensors)
+    line, tensors = OperationQueue(lambda: None), [torch.ones(2)]
+    work = line.enqueue(lambda _eager: time.sleep(0.01), tensors)
     assert [tensor.tolist() for tensor in work.get_future().wait()] == [[1, 1]]
     assert (work.is_completed(), work.result(), work.get_future().done()) == (True, tensors, True)
     line.close()
@@ -55,17 +55,17 @@ def test_what_nobody_waits_for_is_done_by_a_thread_and_told_to_its_future() -> N
 
 def test_a_callback_waits_for_another_operation() -> None:
     """One asked for by the callback, one whose own callback waits in turn, and one done at once."""
-    line, done = Line(lambda: None), list[int]()
+    line, done = OperationQueue(lambda: None), list[int]()
 
     def ask(number: int) -> Callable[[object], None]:
         def asking(_future: object) -> None:
-            line.later(noting(done, number), []).get_future().wait()
-            line.now(noting(done, number + 1), [])
+            line.enqueue(noting(done, number), []).get_future().wait()
+            line.run_in_caller(noting(done, number + 1), [])
 
         return asking
 
     let_go = threading.Event()
-    works = [line.later(lambda _eager: assert_true(let_go.wait(20)), []) for _ in range(2)]
+    works = [line.enqueue(lambda _eager: assert_true(let_go.wait(20)), []) for _ in range(2)]
     chained = [work.get_future().then(ask(10 * number)) for number, work in enumerate(works)]
     let_go.set()
     for future in chained:
@@ -90,15 +90,15 @@ def test_streams_of_the_caller_are_waited_for_by_the_thread_that_copies(monkeypa
         is_cuda, device = True, torch.device("cuda", 0)
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Stream())
-    line = Line(lambda: None)
-    line.later(lambda _eager: seen.append("copied"), [OnGpu()]).wait()  # type: ignore[list-item]
+    line = OperationQueue(lambda: None)
+    line.enqueue(lambda _eager: seen.append("copied"), [OnGpu()]).wait()  # type: ignore[list-item]
     assert seen == [threading.current_thread(), "waited", "copied"]
     line.close()
 
 
 def test_a_lost_rank_breaks_the_group_and_a_wrong_argument_does_not() -> None:
     broken = list[int]()
-    line = Line(lambda: broken.append(1))
+    line = OperationQueue(lambda: broken.append(1))
 
     def failing(error: Exception) -> Callable[[bool], None]:
         def run(_eager: bool) -> None:
@@ -107,25 +107,25 @@ def test_a_lost_rank_breaks_the_group_and_a_wrong_argument_does_not() -> None:
         return run
 
     with pytest.raises(ValueError, match="odd"):
-        line.now(failing(ValueError("odd")), [])
-    work = line.later(failing(dist.DistBackendError("gone")), [])
+        line.run_in_caller(failing(ValueError("odd")), [])
+    work = line.enqueue(failing(dist.DistBackendError("gone")), [])
     with pytest.raises(dist.DistBackendError, match="gone"):
         work.wait()
     assert isinstance(work.exception(), dist.DistBackendError)
     with pytest.raises(RuntimeError, match="gone"):
         work.get_future().wait()
     with pytest.raises(dist.DistBackendError, match="the group is broken since an earlier operation failed: gone"):
-        line.now(noting([], 0), [])
+        line.run_in_caller(noting([], 0), [])
     assert broken == [1]
 
 
 def test_a_wait_of_its_own_length_ends() -> None:
-    line, let_go = Line(lambda: None), threading.Event()
+    line, let_go = OperationQueue(lambda: None), threading.Event()
 
     def held(_eager: bool) -> None:
         let_go.wait(5)
 
-    work = line.later(held, [])
+    work = line.enqueue(held, [])
     while line._turn.acquire(blocking=False):
         line._turn.release()
         time.sleep(0.001)
@@ -138,31 +138,31 @@ def test_a_wait_of_its_own_length_ends() -> None:
 
 @pytest.mark.parametrize("requests", [Request(3), Request(3000)])
 def test_a_request_is_waited_for(requests: Request) -> None:
-    Clock("broadcast", [], 5).finish(requests)
+    Deadline("broadcast", [], 5).finish(requests)
     assert requests.tests <= 0
 
 
 def test_a_request_that_is_never_done_ends_at_the_time_out() -> None:
     with pytest.raises(dist.DistBackendError, match=r"mpi: broadcast of 8 bytes timed out waiting .* after 0\.1 s"):
-        Clock("broadcast", [torch.ones(2)], 0.1, eager=False).finish(Request(float("inf")))
+        Deadline("broadcast", [torch.ones(2)], 0.1, eager=False).finish(Request(float("inf")))
 
 
 def test_what_has_no_end_of_its_own_gets_one() -> None:
-    assert in_time(lambda: 3, 5, "nobody") == 3
+    assert run_with_timeout(lambda: 3, 5, "nobody") == 3
     with pytest.raises(KeyError):
-        in_time(lambda: dict[int, int]()[1], 5, "nobody")
+        run_with_timeout(lambda: dict[int, int]()[1], 5, "nobody")
     with pytest.raises(dist.DistBackendError, match=r"timed out waiting 0\.01 s for the others"):
-        in_time(lambda: time.sleep(0.2), 0.01, "the others")
+        run_with_timeout(lambda: time.sleep(0.2), 0.01, "the others")
 
 
 def test_a_teller_outlives_a_call_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    tellers, told = Tellers(), threading.Event()
+    tellers, told = CallbackThreads(), threading.Event()
 
     def fail() -> None:
         raise OSError("no such tensor")
 
-    tellers.tell(fail)
-    tellers.quiet(10)
-    tellers.tell(told.set)
+    tellers.submit(fail)
+    tellers.wait_until_idle(10)
+    tellers.submit(told.set)
     assert told.wait(10)
     assert "no such tensor" in capsys.readouterr().err

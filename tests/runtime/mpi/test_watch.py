@@ -66,7 +66,7 @@ def test_launches_at_the_same_time_do_not_meet_one_another() -> None:
     assert [sorted(text.splitlines()) for text in said] == [[f"{name}: ['{name}', '{name}']"] * 2 for name in "AB"]
 
 
-def seen(**named: Any) -> init_watchdog.Watch:
+def seen(**named: Any) -> init_watchdog.InitWatchdog:
     facts: dict[str, Any] = {
         "token": f"test {os.getpid()} {time.monotonic_ns()}",
         "ports": [],
@@ -78,16 +78,16 @@ def seen(**named: Any) -> init_watchdog.Watch:
         "timeout": 9.0,
         "pid": 0,
     }
-    return init_watchdog.Watch(**facts | named)
+    return init_watchdog.InitWatchdog(**facts | named)
 
 
 def test_hosts_are_told_with_how_many_of_their_ranks_came(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, tuple[int | None, list[int]]] = {"n2": (2, [3]), "n3": (None, [])}
-    monkeypatch.setattr(init_watchdog.Watch, "_asked", lambda _self, host: answers[host])
+    monkeypatch.setattr(init_watchdog.InitWatchdog, "_asked", lambda _self, host: answers[host])
     mine = seen()
     with mine.present():
-        error, is_first = mine.told()
-        short, is_first_too = seen(token=mine.token, rank=3).told()
+        error, is_first = mine.absent_ranks()
+        short, is_first_too = seen(token=mine.token, rank=3).absent_ranks()
     assert is_first
     assert not is_first_too
     assert str(error).startswith(
@@ -103,8 +103,8 @@ def test_hosts_are_told_with_how_many_of_their_ranks_came(monkeypatch: pytest.Mo
 def test_where_no_variable_names_the_hosts_only_this_one_is_told() -> None:
     mine = seen(hosts=[])
     with mine.present(), seen(token=mine.token, rank=1).present():
-        error, _ = mine.told()
-        everybody, _ = seen(token=mine.token, size=2).told()
+        error, _ = mine.absent_ranks()
+        everybody, _ = seen(token=mine.token, size=2).absent_ranks()
     assert str(error).startswith(
         "not all of 4 ranks came to MPI_Init within 9 s\n"
         "  found  n1: ranks 0, 1 came; the other hosts are not known here"
@@ -125,11 +125,11 @@ def test_another_host_is_answered() -> None:
 def test_a_host_counts_its_ranks_once_for_all_that_ask_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
 
-    def ranks_here(self: init_watchdog.Watch) -> list[int]:
+    def ranks_here(self: init_watchdog.InitWatchdog) -> list[int]:
         counted.append(self.rank)
         return [self.rank]
 
-    monkeypatch.setattr(init_watchdog.Watch, "_ranks_here", ranks_here)
+    monkeypatch.setattr(init_watchdog.InitWatchdog, "_ranks_here", ranks_here)
     monkeypatch.setattr(init_watchdog, "_COUNTED", 600.0)
     there = seen(ports=[network.free_port(everywhere=True)], rank=2)
     with there.present():
@@ -151,12 +151,16 @@ def test_a_host_without_a_free_thread_answers_nobody_and_watches(monkeypatch: py
 def test_a_rank_that_can_start_no_clock_waits_without_one(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", python)
     went = 0
-    with init_watchdog.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0):
+    with init_watchdog.mpi_init_deadline(
+        resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0
+    ):
         went += 1
     assert went == 1
     with (
         pytest.raises(OSError, match="of the body"),
-        init_watchdog.timed(resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0),
+        init_watchdog.mpi_init_deadline(
+            resolve({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "1"}), 9.0
+        ),
     ):
         raise OSError("of the body")
 
@@ -167,7 +171,7 @@ def test_a_rank_is_ended_at_the_time_out_even_where_that_cannot_be_told(
 ) -> None:
     ended: list[tuple[int, int]] = []
 
-    def told(_self: init_watchdog.Watch) -> object:
+    def told(_self: init_watchdog.InitWatchdog) -> object:
         if goes_on:
             return None, False
         raise OSError("a broken pipe")
@@ -176,8 +180,8 @@ def test_a_rank_is_ended_at_the_time_out_even_where_that_cannot_be_told(
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(astuple(mine))])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(os, "kill", lambda *killed: ended.append(killed))
-    monkeypatch.setattr(init_watchdog, "_ends", lambda seconds: seconds == init_watchdog._FIRST)
-    monkeypatch.setattr(init_watchdog.Watch, "told", told)
+    monkeypatch.setattr(init_watchdog, "_kill_rank_after", lambda seconds: seconds == init_watchdog._FIRST)
+    monkeypatch.setattr(init_watchdog.InitWatchdog, "absent_ranks", told)
     if goes_on:
         init_watchdog.main()
     else:

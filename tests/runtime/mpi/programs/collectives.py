@@ -246,7 +246,7 @@ def unusual(world: Group) -> None:
 
 
 def main(cases: int, seed: int, most: int) -> None:
-    buffers.MOST = most
+    buffers.MAX_COUNT = most
     with hpc_kit.distributed(backend="mpi", timeout=60) as world:
         evens = [rank for rank in range(world.world_size) if rank % 2 == 0]
         last = dist.new_group(list(range(min(1, world.world_size - 1), world.world_size)))
