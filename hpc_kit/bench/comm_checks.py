@@ -12,7 +12,7 @@ from hpc_kit.bench import local_ranks as ranks
 from hpc_kit.bench import room
 from hpc_kit.bench.quantity import quantity
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.mpi import evidence
+from hpc_kit.runtime.mpi import library
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def automatic(wanted: int, step: int) -> tuple[str, ...]:
     alone = step == 1
     usable = {
         "gloo": True,
-        "mpi": ranks.has_mpirun() if alone else evidence.find_evidence(os.environ) is not None,
+        "mpi": ranks.has_mpirun() if alone else library.find_evidence(os.environ) is not None,
         "nccl": torch.cuda.device_count() >= (wanted if alone else 1),
     }
     return tuple(name for name, can in usable.items() if can and why_not(name) is None)

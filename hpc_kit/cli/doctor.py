@@ -19,10 +19,10 @@ def command(in_job: bool, timeout: float | None) -> None:
     """
     if not in_job:
         raise HpcKitError("doctor looks at the ranks of a step", remedy="srun hpc-kit doctor --in-job")
-    from hpc_kit.runtime import devices, notice, report, resolve, session
+    from hpc_kit.runtime import devices, placement, process_group, resolve
     from hpc_kit.runtime.rendezvous import node_comparison
 
-    notice.quiet_torch()
+    process_group.quiet_torch()
     os.environ[node_comparison.COMPARE_VARIABLE] = "0"  # what differs is what the table is to show
-    with session.joined_ranks(resolve(os.environ), timeout) as meeting:
-        report.report_placement(meeting, devices.select_device("auto", meeting.world), wanted=True)
+    with process_group.joined_ranks(resolve(os.environ), timeout) as meeting:
+        placement.report_placement(meeting, devices.select_device("auto", meeting.world), wanted=True)

@@ -21,14 +21,15 @@ def command(as_json: bool, file: Path | None) -> None:
 
     Exit status 2 where the variables contradict one another or are half-set.
     """
-    from hpc_kit.runtime import explain, resolve
+    from hpc_kit.runtime import resolve
+    from hpc_kit.runtime.world import explain_world, to_json
 
     environ = dict(os.environ) if file is None else _read(file)
     world = resolve(environ)
     if as_json:
-        click.echo(json.dumps(explain.to_json(world), indent=2))
+        click.echo(json.dumps(to_json(world), indent=2))
     else:
-        click.echo(explain.explain_world(world), nl=False)
+        click.echo(explain_world(world), nl=False)
 
 
 def _read(file: Path) -> dict[str, str]:

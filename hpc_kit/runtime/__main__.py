@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
-from hpc_kit.runtime import first_failure, notice, program, session, shutdown
+from hpc_kit.runtime import first_failure, process_group, program, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
+from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, timeout_seconds
 from hpc_kit.runtime.rendezvous.meeting import LAUNCHERS_WITH_STORE
-from hpc_kit.runtime.report import REPORT
 from hpc_kit.runtime.torch_environment import (
     RANK_VARIABLES,
     command_variables,
@@ -51,7 +51,7 @@ def main(words: list[str]) -> None:
         world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
-        notice.quiet_torch()
+        process_group.quiet_torch()
         _run(what, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         if rank is not None:
@@ -123,19 +123,21 @@ _RANK_NOT_SET = (
 
 def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
     if command.kind == "command":
-        notice.print_warnings(world)
+        process_group.print_warnings(world)
         variables = command_variables(world, os.environ)
         set_variables(unset_rank_variables(variables) if starts_ranks else dict(variables))
         command.replace_this_process()
     if world.launcher in LAUNCHERS_WITH_STORE or find_spec("torch") is None:
-        notice.print_warnings(world)
+        process_group.print_warnings(world)
         exports = rank_variables(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
         exports |= inherited_variables.export_marker(exports | met_at, os.environ)
         set_variables(unset_rank_variables(exports) if starts_ranks else dict(exports))
         _run_program(command)
     else:
-        with session.joined_ranks(world, timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks):
+        with process_group.joined_ranks(
+            world, timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
+        ):
             _run_program(command)
 
 

@@ -7,18 +7,27 @@ import os
 import platform
 import re
 import shutil
+import sys
+import time
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.rendezvous import network
+from hpc_kit.errors import ContradictoryEnvironment
+from hpc_kit.runtime.rendezvous import network, sign_in
+from hpc_kit.runtime.rendezvous.node_comparison import list_some
+from hpc_kit.runtime.variables import cpus_per_task
 from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
+
+    from hpc_kit.runtime.rendezvous.meeting import Meeting
+
 
 _NODES = Path("/sys/devices/system/node")
 _NCCL = Path("/etc/nccl.conf")
@@ -172,3 +181,158 @@ def fold_numbers(numbers: Iterable[int]) -> str:
     """`0-3,8`."""
     text = nodelist.fold([f"c{number}" for number in numbers])
     return text.removeprefix("c").strip("[]") or "-"
+
+
+REPORT = "HPC_KIT_REPORT"
+"""Environment variable: what `report` is when a program does not say; anything but 0 is yes."""
+
+COLUMNS = ("rank", "host", "device", "UUID", "CPUs", "NUMA", "interface", "python", "torch", "driver")
+_COMPARED = ("python", "torch", "driver", "interface")
+"""What should be the same on all nodes."""
+_PATIENCE = 60.0
+_MOST_NAMED = 8
+
+
+def report_placement(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
+    """Say at the start what will go wrong, and with `wanted` the table of all ranks, from rank 0.
+
+    Raises:
+        ContradictoryEnvironment: Two ranks use one GPU; told in full by rank 0, in short by the others.
+    """
+    world = meeting.world
+    if device.type == "cpu" and not wanted:
+        _warn_of_one_cpu(meeting, os.environ)
+        return
+    mine = current_placement(
+        world.rank, world.local_rank or 0, network.this_node_name(os.environ), device, meeting.interface
+    )
+    store = meeting.substore("placement")
+    store.set(f"rank/{world.rank}", mine.to_json())
+    if world.is_main:
+        keys = [f"rank/{rank}" for rank in range(world.world_size)]
+        sign_in.wait_until(lambda: store.check(keys), time.monotonic() + _PATIENCE, world.world_size)
+        everybody = [Placement.from_json(data) for data in store.multi_get(keys)]
+        shared = ranks_sharing_device(everybody)
+        store.set("verdict", "shared" if shared else "fine")
+        if wanted:
+            sys.stdout.write(placement_table(everybody))
+            sys.stdout.flush()
+        for line in placement_warnings(everybody, os.environ):
+            sys.stderr.write(f"hpc-kit: warning: {line}\n")
+        _check_own_devices(shared)
+        return
+    until = time.monotonic() + _PATIENCE
+    if (
+        sign_in.wait_until(lambda: store.check(["verdict"]), until, world.world_size)
+        and store.get("verdict") == b"shared"
+    ):
+        raise ContradictoryEnvironment("two ranks use one GPU: rank 0 tells which")
+
+
+def is_requested(report: bool | None, environ: Mapping[str, str]) -> bool:
+    """Whether the table is wanted: as the program says, or HPC_KIT_REPORT."""
+    return report if report is not None else environ.get(REPORT, "0").strip() not in {"", "0"}
+
+
+def placement_table(everybody: Sequence[Placement]) -> str:
+    """A line a rank; `*` marks what is not as on most nodes."""
+    usual = {name: Counter(getattr(each, name) for each in everybody).most_common(1)[0][0] for name in _COMPARED}
+    rows = [COLUMNS] + [_row(each, usual) for each in everybody]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    odd = any("*" in line for line in lines[1:])
+    return "\n".join([*lines, *(["* differs from most ranks"] if odd else []), *_nccl_hints(everybody)]) + "\n"
+
+
+def _nccl_hints(everybody: Sequence[Placement]) -> list[str]:
+    """A hint where NCCL takes another interface than that on which the ranks have met.
+
+    It is no fault: NCCL prefers InfiniBand's, and may be right. So nothing is set for it.
+    """
+    other = [each for each in everybody if each.nccl and each.interface and each.nccl != each.interface]
+    if not other or len({each.host for each in everybody}) == 1:
+        return []
+    takes, met = (",".join(sorted({getattr(each, name) for each in other})) for name in ("nccl", "interface"))
+    where = list_some(dict.fromkeys(each.host for each in other))
+    return [
+        f"NCCL takes {takes} by itself, and the ranks met on {met} ({where});",
+        f"if NCCL does not come up: export NCCL_SOCKET_IFNAME=={met}",
+    ]
+
+
+def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
+    def told(name: str) -> str:
+        value = getattr(each, name)
+        return ("-" if value is None else str(value)) + ("" if value == usual[name] else "*")
+
+    return (
+        str(each.rank),
+        each.host,
+        each.device,
+        each.uuid or "-",
+        fold_numbers(each.cpus),
+        fold_numbers(each.numa),
+        told("interface"),
+        told("python"),
+        told("torch"),
+        told("driver"),
+    )
+
+
+def ranks_sharing_device(everybody: Iterable[Placement]) -> list[list[Placement]]:
+    """Ranks of one host that use the same device."""
+    of_device: dict[tuple[str, str], list[Placement]] = defaultdict(list)
+    for each in everybody:
+        if each.uuid:
+            of_device[each.host, each.uuid].append(each)
+    return [ranks for ranks in of_device.values() if len(ranks) > 1]
+
+
+def _check_own_devices(shared: list[list[Placement]]) -> None:
+    if not shared:
+        return
+    lines = [f"ranks {_format_ranks(ranks)} on {ranks[0].host}: {ranks[0].uuid}" for ranks in shared[:_MOST_NAMED]]
+    raise ContradictoryEnvironment(
+        "two ranks use one GPU",
+        found="\n".join(lines),
+        remedy="--gpus-per-node with as many GPUs as ranks on a node, or --gpus-per-task=1;\n"
+        "where each task sees one GPU, it must be another one for each (Slurm below 23.11.4: --gres=gpu:N instead)",
+    )
+
+
+def placement_warnings(everybody: Sequence[Placement], environ: Mapping[str, str]) -> list[str]:
+    """What does not stop a training, but slows it down or makes it odd."""
+    lines = []
+    bound = [each for each in everybody if _is_bound_to_one(each.cpus, each.device, environ)]
+    if bound:
+        lines.append(_describe_one_cpu(f"ranks {_format_ranks(bound)}" if len(bound) > 1 else f"rank {bound[0].rank}"))
+    for name in _COMPARED[:3]:
+        values: dict[str, list[str]] = defaultdict(list)
+        for each in everybody:
+            if each.host not in values[str(getattr(each, name))]:
+                values[str(getattr(each, name))].append(each.host)
+        if len(values) > 1:
+            said = "; ".join(f"{value} on {', '.join(hosts[:_MOST_NAMED])}" for value, hosts in values.items())
+            lines.append(f"the nodes differ in {name}: {said}")
+    return lines
+
+
+def _warn_of_one_cpu(meeting: Meeting, environ: Mapping[str, str]) -> None:
+    """A rank that needs no exchange: the first of each node speaks for it."""
+    cpus = tuple(os.sched_getaffinity(0))
+    if not meeting.world.local_rank and _is_bound_to_one(cpus, "cpu", environ):
+        sys.stderr.write(f"hpc-kit: warning: {_describe_one_cpu(f'rank {meeting.world.rank}')}\n")
+
+
+def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str]) -> bool:
+    """One CPU is too few beside a GPU, and a slip where more were asked for."""
+    asked_for = cpus_per_task(environ) or 1
+    return len(cpus) == 1 and (device != "cpu" or asked_for > 1) and (os.cpu_count() or 1) > 1
+
+
+def _describe_one_cpu(who: str) -> str:
+    return f"{who} may run on one CPU only: srun --cpus-per-task=N (Slurm 22.05 to 23.02 does not hand sbatch's on)"
+
+
+def _format_ranks(ranks: Sequence[Placement]) -> str:
+    return list_some(each.rank for each in ranks)

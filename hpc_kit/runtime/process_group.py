@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
+import socket
+import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import SpecError
-from hpc_kit.runtime import devices, first_failure, session, shutdown
-from hpc_kit.runtime import mesh as layout
-from hpc_kit.runtime import report as reports
+from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.runtime import devices, first_failure, shutdown
+from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
+from hpc_kit.runtime.mpi import backend, library
+from hpc_kit.runtime.placement import is_requested, report_placement
+from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
+from hpc_kit.runtime.torch_environment import environment_set, torch_variables, unset_rank_variables
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
     from hpc_kit.runtime.rendezvous.meeting import Meeting
+    from hpc_kit.runtime.world import World
+
 
 BACKEND, TIMEOUT = "HPC_KIT_BACKEND", "HPC_KIT_TIMEOUT"
 """Environment variables: what `backend` and `timeout` are when a program does not say."""
@@ -55,8 +66,8 @@ class Group(World):
         Raises:
             SpecError: The degrees do not fill the world.
         """
-        said = {name: degree for name, degree in layout.read_layout(os.environ).items() if name in layout.DEGREE_NAMES}
-        return layout.create_mesh(self, {**said, **degrees})
+        said = {name: degree for name, degree in read_layout(os.environ).items() if name in DEGREE_NAMES}
+        return create_mesh(self, {**said, **degrees})
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -90,11 +101,11 @@ def distributed(
     seconds = timeout_seconds(timeout, os.environ)
     with ExitStack() as stack:
         stack.enter_context(first_failure.exit_on_failure())
-        outer = session.current_meeting()
+        outer = current_meeting()
         world = outer.world if outer else first_failure.resolve_or_record(os.environ)
         stack.enter_context(first_failure.recording_failures(world.rank))
-        meeting = outer or stack.enter_context(session.joined_ranks(world, seconds))
-        wanted = reports.is_requested(report, os.environ)
+        meeting = outer or stack.enter_context(joined_ranks(world, seconds))
+        wanted = is_requested(report, os.environ)
         asked = backend or os.environ.get(BACKEND) or "auto"
         yield stack.enter_context(_initialized_group(meeting, asked, seconds, wanted=wanted))
 
@@ -128,7 +139,7 @@ def _initialized_group(meeting: Meeting, asked: str, seconds: float | None, *, w
         return
     _apply_thread_count()
     group = _group(meeting, devices.choose_backend(asked), seconds)
-    reports.report_placement(meeting, group.device, wanted=wanted)
+    report_placement(meeting, group.device, wanted=wanted)
     dist.init_process_group(
         group.backend,
         store=meeting.substore("group"),
@@ -159,3 +170,144 @@ def _apply_thread_count() -> None:
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdigit() and int(text):
         torch.set_num_threads(int(text))
+
+
+_current: list[Meeting] = []
+
+
+def current_meeting() -> Meeting | None:
+    """The meeting made by `python -m hpc_kit.runtime`, or by an outer `distributed()`."""
+    return _current[-1] if _current else None
+
+
+@contextmanager
+def joined_ranks(
+    world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
+) -> Iterator[Meeting]:
+    """Meet the other ranks, with torch's names set inside; at the end leave, but not after a failure: no rank waits.
+
+    Args:
+        world: Who this process is.
+        timeout: Seconds to wait for the others; 300 by default.
+        program: What this process is about to run; what it runs by default.
+        starts_ranks: The program starts its own ranks: RANK, WORLD_SIZE and LOCAL_RANK are not set.
+
+    Raises:
+        HpcKitError: There is no torch.
+        ContradictoryEnvironment: The nodes do not run the same.
+        RendezvousError: Not all ranks came in time.
+    """
+    require_torch()
+    print_warnings(world)
+    world = library.world_from_mpi(world, DEFAULT_TIMEOUT if timeout is None else timeout)
+    meeting = meet(world, timeout=timeout, program=program)
+    backend.install(current_meeting, started_by_mpi=world.launcher == "mpi")
+    _current.append(meeting)
+    try:
+        variables = torch_variables(meeting, os.environ)
+        with environment_set(unset_rank_variables(variables) if starts_ranks else dict(variables)):
+            yield meeting
+    finally:
+        _current.remove(meeting)
+    meeting.leave()
+
+
+LAYOUT_VARIABLE = "HPC_KIT_LAYOUT"
+"""Environment variable: [layout] and [model] of the job, such as `dp=2 pp=2 tp=2 micro_batches=4 heads=8`."""
+
+INNER_DEGREES = ("pp", "dp_shard", "cp", "tp")
+"""What divides the ranks, besides dp, which takes those that are left."""
+
+DEGREE_NAMES = ("dp", *INNER_DEGREES)
+
+
+def read_layout(environ: Mapping[str, str]) -> dict[str, int]:
+    """What the job says of its layout and model; empty outside of a job that says something.
+
+    Raises:
+        SpecError: The variable does not read as pairs of name and number.
+    """
+    text = environ.get(LAYOUT_VARIABLE, "")
+    pairs = [word.partition("=") for word in text.split()]
+    if any(not (name.isidentifier() and number.isdigit()) for name, _, number in pairs):
+        raise SpecError(
+            f"{LAYOUT_VARIABLE} cannot be read", found=f"{LAYOUT_VARIABLE}={text}", remedy="pairs such as 'pp=2 tp=2'"
+        )
+    return {name: int(number) for name, _, number in pairs}
+
+
+def mesh_axes(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
+    """Axes of the mesh and their sizes, slowest first: neighbouring ranks, on one node, differ in tp.
+
+    `dp` takes the ranks that the others leave; with `dp_shard` it is two axes, replicas and shards of a replica.
+
+    Raises:
+        SpecError: The degrees do not fill the world.
+    """
+    pp, shard, cp, tp = (degrees.get(name, 1) for name in INNER_DEGREES)
+    replicas, rest = divmod(world_size, pp * shard * cp * tp)
+    said = degrees.get("dp", replicas * shard)
+    if rest or not replicas or said != replicas * shard:
+        product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in DEGREE_NAMES)
+        raise SpecError(
+            "the layout does not fill the world",
+            found=f"{product}; {world_size} ranks",
+            remedy="degrees whose product is that; dp may be left out: it takes what is left. dp_shard divides dp",
+        )
+    dp = {"dp_replicate": replicas, "dp_shard": shard} if "dp_shard" in degrees else {"dp": replicas}
+    return {"pp": pp, **dp, "cp": cp, "tp": tp}
+
+
+def create_mesh(group: Group, degrees: Mapping[str, int]) -> DeviceMesh:
+    """A DeviceMesh over all ranks, with the time-out of the default group in each of its groups.
+
+    Raises:
+        SpecError: The degrees do not fill the world.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.distributed_c10d import _set_pg_timeout
+
+    axes = mesh_axes(group.world_size, degrees)
+    made = init_device_mesh(group.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
+    if group.timeout is not None:  # a new group starts with torch's half an hour, whatever the default group has
+        for each in made.get_all_groups():
+            _set_pg_timeout(timedelta(seconds=group.timeout), each)
+    return made
+
+
+def print_warnings(world: World) -> None:
+    """Write the warnings of a world; rank 0 speaks for all."""
+    if world.is_main:
+        for warning in world.warnings:
+            sys.stderr.write(f"hpc-kit: warning: {warning}\n")
+            if warning.endswith(MISSING_SRUN):
+                sys.stderr.write(f"  do     {prepend_srun(sys.orig_argv)}\n")
+        sys.stderr.flush()
+
+
+def quiet_torch() -> None:
+    """Before torch is imported: no warnings of its C++ side, unless somebody has asked for them.
+
+    Where no name service answers, it warns of each connection, in a training that goes well; errors stay.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def require_torch() -> None:
+    """Say what is missing where torch is not installed, before anything of it is imported.
+
+    Raises:
+        HpcKitError: There is no torch for this interpreter.
+    """
+    if find_spec("torch") is None:
+        raise HpcKitError(
+            "there is no torch for this Python",
+            found=f"{sys.executable} on {socket.gethostname()}",
+            remedy=f"{sys.executable} -m pip install torch; or python = '/path/to/python' in the cluster file",
+        )
+
+
+def prepend_srun(argv: list[str]) -> str:
+    """A command line with srun in front; the interpreter by the name that people type."""
+    interpreter, *rest = argv or ["python"]
+    return shlex.join(["srun", Path(interpreter).name, *rest])

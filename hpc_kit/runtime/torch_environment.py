@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.launchers.agreement import has_own_gpu
-from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.rendezvous import store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,7 +63,7 @@ def command_variables(world: World, environ: Mapping[str, str]) -> dict[str, str
     """The same for a command in place of this process, which meets the others by itself at the first port."""
     exports = rank_variables(world, environ)
     if world.world_size == 1:
-        port = world.master_port or ports.candidate_ports(f"process {os.getpid()}")[0]
+        port = world.master_port or store.candidate_ports(f"process {os.getpid()}")[0]
         exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     elif world.master_addr is not None:
         exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}

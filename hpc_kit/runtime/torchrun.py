@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
-from hpc_kit.runtime import first_failure, notice, torch_environment
+from hpc_kit.runtime import first_failure, process_group, torch_environment
 from hpc_kit.runtime.launchers import resolve, ssh
 from hpc_kit.runtime.process_group import timeout_seconds
-from hpc_kit.runtime.rendezvous import meeting as rendezvous
+from hpc_kit.runtime.rendezvous.meeting import meet
 from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ SIGNALS_VARIABLE = "HPC_KIT_SIGNALS"
 def main(words: list[str]) -> int:
     """Run the agent of this node; its exit code is that of the worker that failed first here."""
     try:
-        notice.require_torch()
+        process_group.require_torch()
         return _run_agent(words)
     except HpcKitError as error:
         sys.stderr.write(f"hpc-kit: {error}\n")
@@ -49,7 +49,7 @@ def main(words: list[str]) -> int:
 
 
 def _run_agent(words: list[str]) -> int:
-    notice.quiet_torch()
+    process_group.quiet_torch()
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -57,10 +57,10 @@ def _run_agent(words: list[str]) -> int:
     try:
         options = torchrun.parse_args(words)
         world = agent_world(resolve(os.environ), options.nnodes)
-        notice.print_warnings(world)
+        process_group.print_warnings(world)
         program = Path(options.training_script)
         _forward_user_signals()
-        meeting = rendezvous.meet(world, timeout=timeout_seconds(None, os.environ), program=program)
+        meeting = meet(world, timeout=timeout_seconds(None, os.environ), program=program)
         for name in ssh.VARIABLES:
             os.environ.pop(name, None)
         fill_options(meeting, options)

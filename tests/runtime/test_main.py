@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import __main__ as main_module
-from hpc_kit.runtime import first_failure, session
+from hpc_kit.runtime import first_failure, process_group
 from hpc_kit.runtime.__main__ import main
 from tests.runtime.launches import worker
 
@@ -81,7 +81,7 @@ def test_a_program_that_uses_us_is_already_met(capsys: pytest.CaptureFixture[str
     text = "import hpc_kit\nwith hpc_kit.distributed() as world: print(world.rank, world.world_size)"
     main([program(text)])
     assert capsys.readouterr().out == "0 1\n"
-    assert session.current_meeting() is None
+    assert process_group.current_meeting() is None
 
 
 def test_the_programs_own_good_end_is_ours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime import placement, report
+from hpc_kit.runtime import placement
 from hpc_kit.runtime.placement import Placement
 from hpc_kit.runtime.rendezvous import network
 
@@ -126,7 +126,7 @@ def test_this_process_says_its_place_and_is_read_back() -> None:
 
 def test_the_table_has_a_line_a_rank_and_marks_what_differs() -> None:
     everybody = [rank(0), rank(1), rank(2), rank(3, driver="470.1", interface=None, numa=())]
-    assert report.placement_table(everybody) == (
+    assert placement.placement_table(everybody) == (
         "rank  host  device  UUID   CPUs  NUMA  interface  python  torch   driver\n"
         "0     n1    cuda:0  GPU-0  0-1   0     ib0        3.11.7  2.13.0  535.129.03\n"
         "1     n1    cuda:1  GPU-1  4-5   1     ib0        3.11.7  2.13.0  535.129.03\n"
@@ -134,18 +134,18 @@ def test_the_table_has_a_line_a_rank_and_marks_what_differs() -> None:
         "3     n2    cuda:1  GPU-3  4-5   -     -*         3.11.7  2.13.0  470.1*\n"
         "* differs from most ranks\n"
     )
-    assert report.placement_table(everybody[:2]).count("\n") == 3
+    assert placement.placement_table(everybody[:2]).count("\n") == 3
 
 
 def test_where_nccl_takes_another_interface_the_report_says_so_and_how_to_name_one() -> None:
-    said = report.placement_table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
+    said = placement.placement_table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
     assert said.splitlines()[-2:] == [
         "NCCL takes ib0 by itself, and the ranks met on eth0 (n1, n2);",
         "if NCCL does not come up: export NCCL_SOCKET_IFNAME==eth0",
     ]
     for alike in ({"interface": "ib0"}, {"interface": "eth0", "nccl": None}, {"interface": "eth0", "host": "n1"}):
         same = [rank(number, **{"nccl": "ib0", **alike}) for number in range(4)]
-        assert "NCCL" not in report.placement_table(same)
+        assert "NCCL" not in placement.placement_table(same)
 
 
 @pytest.mark.parametrize(
@@ -187,21 +187,22 @@ def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.Mon
 def test_two_ranks_of_a_host_on_one_gpu_are_refused_and_named() -> None:
     everybody = [rank(0), rank(1, uuid="GPU-0"), rank(2, uuid="GPU-0"), rank(3)]
     with pytest.raises(ContradictoryEnvironment) as refused:
-        report._check_own_devices(report.ranks_sharing_device(everybody))
+        placement._check_own_devices(placement.ranks_sharing_device(everybody))
     assert str(refused.value).splitlines()[:2] == ["two ranks use one GPU", "  found  ranks 0, 1 on n1: GPU-0"]
     assert (
-        report.ranks_sharing_device([rank(0), rank(1), replace(rank(0), uuid=None), replace(rank(1), uuid=None)]) == []
+        placement.ranks_sharing_device([rank(0), rank(1), replace(rank(0), uuid=None), replace(rank(1), uuid=None)])
+        == []
     )
 
 
 def test_ranks_of_one_cpu_and_nodes_that_differ_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     everybody = [rank(0, cpus=(0,)), rank(1, cpus=(1,)), rank(2, torch="2.12.0"), rank(3)]
-    one_cpu, versions = report.placement_warnings(everybody, {})
+    one_cpu, versions = placement.placement_warnings(everybody, {})
     assert one_cpu.startswith("ranks 0, 1 may run on one CPU only: srun --cpus-per-task=N")
     assert versions == "the nodes differ in torch: 2.13.0 on n1, n2; 2.12.0 on n2"
-    assert report.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {}) == []
-    (asked,) = report.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {"SLURM_CPUS_PER_TASK": "4"})
+    assert placement.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {}) == []
+    (asked,) = placement.placement_warnings([rank(0, device="cpu", uuid=None, cpus=(0,))], {"SLURM_CPUS_PER_TASK": "4"})
     assert asked.startswith("rank 0 may run on one CPU only")
 
 
@@ -210,4 +211,4 @@ def test_ranks_of_one_cpu_and_nodes_that_differ_are_warned_of(monkeypatch: pytes
     [(None, "", False), (None, "0", False), (None, "1", True), (True, "0", True), (False, "1", False)],
 )
 def test_the_program_has_the_last_word_on_the_table(said: bool | None, variable: str, wanted: bool) -> None:
-    assert report.is_requested(said, {"HPC_KIT_REPORT": variable}) is wanted
+    assert placement.is_requested(said, {"HPC_KIT_REPORT": variable}) is wanted

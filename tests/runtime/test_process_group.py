@@ -17,7 +17,7 @@ import hpc_kit
 from hpc_kit.cli import doctor
 from hpc_kit.errors import IncompleteEnvironment, SpecError
 from hpc_kit.run_files import read_first_failure
-from hpc_kit.runtime import devices, notice, placement, process_group, report, resolve, session
+from hpc_kit.runtime import devices, placement, process_group, resolve
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.torch_environment import command_variables, environment_set
@@ -90,7 +90,7 @@ def test_what_is_raised_inside_is_claimed_before_the_group_is_touched(
     assert first is not None
     assert (first.rank, first.exit_code) == (0, 7)
     assert dist.is_initialized(), "a dying rank waits for nobody"
-    assert session.current_meeting() is None
+    assert process_group.current_meeting() is None
 
 
 def test_an_environment_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +146,13 @@ def test_with_report_rank_0_prints_the_table(
     with hpc_kit.distributed(), hpc_kit.distributed(report=False):
         pass
     heading, line = capsys.readouterr().out.splitlines()
-    assert heading.split() == list(report.COLUMNS)
+    assert heading.split() == list(placement.COLUMNS)
     assert line.split()[2:4] == ["cpu", "-"]
 
 
 def test_doctor_prints_the_same_table() -> None:
     done = CliRunner().invoke(doctor.command, ["--in-job", "--timeout", "60"])
-    assert (done.exit_code, done.output.split()[: len(report.COLUMNS)]) == (0, list(report.COLUMNS))
+    assert (done.exit_code, done.output.split()[: len(placement.COLUMNS)]) == (0, list(placement.COLUMNS))
     assert CliRunner().invoke(doctor.command, []).exception is not None
 
 
@@ -176,7 +176,7 @@ def test_the_forgotten_srun_is_told_with_the_command_to_type(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.orig_argv", ["/opt/venv/bin/python", "train.py", "--name", "a b"])
-    notice.print_warnings(resolve(captured_case("10_batch_shell_8task_job@22.05")[0]))
+    process_group.print_warnings(resolve(captured_case("10_batch_shell_8task_job@22.05")[0]))
     assert capsys.readouterr().err == (
         "hpc-kit: warning: this job has 8 tasks (SLURM_NTASKS), and this is one process outside of any step: put srun "
         "in front of the command\n"
@@ -186,7 +186,7 @@ def test_the_forgotten_srun_is_told_with_the_command_to_type(
 
 def test_only_rank_0_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     environ = Step.of(1, 1).environ(1) | {"MASTER_ADDR": "localhost"}
-    notice.print_warnings(resolve(environ))
+    process_group.print_warnings(resolve(environ))
     assert capsys.readouterr().err == ""
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import resolve
-from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.rendezvous import store
 from tests.runtime.launches import Environ, Step
 
 NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -142,7 +142,7 @@ def step_of(*tasks: int) -> Step:
 
 def test_ranks_on_two_nodes_meet_beside_a_port_that_is_taken(launch: Launch) -> None:
     step = step_of(2, 1)
-    first = ports.candidate_ports(resolve(step.environ(0)).key)[0]
+    first = store.candidate_ports(resolve(step.environ(0)).key)[0]
     with socket.create_server(("", first)):
         launch.start(step.environs(), launch.program(DISTRIBUTED))
         assert launch.wait() == [0, 0, 0]

@@ -9,11 +9,11 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpc_kit.errors import IncompleteEnvironment, LauncherError
-from hpc_kit.runtime.launchers import inherited_variables, leftovers, slurm_step
+from hpc_kit.runtime.launchers import ignored_variables, inherited_variables, slurm_step
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.launchers.mpirun import from_mpi
-from hpc_kit.runtime.launchers.single import single_process
+from hpc_kit.runtime.launchers.single_process import single_process
 from hpc_kit.runtime.launchers.slurm_step import from_slurm_step
 from hpc_kit.runtime.launchers.ssh import from_ssh
 from hpc_kit.runtime.launchers.submitit import from_submitit
@@ -120,7 +120,9 @@ def resolve(environ: Mapping[str, str]) -> World:
     for _, launcher in _requested_launcher(choice) if choice else _candidate_launchers(environ):
         world = launcher(environ)
         if world is not None:
-            return replace(world, left=world.left + leftovers.describe_inherited(left, choice)) if left else world
+            return (
+                replace(world, left=world.left + ignored_variables.describe_inherited(left, choice)) if left else world
+            )
     raise IncompleteEnvironment(
         f"{CHOICE} = {choice}, but {choice} has not started this process",
         found="none of the variables that it sets",

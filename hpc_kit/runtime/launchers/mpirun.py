@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import agreement, leftovers, places, slurm_step
+from hpc_kit.runtime.launchers import agreement, ignored_variables, slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import (
     LAUNCHERS_WITHOUT_SIZE,
     MPI_LAUNCHERS,
@@ -16,7 +16,7 @@ from hpc_kit.runtime.launchers.mpi_variables import (
     is_set_by_hydra,
     mpi_launch_key,
 )
-from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.variables import format_variables, master_port, optional_int, read_hosts, required_int
 from hpc_kit.runtime.world import World
 
@@ -48,7 +48,7 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
             raise _contradiction(environ, world, names)
         warnings = () if in_step else _more_ranks_than_tasks(environ, world, names)
         agrees = agreement.check_agreement(environ, world)
-        left = world.left + leftovers.compare_local_rank(environ, world)
+        left = world.left + ignored_variables.compare_local_rank(environ, world)
         return replace(world, warnings=warnings, agrees=agrees, left=left)
     _refuse_half_set(environ)
     return None
@@ -57,7 +57,7 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
 def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: RankVariables) -> tuple[str, ...]:
     """In a batch shell: sbatch, called by a rank of mpirun, hands its variables on; on the same node all names fit."""
     tasks = optional_int(environ, "SLURM_NTASKS")
-    if tasks is None or world.world_size <= tasks or not places.was_submitted_here(environ):
+    if tasks is None or world.world_size <= tasks or not ignored_variables.was_submitted_here(environ):
         return ()
     said = format_variables(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
     return (f"more ranks than the job has tasks: {said}; unset {names.rank} if it is the submitter's",)
@@ -87,7 +87,7 @@ def _refuse_half_set(environ: Mapping[str, str]) -> None:
 
 def _may_be_set_by_srun(environ: Mapping[str, str], name: str) -> bool:
     if name == "PMIX_RANK":
-        foreign = places.names_another_job(environ, environ.get("PMIX_HOSTNAME", ""))
+        foreign = ignored_variables.names_another_job(environ, environ.get("PMIX_HOSTNAME", ""))
         return foreign or not environ.get("PMIX_NAMESPACE", "").startswith("prte")
     return name != "PMI_ID" or bool(environ.get("PMI_RANK")) or not environ.get("MPI_LOCALRANKID")
 
@@ -107,7 +107,7 @@ def _build_world(environ: Mapping[str, str], family: str, names: RankVariables) 
         node_rank=optional_int(environ, names.node) if not one_node else 0,
         nnodes=1 if one_node else nodes,
         master_addr=environ.get("MASTER_ADDR") or None,
-        master_port=ports.candidate_ports(key, master_port(environ))[0],
+        master_port=store.candidate_ports(key, master_port(environ))[0],
         launcher="mpi",
         name=f"the {family} launch"
         if family in _OWN_NAMES
@@ -123,7 +123,7 @@ def _build_world(environ: Mapping[str, str], family: str, names: RankVariables) 
             "master_addr": "MASTER_ADDR, set by the job" if environ.get("MASTER_ADDR") else unknown,
             "master_port": f"from {key}",
         },
-        left=leftovers.ignored_by_mpi(environ),
+        left=ignored_variables.ignored_by_mpi(environ),
         hosts=hosts_of_job(environ),
     ).checked()
 
@@ -167,7 +167,7 @@ def _step(environ: Mapping[str, str], world: World) -> World | None:
 
 def _foreign_evidence(environ: Mapping[str, str], names: RankVariables) -> bool:
     """Whether the variables name a host of another job: a rank of mpirun has called sbatch."""
-    return any(places.names_another_job(environ, environ.get(name, "")) for name in names.host)
+    return any(ignored_variables.names_another_job(environ, environ.get(name, "")) for name in names.host)
 
 
 def _is_inherited_by_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:

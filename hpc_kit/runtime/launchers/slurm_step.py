@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.launchers import agreement, leftovers, master, places
-from hpc_kit.runtime.rendezvous import ports
-from hpc_kit.runtime.variables import optional_int, read_counts, read_hosts, required_int
+from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
+from hpc_kit.runtime.launchers import agreement, ignored_variables
+from hpc_kit.runtime.rendezvous import store
+from hpc_kit.runtime.rendezvous.network import is_loopback
+from hpc_kit.runtime.variables import master_port, optional_int, read_counts, read_hosts, required_int
 from hpc_kit.runtime.world import World
 from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from hpc_kit.runtime.world import World
+
 
 _NO_REAL_STEP = 0xFFFF_FFF0
 """Step ids from here up are names: batch, interactive, extern. Newer releases write them as -5, -6, ..."""
@@ -102,19 +106,19 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         local_world_size=local_world_size,
         node_rank=node_rank,
         nnodes=step.nnodes,
-        master_port=ports.candidate_ports(key)[0],
+        master_port=store.candidate_ports(key)[0],
         launcher="slurm",
         name=f"the srun step {step.job}.{step.number}",
         key=key,
         sources=_sources(key) | {"local_world_size": told_by},
         hosts=step.hosts,
         tasks_per_node=step.tasks_per_node,
-        left=leftovers.ignored_by_step(environ),
+        left=ignored_variables.ignored_by_step(environ),
     ).checked()
-    agrees, left = leftovers.compare_pmi(environ, world)
-    left = (*world.left, *left, *leftovers.compare_local_rank(environ, world))
+    agrees, left = ignored_variables.compare_pmi(environ, world)
+    left = (*world.left, *left, *ignored_variables.compare_local_rank(environ, world))
     world = replace(world, agrees=agreement.check_agreement(environ, world) + agrees, left=left)
-    return master.with_master_address(environ, world, here=step.here, task_ids=step.task_ids)
+    return with_master_address(environ, world, here=step.here, task_ids=step.task_ids)
 
 
 def reason_not_in_step(environ: Mapping[str, str]) -> str | None:
@@ -164,7 +168,7 @@ def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
     counts = (("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"))
     others = [job for job, of_step in counts if environ.get(job) and environ[job] != environ.get(of_step)]
     submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
-    if others and (submitter in step.hosts or places.is_outside_job(environ, step.hosts)):
+    if others and (submitter in step.hosts or ignored_variables.is_outside_job(environ, step.hosts)):
         return f"{others[0]} = {environ[others[0]]} beside a step of another job, {environ['SLURM_STEP_NODELIST']}"
     return None
 
@@ -240,3 +244,78 @@ def _sources(key: str) -> dict[str, str]:
         "nnodes": "SLURM_STEP_NUM_NODES",
         "master_port": f"from {key}",
     }
+
+
+def with_master_address(
+    environ: Mapping[str, str], world: World, *, here: str | None, task_ids: Sequence[str]
+) -> World:
+    """`world` with master_addr and master_port: the step's own, or those that the job script has set.
+
+    Raises:
+        IncompleteEnvironment: No variable tells on which node rank 0 could be.
+    """
+    host, why = _host_of_rank_0(environ, world, here, task_ids)
+    given = environ.get("MASTER_ADDR", "").strip()
+    warnings, left, agrees = list(world.warnings), list(world.left), list(world.agrees)
+    if given and given == host:
+        agrees.append(f"MASTER_ADDR = {given}")
+    elif given and (wrong := _explain_wrong_address(given, host, world, environ)):
+        warnings.append(f"MASTER_ADDR = {given} is not used: {wrong}")
+        left.append(f"MASTER_ADDR = {given} ({wrong})")
+    elif given:
+        host, why = given, "MASTER_ADDR, set by the job"
+    elif host is None and not world.hosts:
+        raise IncompleteEnvironment(
+            "no variable tells where rank 0 is",
+            found=f"{world.name}, {world.world_size} tasks, without SLURM_STEP_NODELIST",
+            remedy="start with srun, which sets it; or export MASTER_ADDR=HOST, the host of rank 0",
+        )
+    sources = dict(world.sources) | {"master_addr": why}
+    port = master_port(environ)
+    if port is not None:
+        sources["master_port"] = "MASTER_PORT, set by the job"
+    return replace(
+        world,
+        master_addr=host,
+        master_port=store.candidate_ports(world.key, port)[0],
+        sources=sources,
+        warnings=tuple(warnings),
+        left=tuple(left),
+        agrees=tuple(agrees),
+    )
+
+
+def _host_of_rank_0(
+    environ: Mapping[str, str], world: World, here: str | None, task_ids: Sequence[str]
+) -> tuple[str | None, str]:
+    if here and (world.rank == 0 or world.nnodes == 1):
+        return here, "SLURMD_NODENAME, this node"
+    if here and "0" in task_ids:
+        return here, f"SLURMD_NODENAME, this node: SLURM_GTIDS = {environ['SLURM_GTIDS']} holds rank 0"
+    if not world.hosts:
+        return None, "unknown"
+    if not _host_in_arbitrary_distribution(environ, world, here):
+        listed = read_hosts(environ, "SLURM_STEP_NODELIST")[0] == world.hosts[0]
+        name = "SLURM_STEP_NODELIST" if listed else "SLURM_JOB_NODELIST_HET_GROUP_0"
+        return world.hosts[0], f"first of {name} = {environ.get(name, world.hosts[0])}"
+    others = [host for host in world.hosts if host != here]
+    if len(others) == 1:
+        return others[0], "the step's other node: rank 0 is not on this one"
+    return None, f"unknown until the ranks meet: any of {environ['SLURM_STEP_NODELIST']}"
+
+
+def _host_in_arbitrary_distribution(environ: Mapping[str, str], world: World, here: str | None) -> bool:
+    """Whether the order of the nodes says nothing of the order of the ranks."""
+    named = environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
+    out_of_order = here in world.hosts and world.node_rank != world.hosts.index(here)
+    return named or out_of_order
+
+
+def _explain_wrong_address(given: str, host: str | None, world: World, environ: Mapping[str, str]) -> str | None:
+    """Why an address that the job script has set cannot be rank 0's; None where it may be."""
+    if is_loopback(given) and world.nnodes != 1 and given not in world.hosts:
+        return f"it names each of the {world.nnodes} nodes itself"
+    job_nodes = read_hosts(environ, "SLURM_JOB_NODELIST") or read_hosts(environ, "SLURM_NODELIST")
+    if given in job_nodes and (host is not None or (world.hosts and given not in world.hosts)):
+        return f"rank 0 of this step is on {host or ' or '.join(world.hosts)}"
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import IncompleteEnvironment
-from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.variables import master_port, optional_int, required_int
 from hpc_kit.runtime.world import World
 
@@ -44,7 +44,7 @@ def from_ssh(environ: Mapping[str, str]) -> World | None:
         node_rank=node,
         nnodes=len(hosts),
         master_addr=master,
-        master_port=ports.candidate_ports(key, master_port(environ))[0],
+        master_port=store.candidate_ports(key, master_port(environ))[0],
         launcher="ssh",
         name=f"the launch {launch} over ssh",
         key=key,

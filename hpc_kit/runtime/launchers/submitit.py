@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.launchers import slurm_step
-from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.variables import required_int
 from hpc_kit.runtime.world import World
 
@@ -44,7 +44,7 @@ def from_submitit(environ: Mapping[str, str]) -> World | None:
         node_rank=0,
         nnodes=1,
         master_addr="127.0.0.1",
-        master_port=ports.candidate_ports(key)[0],
+        master_port=store.candidate_ports(key)[0],
         launcher="submitit",
         name=f"submitit's local job {environ.get('SUBMITIT_LOCAL_JOB_ID', '')}".rstrip(),
         key=key,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import leftovers, places, slurm_step
+from hpc_kit.runtime.launchers import ignored_variables, slurm_step
 from hpc_kit.runtime.variables import format_variables, master_port, optional_int, read_counts, required_int
 from hpc_kit.runtime.world import World
 
@@ -72,7 +72,7 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
     """
     if not environ.get("RANK") and environ.get("WORLD_SIZE", "1").strip() in {"", "1"}:
         return None
-    if places.names_another_job(environ, environ.get("MASTER_ADDR", "")):
+    if ignored_variables.names_another_job(environ, environ.get("MASTER_ADDR", "")):
         return None  # a batch shell whose job a rank of another one has submitted
     of_rank = "LOCAL_RANK" if _is_on_first_node(environ) else "RANK"
     rank = required_int(environ, of_rank, beside="WORLD_SIZE")
@@ -100,7 +100,7 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         key=f"env {address}:{port}, size {size}",
         sources=TORCH_SOURCES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
         warnings=_shell_warnings(environ, rank, size),
-        left=leftovers.mpi_lookalikes(environ),
+        left=ignored_variables.mpi_lookalikes(environ),
     ).checked()
 
 
@@ -110,7 +110,9 @@ def _shell_warnings(environ: Mapping[str, str], rank: int, size: int) -> tuple[s
     if not shell or slurm_step.reason_not_in_step(environ) is None:
         return ()
     said = format_variables(environ, "RANK", "WORLD_SIZE")
-    return (f"{said} are those of the job's shell; unless others start the other ranks, {leftovers.MISSING_SRUN}",)
+    return (
+        f"{said} are those of the job's shell; unless others start the other ranks, {ignored_variables.MISSING_SRUN}",
+    )
 
 
 def _is_on_first_node(environ: Mapping[str, str]) -> bool:

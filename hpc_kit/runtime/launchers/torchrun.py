@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import leftovers, places, slurm_step
+from hpc_kit.runtime.launchers import ignored_variables, slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.launchers.torch_variables import TORCH_SOURCES
 from hpc_kit.runtime.rendezvous.network import is_loopback
@@ -28,7 +28,7 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if not run or not any(environ.get(name) for name in _EVIDENCE):
         return None
-    foreign = places.names_another_job(environ, environ.get("MASTER_ADDR", ""))
+    foreign = ignored_variables.names_another_job(environ, environ.get("MASTER_ADDR", ""))
     if foreign and slurm_step.reason_not_in_step(environ) is not None:
         return None  # a batch shell whose job a worker of torchrun has submitted
     beside = "TORCHELASTIC_RUN_ID"
@@ -56,7 +56,7 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
         key=f"run {run}, restart {restart}, {environ['MASTER_ADDR']}:{environ['MASTER_PORT']}",
         sources=dict(TORCH_SOURCES),
         warnings=warnings,
-        left=leftovers.ignored_by_worker(environ),
+        left=ignored_variables.ignored_by_worker(environ),
     ).checked()
 
 
@@ -137,7 +137,7 @@ def _more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> tuple[st
             "or unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID in the batch script;\n"
             "or HPC_KIT_LAUNCHER=torchrun, where they are right",
         )
-    if not places.was_submitted_here(environ):
+    if not ignored_variables.was_submitted_here(environ):
         return ()
     said = format_variables(environ, "GROUP_WORLD_SIZE", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_HOST")
     return (f"more agents than the job has nodes: {said}; unset TORCHELASTIC_RUN_ID if it is the submitter's",)

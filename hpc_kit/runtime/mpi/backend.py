@@ -142,11 +142,9 @@ def create_group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -
         DistBackendError: Not all ranks came in time.
     """
     from hpc_kit.runtime.mpi.collectives import Collectives
-    from hpc_kit.runtime.mpi.faults import MpiErrors
-    from hpc_kit.runtime.mpi.operations import OperationQueue
+    from hpc_kit.runtime.mpi.operations import MpiErrors, OperationQueue, run_with_timeout
     from hpc_kit.runtime.mpi.point_to_point import Messages
     from hpc_kit.runtime.mpi.process_group import MpiGroup
-    from hpc_kit.runtime.mpi.waiting import run_with_timeout
 
     comm, shared = run_with_timeout(
         lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group"

@@ -20,7 +20,8 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError
-from hpc_kit.runtime.rendezvous import network, ports
+from hpc_kit.runtime.rendezvous import network
+from hpc_kit.runtime.rendezvous.store import discovery_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +162,7 @@ def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
 
     watch = InitWatchdog(
         token=store.launch_token(world),
-        ports=ports.discovery_ports(f"MPI_Init of {world.key}")[:_MOST_PORTS],
+        ports=discovery_ports(f"MPI_Init of {world.key}")[:_MOST_PORTS],
         rank=world.rank,
         size=world.world_size,
         local_size=world.local_world_size,

@@ -6,21 +6,28 @@ import ctypes
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import uuid
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment, SpecError
-from hpc_kit.runtime.mpi import evidence
+from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, IncompleteEnvironment, SpecError
+from hpc_kit.runtime import first_failure
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import ModuleType
 
     from hpc_kit.runtime.world import World
+
 
 LIBRARY_VARIABLE = "MPI4PY_LIBMPI"
 """mpi4py's own variable: the path of the library that it loads."""
@@ -39,7 +46,7 @@ def import_mpi4py(world: World, environ: Mapping[str, str] | None = None) -> Mod
         ContradictoryEnvironment: MPI counts other ranks than the launcher.
     """
     environ = os.environ if environ is None else environ
-    found = evidence.find_evidence(environ)
+    found = find_evidence(environ)
     if world.launcher == "torchrun" or found is None:
         raise _not_started_by_mpi(world, found)
     module = sys.modules.get("mpi4py.MPI") or _import_module(found, environ)
@@ -88,7 +95,7 @@ def _name(module: ModuleType) -> str:
     return first.strip("\0")
 
 
-def _import_module(found: evidence.Evidence, environ: Mapping[str, str]) -> ModuleType:
+def _import_module(found: Evidence, environ: Mapping[str, str]) -> ModuleType:
     if find_spec("mpi4py") is None:
         raise SpecError(
             "the backend mpi needs mpi4py",
@@ -96,7 +103,7 @@ def _import_module(found: evidence.Evidence, environ: Mapping[str, str]) -> Modu
             remedy="pip install 'hpc_kit[mpi]'; it takes the MPI that is there, and builds nothing",
         )
     if not environ.get(LIBRARY_VARIABLE) and not environ.get("MPI4PY_MPIABI"):
-        library = next((name for name in evidence.libraries(found) if _loads(name)), None)
+        library = next((name for name in libraries(found) if _loads(name)), None)
         if library is not None:
             os.environ[LIBRARY_VARIABLE] = library
     try:
@@ -117,7 +124,7 @@ def _loads(library: str) -> bool:
     return True
 
 
-def _check_same_world(module: ModuleType, world: World, found: evidence.Evidence) -> None:
+def _check_same_world(module: ModuleType, world: World, found: Evidence) -> None:
     """An MPI of another launcher counts another world."""
     comm = module.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
@@ -127,12 +134,12 @@ def _check_same_world(module: ModuleType, world: World, found: evidence.Evidence
         found=f"{found.sources}; the library is {_name(module)}"
         + (f" ({os.environ[LIBRARY_VARIABLE]})" if LIBRARY_VARIABLE in os.environ else ""),
         remedy=f"mpi4py has taken another MPI than the {found.families[0]} that started the ranks: export\n"
-        f"{LIBRARY_VARIABLE}=/PATH/TO/{evidence.soname(found.families[0])} of that one",
+        f"{LIBRARY_VARIABLE}=/PATH/TO/{soname(found.families[0])} of that one",
         everywhere=comm.size == 1,
     )
 
 
-def _not_started_by_mpi(world: World, found: evidence.Evidence | None) -> IncompleteEnvironment:
+def _not_started_by_mpi(world: World, found: Evidence | None) -> IncompleteEnvironment:
     ranks = f"{world.world_size} ranks" if world.world_size > 1 else "one process"
     if world.launcher == "slurm":
         return IncompleteEnvironment(
@@ -162,7 +169,7 @@ def _kinds_of_mpi() -> str:
     return f"srun --mpi={best} (`srun --mpi=list` {here})"
 
 
-def _no_library(found: evidence.Evidence, environ: Mapping[str, str], error: Exception) -> SpecError:
+def _no_library(found: Evidence, environ: Mapping[str, str], error: Exception) -> SpecError:
     family = found.families[0]
     text = str(error).splitlines()
     chosen = environ.get(LIBRARY_VARIABLE, "")
@@ -174,9 +181,187 @@ def _no_library(found: evidence.Evidence, environ: Mapping[str, str], error: Exc
         )
     else:
         remedy = (
-            f"load the module of {family}, or export {LIBRARY_VARIABLE}=/PATH/TO/{evidence.soname(family)};\n"
+            f"load the module of {family}, or export {LIBRARY_VARIABLE}=/PATH/TO/{soname(family)};\n"
             "an mpi4py that was built here for another MPI: pip install --force-reinstall mpi4py"
         )
     return SpecError(
         f"mpi4py finds no library of {family}, which has started this process", found=found_text, remedy=remedy
     )
+
+
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
+
+_SONAMES = {
+    OPEN_MPI: ("libmpi.so.40", "libmpi.so"),
+    # Intel MPI and MVAPICH2 keep MPICH's ABI and its name; Debian's MPICH has a name of its own.
+    MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi.so"),
+}
+
+
+def soname(family: str) -> str:
+    """What that MPI calls its library."""
+    return _SONAMES[family][0]
+
+
+_PROXY = "hydra_pmi_proxy"
+
+_LAUNCHERS = {
+    "mpirun": OPEN_MPI,
+    "mpirun.openmpi": OPEN_MPI,
+    "mpiexec.openmpi": OPEN_MPI,
+    "orterun": OPEN_MPI,
+    "orted": OPEN_MPI,
+    "prterun": OPEN_MPI,
+    "prte": OPEN_MPI,
+    "prted": OPEN_MPI,
+    "mpiexec.hydra": MPICH,
+    "mpiexec.mpich": MPICH,
+    "mpirun.mpich": MPICH,
+    _PROXY: MPICH,
+}
+"""Programs whose children are ranks, and whose folder lies beside the library."""
+
+
+class Evidence(NamedTuple):
+    """What shows that MPI has started this process."""
+
+    families: tuple[str, ...]
+    """The MPIs that may have done it, the likelier first."""
+    sources: str
+    """The variables, with their values."""
+    size: int | None
+    """Ranks, where a variable tells."""
+
+
+def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
+    """The evidence in a process's variables: a rank and a size, or the rank that srun's PMIx plug-in gives."""
+    for families, rank, size in (
+        ((OPEN_MPI,), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ((OPEN_MPI,), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+        ((MPICH,), "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+        ((MPICH,), "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"),
+        ((MPICH,), "PMI_ID", "MPIRUN_NPROCS"),
+        ((MPICH,), "PALS_RANKID", "PMI_SIZE"),
+        ((MPICH, OPEN_MPI), "PMI_RANK", "PMI_SIZE"),
+        ((MPICH,), "PMI_ID", "WORLD_SIZE"),
+        ((MPICH, OPEN_MPI), "PALS_RANKID", "WORLD_SIZE"),
+        ((OPEN_MPI, MPICH), "PMIX_RANK", ""),
+    ):
+        if environ.get(rank) and (not size or environ.get(size)):
+            told = environ.get(size, "")
+            text = f"{rank} = {environ[rank]}" + (f", {size} = {told}" if size else "")
+            return Evidence(families, text, int(told) if told.isdigit() else None)
+    return None
+
+
+def libraries(evidence: Evidence) -> Iterator[str]:
+    """Where the library of that MPI may be: beside its launcher, one of our parents; else as the loader finds it.
+
+    Before another MPI comes the one that pip has put beside this Python, which no loader knows.
+    """
+    prefix = _prefix(evidence.families)
+    for family in evidence.families:
+        for name in _SONAMES[family]:
+            if prefix is not None:
+                for folder in ("lib", "lib64", "lib/release"):
+                    if (path := prefix / folder / name).is_file():
+                        yield str(path)
+    for family in evidence.families:
+        yield from _SONAMES[family][:-1]
+        yield from (str(path) for name in _SONAMES[family][:1] if (path := Path(sys.prefix, "lib", name)).is_file())
+
+
+def _prefix(families: tuple[str, ...]) -> Path | None:
+    """Where the MPI is installed whose launcher is a parent of this process."""
+    for _, executable in _parents():
+        if _LAUNCHERS.get(executable.name) in families:
+            return executable.parent.parent
+    return None
+
+
+def mpiexec_of_proxy() -> str:
+    """`host:port` of the mpiexec whose proxy is a parent of this process: the same for all ranks of a launch.
+
+    No variable of MPICH's tells one launch from another at the same time. Empty where no parent is such a proxy.
+    """
+    for pid, executable in _parents():
+        if executable.name == _PROXY:
+            with suppress(OSError):
+                words = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
+                return next((after for word, after in pairwise(words) if word == "--control-port"), "")
+    return ""
+
+
+def _parents() -> Iterator[tuple[int, Path]]:
+    """This process's parents and their executables, the nearest first; those of other users cannot be read."""
+    pid = os.getppid()
+    while pid > 1:
+        folder = Path("/proc", str(pid))
+        try:
+            executable = (folder / "exe").readlink()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            return
+        yield pid, executable
+        pid = parent
+
+
+def world_from_mpi(world: World, timeout: float) -> World:
+    """`world`, completed by the communicator of the mpirun that has started it; unchanged for other launchers.
+
+    Where mpi4py is missing or cannot be used the variables stay alone: only the backend mpi cannot do without.
+
+    Args:
+        world: What the variables tell.
+        timeout: Seconds to wait for ranks that do not come: then the process ends.
+    """
+    if world.launcher != "mpi":
+        return world
+    from hpc_kit.runtime.mpi import init_watchdog
+
+    # Two mpiexec of MPICH in one job, or on one host, are told apart by nothing else.
+    if mpiexec := mpiexec_of_proxy():
+        world = replace(world, key=f"{world.key}, mpiexec at {mpiexec}")
+    if find_spec("mpi4py") is None:
+        return world
+
+    with init_watchdog.mpi_init_deadline(world, timeout):
+        try:
+            module = import_mpi4py(world, os.environ)
+        except HpcKitError:
+            return world
+        if mpiexec:
+            # It kills the others, and would end with their 9; what MPI_Abort tells it is its own exit code.
+            first_failure.set_abort_function(
+                lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code)
+            )
+        return _read_communicator(world, module)
+
+
+def _read_communicator(world: World, module: ModuleType) -> World:
+    comm = module.COMM_WORLD
+    host = comm.Split_type(module.COMM_TYPE_SHARED)
+    local_rank, local_size = host.rank, host.size
+    first_here = host.bcast(comm.rank)
+    host.Free()
+    ranks = comm.allgather((first_here, network.this_node_name(os.environ)))
+    leaders = sorted({first for first, _ in ranks})
+    own = (*network.own_addresses(), socket.gethostname())
+    # Two launches of one size on a host share everything that variables tell: this number they do not.
+    where, key = comm.bcast((own, uuid.uuid4().hex))
+    facts = {
+        "local_rank": local_rank,
+        "local_world_size": local_size,
+        "node_rank": leaders.index(first_here),
+        "nnodes": len(leaders),
+    }
+    sources = dict(world.sources) | dict.fromkeys(facts, "MPI_COMM_WORLD, split by shared memory")
+    return replace(
+        world,
+        **facts,
+        key=f"mpi {key}",
+        hosts=tuple(ranks[leader][1] for leader in leaders),
+        tasks_per_node=tuple([first for first, _ in ranks].count(leader) for leader in leaders),
+        reach=("127.0.0.1",) if first_here == 0 else where,
+        sources=sources,
+    ).checked()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+import traceback
 from collections import deque
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import distributed as dist
+from torch.distributed import DistBackendError
 
 from hpc_kit.runtime.mpi.buffers import stream_events
-from hpc_kit.runtime.mpi.work import CALLBACK_THREADS, NO_TIMEOUT, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +26,300 @@ if TYPE_CHECKING:
 
     Run = Callable[[bool], None]
     """Does the whole operation; told whether somebody waits for it and does nothing else."""
+    from types import ModuleType
+
+
+NO_TIMEOUT = timedelta(0)
+"""What torch gives for a time-out that nobody has chosen."""
+
+
+class CallbackThreads:
+    """Threads that complete futures: what hangs on a future runs there, and may wait for another collective.
+
+    There is always one that is free: a call that waits keeps no other from being told.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._free = self._busy = 0
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Make the call soon, on a thread of its own."""
+        with self._guard:
+            self._busy += 1
+            is_new = self._free == 0
+            self._free -= not is_new
+        self._calls.put(call)
+        if is_new:
+            threading.Thread(target=self._serve, name="hpc_kit_mpi_told", daemon=True).start()
+
+    def wait_until_idle(self, seconds: float) -> None:
+        """Wait until no call is under way, or so long: a thread in torch at the interpreter's end aborts it."""
+        until = time.monotonic() + seconds
+        while self._busy and time.monotonic() < until:
+            time.sleep(0.0005)
+
+    def _serve(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                call()
+            except Exception:  # noqa: BLE001 (nobody waits for this thread: it tells, and is there for the next call)
+                traceback.print_exc()
+            finally:
+                del call  # it holds the tensors of a call that is over
+                with self._guard:
+                    self._busy -= 1
+                    self._free += 1
+
+
+CALLBACK_THREADS = CallbackThreads()
+
+
+class Pending(dist.Work):
+    """What was asked for without waiting."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self.done = False
+        self.error: BaseException | None = None
+        self._tensors = tensors
+        self._future: torch.futures.Future[list[Tensor]] | None = None
+        self._awaited: threading.Event | None = None
+        self._guard = threading.Lock()
+
+    def finished(self, error: BaseException | None) -> None:
+        """Say that it is done, or why it is not."""
+        with self._guard:
+            self.error, self.done = error, True
+            future = self._future
+            if self._awaited is not None:
+                self._awaited.set()
+        if future is not None:
+            CALLBACK_THREADS.submit(lambda: self._tell(future))
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """A future of its tensors; DistributedDataParallel waits for it and for nothing else."""
+        with self._guard:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                told = not self.done
+            else:
+                told = True
+        if not told:
+            self._tell(self._future)
+        return self._future
+
+    def _await(self, seconds: float) -> None:
+        """Wait while others do it.
+
+        Raises:
+            DistBackendError: They have not, in this time; it goes on, and may be waited for again.
+        """
+        with self._guard:
+            if self.done:
+                return
+            self._awaited = self._awaited or threading.Event()
+        if not self._awaited.wait(seconds):
+            raise dist.DistBackendError(f"mpi: timed out waiting {seconds:g} s for an operation")
+
+    def _is_told(self) -> None:
+        """Whoever has waited for it finds its future done, too; what hangs on that may still run."""
+        while self._future is not None and not self._future.done():
+            time.sleep(0)
+
+    def _tell(self, future: torch.futures.Future[list[Tensor]]) -> None:
+        if self.error is None:
+            future.set_result(self._tensors)
+        else:
+            future.set_exception(RuntimeError(str(self.error)))  # type: ignore[arg-type]
+
+    def is_completed(self) -> bool:
+        """Whether it is done, well or not."""
+        return self.done
+
+    def is_success(self) -> bool:
+        """Whether it is done, and well."""
+        return self.done and self.error is None
+
+    def exception(self) -> BaseException | None:
+        """Why it failed."""
+        return self.error
+
+    def result(self) -> list[Tensor]:
+        """The tensors that it has filled."""
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Wait until it is done."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Wait until it is done: what is on the CPU has no stream."""
+        self.wait()
+
+
+class CombinedWork(dist.Work):
+    """Several as one; without any, what is done already."""
+
+    def __init__(self, works: Sequence[dist.Work] = ()) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait until all are done."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all are done."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all are done, and well."""
+        return all(work.is_success() for work in self._works)
+
+
+Answer = TypeVar("Answer")
+
+
+_SPINS = 2000
+"""Tests, of less than a microsecond each, before the CPU is offered to others."""
+
+
+_SLEEPS_AFTER, _SHORT = 0.05, 0.00005
+"""Seconds of waiting after which it sleeps between two tests, and how long."""
+
+
+_LATE_AFTER, _LONG = 1.0, 0.0005
+"""The same for what takes longer than a rank's turn on a shared core."""
+
+
+class Deadline:
+    """How long one collective may take, and how eagerly it is waited for."""
+
+    __slots__ = ("_default", "_name", "_options", "_start", "_tensors", "spins")
+
+    def __init__(
+        self, name: str, tensors: Sequence[Tensor], default: float, *, options: Any = None, eager: bool = True
+    ) -> None:
+        self._name = name
+        self._tensors = tensors
+        self._default = default
+        self._options = options
+        self.spins = _SPINS if eager else 0
+        self._start = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time-out: the one chosen for this operation, or the group's."""
+        given = 0.0 if self._options is None else self._options.timeout.total_seconds()
+        return given if given > 0 else self._default
+
+    @property
+    def what(self) -> str:
+        """What is waited for, in words."""
+        size = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
+        return f"{self._name} of {size} bytes" if self._tensors else self._name
+
+    def finish(self, request: Any) -> None:
+        """Wait for a request, or for all of a list.
+
+        Raises:
+            DistBackendError: MPI has lost a rank, or the time-out has passed.
+        """
+        for _ in range(self.spins):
+            if _done(request):
+                return
+        while not _done(request):
+            self.pause()
+
+    def pause(self) -> None:
+        """Leave the CPU to others for a moment.
+
+        Raises:
+            DistBackendError: The time-out has passed.
+        """
+        now = time.monotonic()
+        self._start = self._start or now
+        waited = now - self._start
+        seconds = self.seconds
+        if waited > seconds:
+            raise DistBackendError(
+                f"mpi: {self.what} timed out waiting for the other ranks after {seconds:g} s\n"
+                "  a rank is late or has gone: its log tells why; HPC_KIT_TIMEOUT=SECONDS, or "
+                f"init_process_group(timeout=...), waits longer"
+            )
+        if waited < _SLEEPS_AFTER:
+            os.sched_yield()
+        else:
+            time.sleep(_SHORT if waited < _LATE_AFTER else _LONG)
+
+
+def _done(request: Any) -> bool:
+    if isinstance(request, list):
+        return not request or bool(request[0].Testall(request))
+    return bool(request.Test())
+
+
+def run_with_timeout(make: Callable[[], Answer], seconds: float, what: str) -> Answer:
+    """What `make` returns; MPI's own waits have no end where a rank never comes.
+
+    Raises:
+        DistBackendError: It took too long.
+    """
+    answers: list[Answer] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(make())
+        except BaseException as error:  # noqa: BLE001 (told to the thread that waits)
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failures:
+        raise failures[0]
+    if not answers:
+        raise DistBackendError(f"mpi: timed out waiting {seconds:g} s for {what}")
+    return answers[0]
+
+
+_WRONG = ("ERR_RANK", "ERR_ROOT", "ERR_TAG")
+"""Found before anything is sent: no other rank is touched by it."""
+
+
+_MISFITS = ("ERR_TRUNCATE", "ERR_COUNT", "ERR_ARG", "ERR_TYPE", "ERR_BUFFER")
+
+
+class MpiErrors:
+    """The errors of one MPI."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.mpi_error: type[Exception] = module.Exception
+        self._wrong = {getattr(module, name) for name in _WRONG}
+        self._misfits = {getattr(module, name) for name in _MISFITS}
+
+    def describe(self, what: str, error: Exception) -> DistBackendError | ValueError:
+        """The error to raise: a ValueError breaks no group, and only that of a lost rank goes for a victim's."""
+        kind: int = error.Get_error_class()  # type: ignore[attr-defined]
+        if kind in self._wrong:
+            return ValueError(f"mpi: {what}: {error}")
+        if kind in self._misfits:
+            return size_mismatch(what, str(error))
+        return DistBackendError(f"mpi: {what}: {error}\n  remote process exited, or its network failed")
+
+
+def size_mismatch(what: str, found: str) -> DistBackendError:
+    """The error of ranks that do not do the same."""
+    return DistBackendError(
+        f"mpi: {what}: {found}\n"
+        "  the ranks' tensors do not fit one another: each rank must give the same sizes and types, in the same order"
+    )
 
 
 _CALLBACKS = 5.0

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed as dist
 
 from hpc_kit.runtime.mpi.buffers import copy_to_device, host_copy, stream_events
-from hpc_kit.runtime.mpi.waiting import Deadline
-from hpc_kit.runtime.mpi.work import NO_TIMEOUT, Pending
+from hpc_kit.runtime.mpi.operations import NO_TIMEOUT, Deadline, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hpc_kit.runtime.mpi.buffers import Datatypes
-    from hpc_kit.runtime.mpi.faults import MpiErrors
-    from hpc_kit.runtime.mpi.operations import OperationQueue
+    from hpc_kit.runtime.mpi.operations import MpiErrors, OperationQueue
 
 _SEND, _RECEIVE = "a message to send", "a message to receive"
 _PAUSE = 0.0002

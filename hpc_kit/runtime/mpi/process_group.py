@@ -13,20 +13,16 @@ import torch
 from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from hpc_kit.runtime.mpi import sparse
-from hpc_kit.runtime.mpi.collectives import Collectives
-from hpc_kit.runtime.mpi.operations import OperationQueue
+from hpc_kit.runtime.mpi.collectives import Collectives, Reduction, all_reduce_sparse
+from hpc_kit.runtime.mpi.operations import CombinedWork, Deadline, OperationQueue
 from hpc_kit.runtime.mpi.point_to_point import Messages
-from hpc_kit.runtime.mpi.reductions import Reduction
-from hpc_kit.runtime.mpi.waiting import Deadline
-from hpc_kit.runtime.mpi.work import CombinedWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.faults import MpiErrors
+    from hpc_kit.runtime.mpi.operations import MpiErrors
 
 _CLOSE_TIMEOUT = 5.0
 """Seconds that a group's end waits for the other ranks."""
@@ -112,7 +108,7 @@ class MpiGroup(dist.ProcessGroup):
         reduction = Reduction.of(opts.reduceOp)
         if any(tensor.is_sparse for tensor in tensors):
             return self._run(
-                "all_reduce", opts, tensors, lambda clock: sparse.all_reduce(self._do, clock, tensors, reduction)
+                "all_reduce", opts, tensors, lambda clock: all_reduce_sparse(self._do, clock, tensors, reduction)
             )
         return self._run("all_reduce", opts, tensors, lambda clock: self._do.all_reduce(clock, tensors, reduction))
 

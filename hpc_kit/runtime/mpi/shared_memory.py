@@ -15,14 +15,14 @@ import torch
 from torch.distributed import DistBackendError
 
 from hpc_kit.runtime.mpi.buffers import combine, in_torch
-from hpc_kit.runtime.mpi.faults import size_mismatch
+from hpc_kit.runtime.mpi.operations import size_mismatch
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.waiting import Deadline
+    from hpc_kit.runtime.mpi.operations import Deadline
 
 PIECE = 1 << 20
 """Bytes of one piece: two of each rank, and their result, should fit the last cache."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.rendezvous import network, node_comparison, route, sign_in, store
+from hpc_kit.runtime.rendezvous import network, node_comparison, sign_in, store
 from hpc_kit.runtime.rendezvous.store_search import StoreSearch
 
 if TYPE_CHECKING:
@@ -111,24 +111,24 @@ def meet(
         # Agents of torchrun and their workers meet in one store, and so do workers that were started again.
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _prefix_store(opened.store, f"{prefix}/roster")
-        route.publish_address(notes, world, opened, here)
+        network.publish_address(notes, world, opened, here)
         # Only now: rank 0's store is open for the others while it reads its program.
         facts = node_comparison.node_facts(world, program, environ)
         sign_in.sign_in(notes, world, sign_in.RankEntry(here, os.getpid(), facts=facts))
         sign_in.wait_for_all(notes, world, until, timeout, opened)
     whole = sign_in.fill_world(notes, world)
-    address = route.read_address(notes, whole, opened)
+    address = network.read_address(notes, whole, opened)
     doors = _prefix_store(opened.store, f"{prefix}/doors")
     if is_owner:
         sign_in.open_exits(doors)
     meeting = Meeting(
         world=whole,
-        host=route.name_for(opened, address),
+        host=network.name_for(opened, address),
         port=opened.port,
         server=opened.store,
         prefix=prefix,
         is_owner=is_owner,
-        interface=route.route_interface(whole, address),
+        interface=network.route_interface(whole, address),
         keys=opened.store.num_keys() if is_owner else 0,
         held=opened.held,
     )

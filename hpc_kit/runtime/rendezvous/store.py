@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from hpc_kit.errors import RendezvousError
-from hpc_kit.runtime.rendezvous import network, ports, store_discovery
+from hpc_kit.runtime.rendezvous import network, store_discovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +58,7 @@ def serve_store(world: World, token: str, timeout: float) -> Iterator[OpenStore]
 def _bind(world: World) -> socket.socket:
     """The first candidate port that is free, taken before anybody is told of it."""
     alone = world.world_size == 1
-    candidates = [0] if alone else ports.candidate_ports(world.key, world.master_port)
+    candidates = [0] if alone else candidate_ports(world.key, world.master_port)
     for candidate in candidates:
         listener = network.listen(candidate, everywhere=not alone)
         if listener is not None:
@@ -70,7 +71,7 @@ def _start_announcing(world: World, token: str, port: int) -> Iterator[Callable[
     if world.world_size == 1:
         yield None
         return
-    candidates = ports.discovery_ports(world.key)
+    candidates = discovery_ports(world.key)
     listener = store_discovery.listen_for_queries(candidates)
     if listener is None:
         raise _no_free_port_error(world, candidates)
@@ -173,3 +174,30 @@ def _no_free_port_error(world: World, candidates: Sequence[int]) -> RendezvousEr
         found=", ".join(map(str, candidates)),
         remedy="free one of them; or export MASTER_PORT=PORT, one that is free on the node of rank 0",
     )
+
+
+FIRST, LAST = 10_000, 32_767
+"""Above the ports that services ask for, below 32768, where Linux begins to hand them out by itself."""
+
+CANDIDATES = 12
+
+_STRIDE = 1_621
+
+
+def candidate_ports(key: str, first: int | None = None) -> list[int]:
+    """Ports for the store of a launch, in the order to try; `first` is one that somebody has asked for.
+
+    Every rank computes the same ones from the key of its launch.
+    """
+    ports = _spaced_ports(crc32(key.encode()))
+    return ports if first is None else [first, *(port for port in ports if port != first)]
+
+
+def discovery_ports(key: str) -> list[int]:
+    """Ports on which rank 0 tells the others which of the candidates it has got."""
+    return _spaced_ports(crc32(f"beacon of {key}".encode()))
+
+
+def _spaced_ports(start: int) -> list[int]:
+    span = LAST - FIRST + 1
+    return [FIRST + (start + step * _STRIDE) % span for step in range(CANDIDATES)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError, SpecError
-from hpc_kit.runtime.rendezvous import network, ports, store_discovery
+from hpc_kit.runtime.rendezvous import network, store, store_discovery
 from hpc_kit.runtime.rendezvous.store import OpenStore, connect_store
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class StoreSearch:
         raise _not_found(self.world, likely, self.timeout, self.seen)
 
     def _query_host(self, host: str, address: str, turn: int) -> store_discovery.StoreAnswer | None:
-        first, *others = ports.discovery_ports(self.world.key)
+        first, *others = store.discovery_ports(self.world.key)
         for called in ([first], others):
             left = self.start + self.timeout - time.monotonic()
             if left <= 0 or (called is others and turn % _EVERY and self.seen[host, first] == "Connection refused"):

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.rendezvous import meeting as rendezvous
-from hpc_kit.runtime.rendezvous import ports
+from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.meeting import Meeting
 from tests.runtime.launches import Environ, Step
 
@@ -20,15 +20,15 @@ STARTS = 8
 
 
 def crowded(start: int) -> list[int]:
-    first = ports.FIRST + (os.getpid() % 1000) * 20 + start % STARTS
+    first = store.FIRST + (os.getpid() % 1000) * 20 + start % STARTS
     return [first + STARTS * turn for turn in range(2 * JOBS // STARTS)]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_jobs_whose_ports_collide_meet_their_own_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "candidate_ports", lambda key, _first=None: crowded(crc32(key.encode())))
-    monkeypatch.setattr(ports, "discovery_ports", lambda key: [port + 500 for port in crowded(crc32(key.encode()))])
+    monkeypatch.setattr(store, "candidate_ports", lambda key, _first=None: crowded(crc32(key.encode())))
+    monkeypatch.setattr(store, "discovery_ports", lambda key: [port + 500 for port in crowded(crc32(key.encode()))])
     base = os.getpid() * 1000
     environs = [
         environ

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.mesh import mesh_axes, read_layout
+from hpc_kit.runtime.process_group import mesh_axes, read_layout
 
 
 def test_what_the_job_says_is_read() -> None:

@@ -308,7 +308,7 @@ def mine(environ: Mapping[str, str]) -> World | None:
 
 
 def test_a_plug_in_is_asked_where_ours_know_nothing_or_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("mine", "tests.runtime.test_launchers:mine", launchers.PLUGIN_GROUP)
+    point = EntryPoint("mine", "tests.runtime.launchers.test_launchers:mine", launchers.PLUGIN_GROUP)
     monkeypatch.setattr(
         "importlib.metadata.entry_points", lambda group: [point] if group == launchers.PLUGIN_GROUP else []
     )

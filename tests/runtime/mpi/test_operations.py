@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.operations import OperationQueue
-from hpc_kit.runtime.mpi.waiting import Deadline, run_with_timeout
-from hpc_kit.runtime.mpi.work import CallbackThreads
+from hpc_kit.runtime.mpi.operations import CallbackThreads, Deadline, OperationQueue, run_with_timeout
 
 
 class Request:

@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment, SpecError
 from hpc_kit.runtime import resolve
-from hpc_kit.runtime.mpi import evidence, facts, library
+from hpc_kit.runtime.mpi import library
 from tests.runtime.launches import Step, worker
 
 OPEN_MPI = {
@@ -50,7 +50,7 @@ def _no_mpi_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_with_a_size_is_evidence_and_a_prefix_is_none(
     environ: dict[str, str], families: tuple[str, ...] | None
 ) -> None:
-    found = evidence.find_evidence(environ)
+    found = library.find_evidence(environ)
     assert (found and found.families) == families
 
 
@@ -58,14 +58,14 @@ def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, m
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.40").write_text("")
     parents = [Path("/usr/bin/bash"), tmp_path / "bin" / "orted", Path("/usr/sbin/slurmstepd")]
-    monkeypatch.setattr(evidence, "_parents", lambda: enumerate(parents))
-    found = evidence.find_evidence(OPEN_MPI)
+    monkeypatch.setattr(library, "_parents", lambda: enumerate(parents))
+    found = library.find_evidence(OPEN_MPI)
     assert found is not None
-    assert list(evidence.libraries(found)) == [str(tmp_path / "lib" / "libmpi.so.40"), "libmpi.so.40"]
-    mpich = evidence.find_evidence({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert list(library.libraries(found)) == [str(tmp_path / "lib" / "libmpi.so.40"), "libmpi.so.40"]
+    mpich = library.find_evidence({"PMI_RANK": "0", "PMI_SIZE": "2"})
     assert mpich is not None
     monkeypatch.setattr(sys, "prefix", "/nowhere")
-    assert list(evidence.libraries(mpich))[-3:] == ["libmpi.so.12", "libmpich.so.12", "libmpi.so.40"]
+    assert list(library.libraries(mpich))[-3:] == ["libmpi.so.12", "libmpich.so.12", "libmpi.so.40"]
 
 
 def test_the_library_that_pip_has_brought_comes_before_another_mpi(
@@ -75,17 +75,17 @@ def test_the_library_that_pip_has_brought_comes_before_another_mpi(
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.12").write_text("")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(evidence, "_parents", lambda: enumerate([Path("/usr/sbin/slurmstepd")]))
-    found = evidence.find_evidence({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    monkeypatch.setattr(library, "_parents", lambda: enumerate([Path("/usr/sbin/slurmstepd")]))
+    found = library.find_evidence({"PMI_RANK": "0", "PMI_SIZE": "2"})
     assert found is not None
     of_pip = str(tmp_path / "lib" / "libmpi.so.12")
-    assert list(evidence.libraries(found)) == ["libmpi.so.12", "libmpich.so.12", of_pip, "libmpi.so.40"]
+    assert list(library.libraries(found)) == ["libmpi.so.12", "libmpich.so.12", of_pip, "libmpi.so.40"]
 
 
 def test_the_parents_of_a_process_can_be_read() -> None:
-    names = [path.name for _, path in evidence._parents()]
+    names = [path.name for _, path in library._parents()]
     assert all(names)
-    assert not evidence.mpiexec_of_proxy()
+    assert not library.mpiexec_of_proxy()
 
 
 def test_tasks_of_srun_without_mpi_are_refused_before_mpi_is_touched(
@@ -204,9 +204,9 @@ def test_an_mpi_that_takes_one_thread_at_a_time_is_refused(name: str) -> None:
 def test_the_variables_stay_alone_where_mpi_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     world = resolve(OPEN_MPI)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
-    assert facts.world_from_mpi(world, 9) is world
+    assert library.world_from_mpi(world, 9) is world
     step = resolve(Step.of(2).environ(0))
-    assert facts.world_from_mpi(step, 9) is step
+    assert library.world_from_mpi(step, 9) is step
 
 
 HOSTS = ("n7", "n7", "n3")
@@ -245,7 +245,7 @@ def test_the_communicator_tells_the_hosts_by_name_and_how_rank_0_is_reached(
     monkeypatch.setattr(library, "import_mpi4py", lambda *_: module)
     monkeypatch.setenv("SLURMD_NODENAME", HOSTS[rank])
     monkeypatch.delenv("MPI_LOCALRANKID", raising=False)
-    world = facts.world_from_mpi(resolve(environ), 9)
+    world = library.world_from_mpi(resolve(environ), 9)
     assert (world.hosts, world.tasks_per_node) == (("n7", "n3"), (2, 1))
     assert (world.local_rank, world.local_world_size, world.node_rank, world.nnodes) == (
         local,

@@ -21,15 +21,7 @@ from hpc_kit.runtime import resolve
 from hpc_kit.runtime.rendezvous import (
     meeting as rendezvous,
 )
-from hpc_kit.runtime.rendezvous import (
-    network,
-    ports,
-    route,
-    sign_in,
-    store,
-    store_discovery,
-    store_search,
-)
+from hpc_kit.runtime.rendezvous import network, sign_in, store, store_discovery, store_search
 from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.world import World
 from tests.runtime.launches import Environ, Step, worker
@@ -146,27 +138,27 @@ def test_the_same_processes_can_meet_again(job: str) -> None:
 def test_ports_taken_by_silent_and_by_talking_programs_are_passed_by(job: str, held: ExitStack) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
     key = resolve(environs[0]).key
-    for taken in (ports.candidate_ports(key)[:2], ports.discovery_ports(key)[:1]):
+    for taken in (store.candidate_ports(key)[:2], store.discovery_ports(key)[:1]):
         for port in taken:
             held.enter_context(socket.create_server(("", port)))
     meetings = met(meet(environs))
-    assert {meeting.port for meeting in meetings} == {ports.candidate_ports(key)[2]}
+    assert {meeting.port for meeting in meetings} == {store.candidate_ports(key)[2]}
 
 
 def test_the_store_of_another_job_is_passed_by(job: str, held: ExitStack) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
     world = resolve(environs[0])
     theirs = held.enter_context(store.serve_store(world, "hpc_kit/another", 5))
-    assert theirs.port == ports.candidate_ports(world.key)[0]
+    assert theirs.port == store.candidate_ports(world.key)[0]
     meetings = met(meet(environs))
-    assert {meeting.port for meeting in meetings} == {ports.candidate_ports(world.key)[1]}
+    assert {meeting.port for meeting in meetings} == {store.candidate_ports(world.key)[1]}
 
 
 def test_where_every_port_is_taken_rank_0_says_so(job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "CANDIDATES", 2)
+    monkeypatch.setattr(store, "CANDIDATES", 2)
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
     world = resolve(environ)
-    for port in ports.candidate_ports(world.key):
+    for port in store.candidate_ports(world.key):
         held.enter_context(socket.create_server(("", port)))
     (outcome,) = meet([environ], timeout=5)
     assert refused(outcome).startswith(f"all 2 ports that the srun step {job}.0 may use are taken on this node")
@@ -175,12 +167,12 @@ def test_where_every_port_is_taken_rank_0_says_so(job: str, held: ExitStack, mon
 def test_where_every_port_of_the_beacon_is_taken_too(
     job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports, "CANDIDATES", 2)
+    monkeypatch.setattr(store, "CANDIDATES", 2)
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
-    for port in ports.discovery_ports(resolve(environ).key):
+    for port in store.discovery_ports(resolve(environ).key):
         held.enter_context(socket.create_server(("", port)))
     (outcome,) = meet([environ], timeout=5)
-    assert f"{ports.discovery_ports(resolve(environ).key)[0]}" in refused(outcome)
+    assert f"{store.discovery_ports(resolve(environ).key)[0]}" in refused(outcome)
 
 
 def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
@@ -219,7 +211,7 @@ def test_without_rank_0_the_others_name_where_they_looked(job: str) -> None:
     (outcome,) = meet([environ], timeout=0.4)
     text = refused(outcome)
     assert text.startswith("rank 1 did not find rank 0 on 127.0.0.1 within 0.4 s\n")
-    assert f"127.0.0.1: Connection refused at {ports.discovery_ports(resolve(environ).key)[0]}" in text
+    assert f"127.0.0.1: Connection refused at {store.discovery_ports(resolve(environ).key)[0]}" in text
 
 
 def test_two_processes_that_say_the_same_rank_are_refused(job: str) -> None:
@@ -466,7 +458,7 @@ def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeyp
     monkeypatch.setattr(network, "source_address", lambda address: address)
     monkeypatch.setattr(network, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
     monkeypatch.setattr(network, "lookup", names({"n1": "127.0.0.1"}))
-    monkeypatch.setattr(route, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds
+    monkeypatch.setattr(network, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds
     meetings = met(meet(Step.of(1, 1, job=job).environs()))
     assert meetings[0].interface == "eth0"
 

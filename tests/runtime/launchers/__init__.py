@@ -1,0 +1,1 @@
+"""Tests of hpc_kit.runtime.launchers."""
