@@ -60,7 +60,7 @@ def main(words: list[str]) -> None:
             _print_error(error if rank is None else first_failure.shorten_repeated(error, rank))
             if ranks_by == "program" and _misses_a_rank(error):
                 sys.stderr.write(_RANK_NOT_SET)
-            first_failure.exit_rank(first_failure.exit_code(error))
+            shutdown.exit_rank(first_failure.exit_code(error))
 
 
 def _options(words: list[str]) -> tuple[list[str], str]:

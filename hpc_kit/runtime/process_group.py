@@ -100,7 +100,7 @@ def distributed(
     """
     seconds = timeout_seconds(timeout, os.environ)
     with ExitStack() as stack:
-        stack.enter_context(first_failure.exit_on_failure())
+        stack.enter_context(shutdown.exit_on_failure())
         outer = current_meeting()
         world = outer.world if outer else first_failure.resolve_or_record(os.environ)
         stack.enter_context(first_failure.recording_failures(world.rank))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
-from hpc_kit.runtime import first_failure, process_group, torch_environment
+from hpc_kit.runtime import first_failure, process_group, shutdown, torch_environment
 from hpc_kit.runtime.launchers import resolve, ssh
 from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.rendezvous.meeting import meet
@@ -170,4 +170,4 @@ def _describe_exit(code: int) -> str:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     if code:
-        first_failure.exit_rank(code)
+        shutdown.exit_rank(code)

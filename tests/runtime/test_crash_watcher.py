@@ -17,7 +17,7 @@ from hpc_kit.runtime import crash_watcher
 RANK = """
 import ctypes, os, signal, sys
 from hpc_kit.runtime import crash_watcher, first_failure
-with first_failure.claimed(3), crash_watcher.witnessed(3):
+with first_failure.recording_failures(3), crash_watcher.record_crash_of(3):
     {end}
 """
 

@@ -15,7 +15,7 @@ import pytest
 
 from hpc_kit.errors import HpcKitError, IncompleteEnvironment, LauncherError, RendezvousError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, read_first_failure
-from hpc_kit.runtime import first_failure
+from hpc_kit.runtime import first_failure, shutdown
 from hpc_kit.runtime.launchers import guess_rank
 from tests.runtime.launches import Step, worker
 
@@ -42,7 +42,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def exit_now(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(first_failure, "exit_rank", exit_now)
+    monkeypatch.setattr(shutdown, "exit_rank", exit_now)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_victim_without_culprit_says_so_itself(
 def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     error = ValueError("bad batch")
     before = sys.excepthook
-    with pytest.raises(ValueError, match="bad batch"), first_failure.exit_on_failure():
+    with pytest.raises(ValueError, match="bad batch"), shutdown.exit_on_failure():
         raise error
     hook, sys.excepthook = sys.excepthook, before
     with pytest.raises(Ended) as ended:
@@ -165,7 +165,7 @@ def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest
 def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.excepthook
     error = IncompleteEnvironment("SLURM_PROCID is not set", found="nothing", remedy="srun")
-    with pytest.raises(IncompleteEnvironment), first_failure.exit_on_failure():
+    with pytest.raises(IncompleteEnvironment), shutdown.exit_on_failure():
         raise error
     hook, sys.excepthook = sys.excepthook, before
     with pytest.raises(Ended) as ended:
@@ -176,7 +176,7 @@ def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixtur
 
 def test_a_good_end_leaves_no_hook() -> None:
     before = sys.excepthook
-    with first_failure.exit_on_failure():
+    with shutdown.exit_on_failure():
         assert sys.excepthook is not before
     assert sys.excepthook is before
 
@@ -269,17 +269,15 @@ def test_a_refused_process_is_told_from_the_others_by_what_its_launcher_has_set(
     assert guess_rank(environ) == number
 
 
-@pytest.mark.parametrize(
-    ("ends", "code"), [("first_failure.exit_now(3)", 3), ("", 1)], ids=["the quick end", "a good end"]
-)
+@pytest.mark.parametrize(("ends", "code"), [("shutdown.exit_rank(3)", 3), ("", 1)], ids=["the quick end", "a good end"])
 def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str, code: int, tmp_path: Path) -> None:
     """Also one that a thread holds which runs on."""
     program = (
-        "import os, sys, threading; from hpc_kit.runtime import first_failure; file = open(sys.argv[1], 'w');"
+        "import os, sys, threading; from hpc_kit.runtime import shutdown; file = open(sys.argv[1], 'w');"
         "file.write('a line');"
         "threading.Thread(target=lambda file: threading.Event().wait(), args=[file], daemon=True).start();"
         "last = lambda code, say=os.write, end=os._exit: (say(1, b'last %d' % code), end(code));"
-        f"first_failure.ends_by(last, at_exit=True); {ends}"
+        f"shutdown.set_abort_function(last, at_exit=True); {ends}"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "metrics")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -287,12 +285,12 @@ def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str
     assert (tmp_path / "metrics").read_text() == "a line"
 
 
-@pytest.mark.parametrize("ends", ["raise ValueError", "first_failure.exit_now(1)"], ids=["its end", "the quick end"])
+@pytest.mark.parametrize("ends", ["raise ValueError", "shutdown.exit_rank(1)"], ids=["its end", "the quick end"])
 @pytest.mark.parametrize("writer", ["thread", "file"])
 def test_a_pipe_that_nobody_reads_does_not_keep_a_process_from_its_last_call(writer: str, ends: str) -> None:
     """Neither where a thread is in the middle of a write, nor where a file has something left to be written."""
     program = (
-        "import os, sys, threading; from hpc_kit.runtime import first_failure; first_failure._LAST_WORDS = 0.5;"
+        "import os, sys, threading; from hpc_kit.runtime import shutdown; shutdown._EXIT_TIMEOUT = 0.5;"
         "r, w = os.pipe(); os.set_blocking(w, False);\n"
         "try:\n    while True: os.write(w, bytes(1 << 16))\n"
         "except BlockingIOError: os.set_blocking(w, True)\n"
@@ -301,7 +299,7 @@ def test_a_pipe_that_nobody_reads_does_not_keep_a_process_from_its_last_call(wri
         "    def write(self, data): begun.set(); return os.write(w, data)\n"
         "begun = threading.Event(); file = io.BufferedWriter(Pipe(), 1 << 20)\n"
         "last = lambda code, say=os.write, end=os._exit: (say(1, b'last %d' % code), end(code))\n"
-        "first_failure.ends_by(last, at_exit=True); file.write(b'a line')\n"
+        "shutdown.set_abort_function(last, at_exit=True); file.write(b'a line')\n"
         "if sys.argv[1] == 'thread':\n"
         "    threading.Thread(target=file.flush, daemon=True).start(); begun.wait()\n" + ends
     )

@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import __main__ as main_module
-from hpc_kit.runtime import first_failure, process_group
+from hpc_kit.runtime import process_group, shutdown
 from hpc_kit.runtime.__main__ import main
 from tests.runtime.launches import worker
 
@@ -26,7 +26,7 @@ def _this_process_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def exit_now(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(first_failure, "exit_rank", exit_now)
+    monkeypatch.setattr(shutdown, "exit_rank", exit_now)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -73,7 +73,7 @@ def test_without_torch_there_is_nothing_to_meet_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main_module, "find_spec", lambda _name: None)
-    main([program("from hpc_kit.runtime import session; print(session.current())")])
+    main([program("from hpc_kit.runtime import process_group; print(process_group.current_meeting())")])
     assert capsys.readouterr().out == "None\n"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hpc_kit.errors import IncompleteEnvironment, LaunchError
 from hpc_kit.runtime import resolve
-from hpc_kit.runtime.rendezvous.network import of_this_node
+from hpc_kit.runtime.rendezvous.network import this_node_name
 from hpc_kit.ssh import agent
 from hpc_kit.ssh.host_connection import (
     HostConnection,
@@ -72,7 +72,7 @@ def test_the_world_of_a_launch() -> None:
     world = resolve(environ)
     assert (world.rank, world.world_size, world.local_world_size, world.launcher) == (1, 3, 1, "ssh")
     assert (world.master_addr, world.hosts, world.key) == ("10.0.0.1", ("a", "b", "c"), "ssh launch 20261122.ab")
-    assert of_this_node(environ | {"SLURMD_NODENAME": "login"}) == "b"
+    assert this_node_name(environ | {"SLURMD_NODENAME": "login"}) == "b"
     assert resolve(environ | {"MASTER_ADDR": "ib0"}).master_addr == "ib0"
     with pytest.raises(IncompleteEnvironment, match="the launch over ssh is told in part only"):
         resolve(environ | {"HPC_KIT_SSH_MASTER": ""})

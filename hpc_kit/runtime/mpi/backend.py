@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime import first_failure
+from hpc_kit.runtime import shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -150,7 +150,7 @@ def create_group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -
         lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group"
     )
     types, faults = _datatypes(module), MpiErrors(module)
-    line = OperationQueue(lambda: first_failure.set_abort_function(module.COMM_WORLD.Abort, at_exit=True))
+    line = OperationQueue(lambda: shutdown.set_abort_function(module.COMM_WORLD.Abort, at_exit=True))
     collectives = Collectives(comm, types, module.IN_PLACE, shared)
     return MpiGroup(collectives, Messages(comm, module, types, line, faults), line, faults, timeout=timeout)
 

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import uuid
 import warnings
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, IncompleteEnvironment, SpecError
-from hpc_kit.runtime import first_failure
+from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
@@ -158,6 +157,8 @@ def _not_started_by_mpi(world: World, found: Evidence | None) -> IncompleteEnvir
 
 def _kinds_of_mpi() -> str:
     """What to type, with what Slurm's `--mpi` offers here."""
+    import subprocess
+
     text = ""
     if shutil.which("srun"):
         with suppress(OSError, subprocess.TimeoutExpired):
@@ -332,9 +333,7 @@ def world_from_mpi(world: World, timeout: float) -> World:
             return world
         if mpiexec:
             # It kills the others, and would end with their 9; what MPI_Abort tells it is its own exit code.
-            first_failure.set_abort_function(
-                lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code)
-            )
+            shutdown.set_abort_function(lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code))
         return _read_communicator(world, module)
 
 

@@ -265,7 +265,7 @@ from hpc_kit.runtime.mpi import backend
 from torch.distributed import distributed_c10d, init_process_group
 backend.install()
 backend.install()
-print(backend.is_registered(), dist.is_mpi_available(), devices.backend_for("mpi"))
+print(backend.is_registered(), dist.is_mpi_available(), devices.choose_backend("mpi"))
 backend.install(started_by_mpi=True)
 print(dist.is_mpi_available(), distributed_c10d.is_mpi_available())
 """
