@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 BETWEEN = ":"
 
-CARRIED = frozenset(
+INHERITED = frozenset(
     {
         "account", "acctg-freq", "begin", "chdir", "cluster-constraint", "clusters", "comment", "deadline",
         "delay-boot", "dependency", "distribution", "epilog", "error", "exclude", "export", "export-file",
@@ -33,7 +33,7 @@ Source: "heterogeneous_jobs" of Slurm 22.05.
 _OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
 
 
-def in_force(*groups: ParsedOptions) -> dict[str, str]:
+def effective_options(*groups: ParsedOptions) -> dict[str, str]:
     """The options by long name, of several given the later; a flag's value is empty."""
     found: dict[str, str] = {}
     for options in groups:
@@ -43,7 +43,7 @@ def in_force(*groups: ParsedOptions) -> dict[str, str]:
     return found
 
 
-def parted(argv: Sequence[str], command: str) -> tuple[list[ParsedOptions], list[str]]:
+def split_components(argv: Sequence[str], command: str) -> tuple[list[ParsedOptions], list[str]]:
     """The options of each component of sbatch's or salloc's command line, and the words behind the last.
 
     Raises:
@@ -57,7 +57,7 @@ def parted(argv: Sequence[str], command: str) -> tuple[list[ParsedOptions], list
     return found, words
 
 
-def in_force_each(
+def component_options(
     blocks: Sequence[ParsedOptions], variables: ParsedOptions, given: Sequence[ParsedOptions]
 ) -> list[dict[str, str]]:
     """The options of each component: of its block of the script, of variables, of its part of the command line.
@@ -70,13 +70,13 @@ def in_force_each(
     found: list[dict[str, str]] = []
     for number in range(max(len(blocks), len(given))):
         block = blocks[number] if number < len(blocks) else ParsedOptions(())
-        own = in_force(block, variables, given[min(number, len(given) - 1)])
-        found.append(carried(found[-1]) | own if found else own)
+        own = effective_options(block, variables, given[min(number, len(given) - 1)])
+        found.append(inherited_options(found[-1]) | own if found else own)
     if len(found) > 1 and any("array" in options for options in found):
         raise CommandError(denied="Invalid job array specification")
     return found
 
 
-def carried(options: Mapping[str, str]) -> dict[str, str]:
+def inherited_options(options: Mapping[str, str]) -> dict[str, str]:
     """What of a component's options the next one has, too."""
-    return {name: value for name, value in options.items() if name in CARRIED}
+    return {name: value for name, value in options.items() if name in INHERITED}

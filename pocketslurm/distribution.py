@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FLAGS = {True: "pack", False: "nopack"}
 
 
-def parse(value: str, plane_size: str | None = None) -> Distribution:
+def parse_with_plane(value: str, plane_size: str | None = None) -> Distribution:
     """Read the argument of srun's --distribution; `plane_size` is SLURM_DIST_PLANESIZE.
 
     Raises:
@@ -33,7 +33,7 @@ def parse(value: str, plane_size: str | None = None) -> Distribution:
     return parse_distribution(value)
 
 
-def spelling(distribution: Distribution) -> str:
+def distribution_name(distribution: Distribution) -> str:
     """The distribution as SLURM_DISTRIBUTION shows it.
 
     >>> spelling(parse("*:cyclic")), spelling(parse("plane=4")), spelling(parse("cyclic,NoPack"))
@@ -44,7 +44,7 @@ def spelling(distribution: Distribution) -> str:
     return ":".join(level for level in levels if level) + flag
 
 
-def layout(ntasks: int, slots: Sequence[int], distribution: Distribution) -> list[list[int]]:
+def distribute_tasks(ntasks: int, slots: Sequence[int], distribution: Distribution) -> list[list[int]]:
     """The task numbers of each node, for every distribution but "arbitrary".
 
     >>> layout(5, [2, 2, 2], parse("block")), layout(5, [2, 2, 2], parse("cyclic"))
@@ -59,7 +59,7 @@ def layout(ntasks: int, slots: Sequence[int], distribution: Distribution) -> lis
     return [list(range(first, last)) for first, last in pairwise(accumulate(counts, initial=0))]
 
 
-def layout_arbitrary(hosts: Sequence[str], nodes: Sequence[str]) -> list[list[int]]:
+def distribute_by_hosts(hosts: Sequence[str], nodes: Sequence[str]) -> list[list[int]]:
     """The task numbers of each node where task i runs on `hosts[i]`."""
     return [[task for task, host in enumerate(hosts) if host == node] for node in nodes]
 

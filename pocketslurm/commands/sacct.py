@@ -82,7 +82,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         # The database knows nothing of other clusters, and says nothing about them.
         rows = [] if state.settings.other_clusters(options.get("clusters", "all")) else _rows(state, options)
         if "json" in options:
-            from pocketslurm.listings.sacct_json import print_rows
+            from pocketslurm.listings.json_documents import print_rows
 
             print_rows(rows)
         elif "batch-script" in options:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm.getopt import NONE, Table
-from pocketslurm.listings.tables import print_table
+from pocketslurm.listings.columns import print_table
 from pocketslurm.settings import SLURM_VERSION, load_settings
 
 if TYPE_CHECKING:

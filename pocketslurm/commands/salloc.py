@@ -14,7 +14,7 @@ from hpc_kit.slurm.getopt import SALLOC, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value
 from pocketslurm import processes
-from pocketslurm.components import in_force_each, parted
+from pocketslurm.components import component_options, split_components
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
 from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, options_help
 from pocketslurm.queue import submission
@@ -57,7 +57,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if any(part.has("version") or part.has("help") or part.has("usage") for part in given):
         print(f"slurm {SLURM_VERSION}" if given[0].has("version") else options_help("salloc", SUPPORT, SALLOC))
         return 0
-    components = in_force_each([], _variables(environ), given)
+    components = component_options([], _variables(environ), given)
     options = components[0]
     state = State.open(environ)
     job = _allocate(state, components, argv, environ)
@@ -71,13 +71,13 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     status = _run(command or [environ.get("SHELL") or "/bin/sh"], inside, folder, state, job.job_id, quiet=quiet)
     if _runs(state, job.job_id):
         _say(f"Relinquishing job allocation {job.job_id}", quiet=quiet)
-        allocation.give_back(state, job.job_id, status << 8)
+        allocation.release(state, job.job_id, status << 8)
     return status
 
 
 def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
-        given, command = parted(argv, "salloc")
+        given, command = split_components(argv, "salloc")
         for each in [each for part in given for each in part.given]:
             if each.option.since and strict:
                 raise UsageError(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
@@ -116,11 +116,11 @@ def _allocate(state: State, components: list[dict[str, str]], argv: list[str], e
     ]
     job_id = submission.submit_together(state, asked, environ)[0].job_id
     patience = max(1, int(options["immediate"] or 1)) if "immediate" in options else None
-    with allocation.catching():
+    with allocation.interruptible():
         try:
             return _wait(state, job_id, patience, quiet="quiet" in options)
         except allocation.Interrupted:
-            allocation.give_back(state, job_id, 1 << 8)
+            allocation.release(state, job_id, 1 << 8)
             raise CommandError(f"Job allocation {job_id} has been revoked.") from None
 
 
@@ -135,7 +135,7 @@ def _wait(state: State, job_id: int, patience: int | None, *, quiet: bool) -> Jo
         if job is None or job.state != "PENDING":
             raise CommandError(f"Job allocation {job_id} has been revoked.")
         if patience is not None and waited > patience:
-            allocation.give_back(state, job_id, 1 << 8)
+            allocation.release(state, job_id, 1 << 8)
             revoked = f"Job allocation {job_id} has been revoked."
             raise CommandError(revoked, "error: Unable to allocate resources: Connection timed out")
         if not queued and waited > _QUEUED_SECONDS:

@@ -14,7 +14,7 @@ from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
-from pocketslurm.components import in_force_each, parted
+from pocketslurm.components import component_options, split_components
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
 from pocketslurm.exit_status import exit_status
 from pocketslurm.option_support import options_help, plugin_hint
@@ -59,7 +59,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
             script=script,
             submit_line=" ".join(["sbatch", *argv]),
         )
-        for options in in_force_each(blocks, variables, parts)
+        for options in component_options(blocks, variables, parts)
     ]
     state = State.open(environ)
     if "test-only" in components[0].options:
@@ -91,7 +91,7 @@ def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str])
 
 def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
-        parts, words = parted(argv, "sbatch")
+        parts, words = split_components(argv, "sbatch")
     except DirectiveError as error:
         raise _usage_error(error) from None
     for given in parts:

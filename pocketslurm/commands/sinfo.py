@@ -14,8 +14,8 @@ from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.installation import load_module
 from pocketslurm.listings import columns
 from pocketslurm.listings.columns import parse_sort
-from pocketslurm.listings.node_view import NODE_STATES, NodeView, node_views
 from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
+from pocketslurm.listings.views import NODE_STATES, NodeView, node_views
 from pocketslurm.queue import controller_start, nodes
 from pocketslurm.queue.state import State
 from pocketslurm.settings import SLURM_VERSION

@@ -17,26 +17,23 @@ from pocketslurm.queue.records import Step
 from pocketslurm.queue.state import State, now
 from pocketslurm.queue.submission import working_folder
 from pocketslurm.settings import SLURM_VERSION, load_settings
-from pocketslurm.steps import allocation, launch, multi_prog, option_parts, step_creation
-from pocketslurm.steps.gpus import check_types
-from pocketslurm.steps.messages import Talk, write
+from pocketslurm.steps import allocation, launch, options, step_creation
+from pocketslurm.steps.environment import check_types
+from pocketslurm.steps.messages import SrunMessages, exit_code, write_stderr
 from pocketslurm.steps.request import part_requests
-from pocketslurm.steps.running_step import Run
-from pocketslurm.steps.step_recorder import Books
-from pocketslurm.steps.task_exits import exit_code
-from pocketslurm.steps.task_files import Plumbing
-from pocketslurm.steps.task_process import start
-from pocketslurm.steps.termination import Manner
+from pocketslurm.steps.running_step import RunningStep, StepRecorder
+from pocketslurm.steps.task_io import StepStreams
+from pocketslurm.steps.task_process import start_task
+from pocketslurm.steps.termination import StepPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pocketslurm.pmi.server import PmiServer
     from pocketslurm.queue.records import Job
-    from pocketslurm.steps.allocation import Home
-    from pocketslurm.steps.environment import Launch
-    from pocketslurm.steps.option_parts import Component
-    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.allocation import JobForStep
+    from pocketslurm.steps.environment import SrunContext
+    from pocketslurm.steps.options import StepOptions, StepPart
     from pocketslurm.steps.pty import Terminal
     from pocketslurm.steps.request import StepRequest
 
@@ -51,7 +48,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         return _srun(argv, environ)
     except CommandError as refusal:
         if refusal.status == 1:
-            at_once = isinstance(refusal, allocation.NotNow)
+            at_once = isinstance(refusal, allocation.Busy)
             refusal.status = _error_status(environ.get("SLURM_EXIT_IMMEDIATE" if at_once else "SLURM_EXIT_ERROR", ""))
         raise
     except allocation.Interrupted:
@@ -73,28 +70,28 @@ def _error_status(named: str) -> int:
 def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     strict = settings.strict
-    parts = option_parts.read(argv, environ, strict=strict)
+    parts = options.read_parts(argv, environ, strict=strict)
     asked = plugins.with_default(parts[0].asked, settings.mpi_default)
     if (answer := _answer(asked, strict=strict)) is not None:
         print(answer)
         return 0
-    talk = Talk(asked.verbosity)
+    talk = SrunMessages(asked.verbosity)
     state = State.open(environ)
-    found = option_parts.assign(parts, environ, allocation.size(state, asked), strict=strict)
+    found = options.assign_groups(parts, environ, allocation.size(state, asked), strict=strict)
     components = [part._replace(asked=plugins.with_default(part.asked, settings.mpi_default)) for part in found]
     commands = [_commands(part.asked, several=len(components) > 1) for part in components]
     if asked.has("test-only"):
         return allocation.test_only(state, components, environ)
-    homes = allocation.find(state, components, environ, talk)
+    homes = allocation.find_or_allocate(state, components, environ, talk)
     try:
         return _Srun(state, components, homes, environ, talk).run(commands, argv)
     except BaseException:
         if homes[0].own:
-            allocation.give_back(state, homes[0].job.leader_id, 1 << 8)
+            allocation.release(state, homes[0].job.leader_id, 1 << 8)
         raise
 
 
-def _answer(asked: Asked, *, strict: bool) -> str | None:
+def _answer(asked: StepOptions, *, strict: bool) -> str | None:
     """What is only to be printed."""
     if asked.has("version"):
         return f"slurm {SLURM_VERSION}"
@@ -104,16 +101,16 @@ def _answer(asked: Asked, *, strict: bool) -> str | None:
         return srun_help()
     if asked.get("mpi") == "list":
         return plugins.LISTED
-    plugins.check_mpi(asked.get("mpi"), strict=strict)
+    plugins.check_plugin(asked.get("mpi"), strict=strict)
     return None
 
 
-def _commands(asked: Asked, *, several: bool) -> list[tuple[str, ...]]:
+def _commands(asked: StepOptions, *, several: bool) -> list[tuple[str, ...]]:
     """The program of every task, or one for all of them."""
     if asked.has("multi-prog"):
         if not asked.command:
             raise CommandError("error: configuration file not specified")
-        commands = multi_prog.read(asked.command[0], asked.number("ntasks"))
+        commands = launch.read_multi_prog(asked.command[0], asked.number("ntasks"))
         if several:
             raise CommandError("fatal: --multi-prog option not supported with multiple het groups")
         return commands
@@ -128,10 +125,10 @@ class _Srun:
     def __init__(
         self,
         state: State,
-        parts: Sequence[Component],
-        homes: Sequence[Home],
+        parts: Sequence[StepPart],
+        homes: Sequence[JobForStep],
         environ: Mapping[str, str],
-        talk: Talk,
+        talk: SrunMessages,
     ) -> None:
         self.state = state
         self.parts = [part.asked for part in parts]
@@ -153,13 +150,13 @@ class _Srun:
         processes.adopt_orphans("srun")
         created = self._create(requests, argv)
         starts = [
-            launch.Start(asked, home, step, self._launch(asked, request, home), programs)
+            launch.PlacedPart(asked, home, step, self._launch(asked, request, home), programs)
             for asked, home, (step, _), request, programs in zip(
                 self.parts, self.homes, created, requests, commands, strict=True
             )
         ]
         try:
-            pmi = plugins.server(self.parts, requests, [step for step, _ in created])
+            pmi = plugins.start_server(self.parts, requests, [step for step, _ in created])
             return self._run_step(created, starts, pmi)
         except BaseException:
             for step, _ in created:
@@ -169,12 +166,12 @@ class _Srun:
             for _, inbox in created:
                 inbox.close()
 
-    def _launch(self, asked: Asked, request: StepRequest, home: Home) -> Launch:
-        return launch.step_launch(asked, request, home, self.environ, several=len(self.parts) > 1)
+    def _launch(self, asked: StepOptions, request: StepRequest, home: JobForStep) -> SrunContext:
+        return launch.srun_context(asked, request, home, self.environ, several=len(self.parts) > 1)
 
     def _create(self, requests: Sequence[StepRequest], argv: Sequence[str]) -> step_creation.Created:
         wanted = [
-            step_creation.Wanted(home.job, request, self._draft(number, asked, home.job, request, argv))
+            step_creation.PendingPart(home.job, request, self._draft(number, asked, home.job, request, argv))
             for number, (asked, home, request) in enumerate(zip(self.parts, self.homes, requests, strict=True))
         ]
         # One second, which --immediate means without a value, is none at all to srun.
@@ -182,38 +179,40 @@ class _Srun:
         if self.state.settings.strict:
             for asked, home in zip(self.parts, self.homes, strict=True):
                 check_types(asked, self.state.settings.gpu_type, home.job.job_id)
-        return step_creation.create(self.state, wanted, self.talk, patience=patience)
+        return step_creation.create_step(self.state, wanted, self.talk, patience=patience)
 
-    def _draft(self, number: int, asked: Asked, job: Job, request: StepRequest, argv: Sequence[str]) -> Step:
+    def _draft(self, number: int, asked: StepOptions, job: Job, request: StepRequest, argv: Sequence[str]) -> Step:
         return Step(
             job.job_id, 0, job.attempt, launch.step_name(asked), [],
             srun=processes.identity(os.getpid()), overlap=request.overlap, submit_line=" ".join(["srun", *argv]),
             component=number if len(self.parts) > 1 and job.het_job_id is None else None,
         )  # fmt: skip
 
-    def _run_step(self, created: step_creation.Created, starts: Sequence[launch.Start], pmi: PmiServer | None) -> int:
+    def _run_step(
+        self, created: step_creation.Created, starts: Sequence[launch.PlacedPart], pmi: PmiServer | None
+    ) -> int:
         terminal = self._terminal()
         plumbing = self._plumbing(starts)
         program = starts[0].commands[0]
         if failed := self._script("prolog", program):
             return self._abort(created, failed)
-        books = Books(self.state, self.home.job)
-        run = Run(created, self._manner(), self.talk, books.part)
+        books = StepRecorder(self.state, self.home.job)
+        run = RunningStep(created, self._manner(), self.talk, books.part)
         self.state.close()
         environ = {**self.environ, **(terminal.environ if terminal else {})}
         umask = int(self.environ.get("SLURM_UMASK") or oct(starts[0].launch.umask), 8)
         launched = True
-        for task in launch.tasks(self.state, starts, environ):
+        for task in launch.list_tasks(self.state, starts, environ):
             part = run.part(task)
             pipes, place = plumbing[part.index], part.place(task)
             try:
                 streams = pipes.connect_terminal(place, terminal) if terminal else pipes.connect(place)
             except OSError as error:
-                write(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
+                write_stderr(f"slurmstepd: error: Could not open file {error.filename}: {error.strerror}\n")
                 run.failed(task)
                 launched = False
                 continue
-            run.started(start(pmi.connect(task) if pmi else task, streams, self.folder, umask), task)
+            run.started(start_task(pmi.connect(task) if pmi else task, streams, self.folder, umask), task)
             pipes.started()
             if pmi is not None:
                 pmi.started()
@@ -221,7 +220,7 @@ class _Srun:
             run.wait(plumbing[0], pmi, launched=launched)
         books.whole(run.parts)
         if self.home.own:
-            allocation.give_back(self.state, self.home.job.leader_id, run.status)
+            allocation.release(self.state, self.home.job.leader_id, run.status)
         if failed := self._script("epilog", program):
             self.talk.error(f"srun epilog failed status= {failed}.")
         return exit_code(run.status)
@@ -233,9 +232,9 @@ class _Srun:
 
         return open_terminal(self.asked, self.talk)
 
-    def _plumbing(self, starts: Sequence[launch.Start]) -> list[Plumbing]:
+    def _plumbing(self, starts: Sequence[launch.PlacedPart]) -> list[StepStreams]:
         ntasks = sum(len(tasks) for start in starts for tasks in start.step.tasks)
-        found: list[Plumbing] = []
+        found: list[StepStreams] = []
         for part in starts:
             job = part.home.job
             names = Names(
@@ -247,13 +246,13 @@ class _Srun:
                 array_job_id=job.array_job_id,
                 array_task_id=job.array_task_id,
             )
-            found.append(Plumbing(part.asked, names, ntasks, self.folder, found[-1] if found else None))
+            found.append(StepStreams(part.asked, names, ntasks, self.folder, found[-1] if found else None))
         return found
 
-    def _manner(self) -> Manner:
+    def _manner(self) -> StepPolicy:
         kill_wait = self.state.settings.kill_wait
         limit = parse_time(self.asked.get("time")) if self.asked.get("time") and not self.home.own else -1
-        return Manner(
+        return StepPolicy(
             kill_bad_exit=any(asked.get("kill-on-bad-exit", "0") != "0" for asked in self.parts),
             kill_wait=min(kill_wait, KILL_WAIT_SECONDS),
             job_kill_wait=kill_wait,
@@ -279,5 +278,5 @@ class _Srun:
             self.talk.info(f"launch/slurm: launch_p_step_launch: {name} aborted before step completely launched.")
             self.state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
         if self.home.own:
-            allocation.give_back(self.state, self.home.job.leader_id, signal.SIGKILL)
+            allocation.release(self.state, self.home.job.leader_id, signal.SIGKILL)
         return 128 + signal.SIGKILL

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pocketslurm.errors import CommandError
 from pocketslurm.getopt import NONE, REQUIRED, Table
-from pocketslurm.listings.tables import print_table
+from pocketslurm.listings.columns import print_table
 from pocketslurm.settings import SLURM_VERSION, load_settings
 
 if TYPE_CHECKING:

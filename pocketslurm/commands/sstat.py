@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pocketslurm import option_support, processes
 from pocketslurm.errors import CommandError
 from pocketslurm.getopt import NONE, REQUIRED, Table
-from pocketslurm.listings.tables import print_table
+from pocketslurm.listings.columns import print_table
 from pocketslurm.queue import job_processes
 from pocketslurm.queue.state import State
 from pocketslurm.settings import SLURM_VERSION

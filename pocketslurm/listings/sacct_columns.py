@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 from pocketslurm import exit_status, resources
-from pocketslurm.listings import tres_view
+from pocketslurm.listings import views
 from pocketslurm.listings.views import JobView, format_timestamp, megabytes
 from pocketslurm.queue.records import BATCH_STEP
 
@@ -138,7 +138,7 @@ FIELDS: dict[str, Field] = {
     "Account": Field(10, lambda v: v.job.account, lambda v, _: v.job.account),
     "AllocCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
     "AllocNodes": Field(10, lambda v: str(len(v.job.nodes)), lambda _, s: str(len(s.nodes))),
-    "AllocTRES": Field(10, lambda v: _sorted(v.tres) if v.job.nodes else "", lambda _, s: tres_view.of_step(s)),
+    "AllocTRES": Field(10, lambda v: _sorted(v.tres) if v.job.nodes else "", lambda _, s: views.of_step(s)),
     "Cluster": Field(10, lambda v: v.job.cluster, lambda v, _: v.job.cluster),
     "Comment": Field(14, lambda v: v.job.comment),
     "Constraints": Field(19, lambda v: v.job.options.get("constraint", "")),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED
 from pocketslurm.listings.columns import in_order
-from pocketslurm.listings.node_view import SHORT, NodeView
-from pocketslurm.listings.views import format_duration, format_timestamp
+from pocketslurm.listings.views import SHORT, NodeView, format_duration, format_timestamp
 from pocketslurm.settings import SLURM_VERSION, Partition, Settings
 
 if TYPE_CHECKING:

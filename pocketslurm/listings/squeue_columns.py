@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
-from pocketslurm.listings import tres_view
+from pocketslurm.listings import views
 from pocketslurm.listings.columns import in_order
 from pocketslurm.listings.views import JobView, format_duration, format_timestamp, null
 from pocketslurm.queue.submission import TOP_PRIORITY, niceness
@@ -33,7 +33,7 @@ def _nice(view: JobView) -> str:
 
 
 def _tres(name: str) -> Callable[[JobView], str]:
-    return lambda view: tres_view.asked(view.job.options).get(name, "N/A")
+    return lambda view: views.asked(view.job.options).get(name, "N/A")
 
 
 _ALWAYS = {

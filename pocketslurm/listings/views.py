@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.slurm.units import UNLIMITED, format_time
+from hpc_kit.slurm.units import UNLIMITED, format_time, parse_memory
 from pocketslurm import exit_status
 from pocketslurm.errors import CommandError
 from pocketslurm.queue import batch_step, node_selection, nodes
@@ -17,13 +17,17 @@ from pocketslurm.queue.job_ids import array_indices
 from pocketslurm.queue.job_size import WHOLE_NODE, decode
 from pocketslurm.queue.records import STATES
 from pocketslurm.queue.scheduler import expected_end
-from pocketslurm.steps.task_exits import ranges
+from pocketslurm.steps.messages import format_ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pocketslurm.queue.job_size import JobSize
     from pocketslurm.queue.node_selection import NodeShare
+    from pocketslurm.queue.nodes import Out
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import State
+
 
 _WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FAILED"})
 
@@ -87,7 +91,7 @@ class JobView:
         """The numbers of a heterogeneous job's components: `12-14`; empty for an ordinary job."""
         if self.job.het_job_id is None:
             return ""
-        return ranges(part.job_id for part in self.state.components(self.job))
+        return format_ranges(part.job_id for part in self.state.components(self.job))
 
     @property
     def short_state(self) -> str:
@@ -244,3 +248,101 @@ def null(text: str) -> str:
 def step_id(view: JobView, step: Step) -> str:
     """A step as users know it; one of a heterogeneous job's component by the component's own number."""
     return f"{view.job.display_id if view.job.het_job_id is None else view.job.job_id}.{step.label}"
+
+
+SHORT = {
+    "idle": "idle", "mixed": "mix", "allocated": "alloc", "completing": "comp", "drained": "drain", "draining": "drng",
+    "down": "down", "n/a": "n/a",
+}  # fmt: skip
+
+NODE_STATES = (
+    "unknown", "down", "idle", "allocated", "?", "mixed", "future", "drain", "drained", "draining", "no_respond",
+    "reserved", "perfctrs", "cloud", "completing", "powering_down", "powered_down", "power_down", "powering_up", "fail",
+    "maint", "reboot", "reboot^",
+)  # fmt: skip
+"""The states that sinfo knows, in its order."""
+
+
+class NodeView(NamedTuple):
+    """One node with what its jobs hold."""
+
+    name: str
+    cpus: int
+    cpus_used: int
+    mem_used: int
+    gpus_used: int
+    completing: bool
+    out: Out | None
+    missing: bool = False
+    """It stands for no node at all."""
+
+    @property
+    def state(self) -> str:
+        """`idle`, `mixed`, `allocated`, `drained`..."""
+        if self.missing:
+            return "n/a"
+        if self.out:
+            if self.out.state == "DOWN":
+                return "down"
+            return "draining" if self.cpus_used else "drained"
+        if self.cpus_used >= self.cpus:
+            return "allocated"
+        return "mixed" if self.cpus_used else "completing" if self.completing else "idle"
+
+    @property
+    def long_state(self) -> str:
+        """As scontrol shows it: `IDLE+DRAIN`."""
+        base = "ALLOCATED" if self.cpus_used >= self.cpus else "MIXED" if self.cpus_used else "IDLE"
+        if self.out and self.out.state == "DOWN":
+            return "DOWN"
+        return f"{base}+DRAIN" if self.out else base
+
+
+def node_views(state: State) -> list[NodeView]:
+    """Every node, in order."""
+    holding = state.jobs("state = 'RUNNING' OR completing")
+    out = nodes.out(state)
+    views = []
+    for node in nodes.all_of(state):
+        held = [(job, job.nodes.index(node.name)) for job in holding if node.name in job.nodes]
+        views.append(
+            NodeView(
+                node.name,
+                node.cpus,
+                min(node.cpus, sum(job.cpus[index] for job, index in held)),
+                min(node.mem, sum(job.mem[index] for job, index in held)),
+                sum(len(job.gpus[index]) for job, index in held),
+                any(job.completing for job, _ in held),
+                out.get(node.name),
+            )
+        )
+    return views
+
+
+def asked(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that count by GPU, by scontrol's name for them, in its order."""
+    found = {
+        "CpusPerTres": _of("gpu", options.get("cpus-per-gpu", "")),
+        "MemPerTres": _of("gpu", str(parse_memory(options["mem-per-gpu"])) if options.get("mem-per-gpu") else ""),
+        "TresBind": f"gpu:{options['gpu-bind']}" if options.get("gpu-bind") else "",
+        "TresPerJob": _of("gpu", options.get("gpus", "")),
+        "TresPerNode": ",".join(filter(None, (_of("gpu", options.get("gpus-per-node", "")), _of_gres(options)))),
+        "TresPerTask": _of("gpu", options.get("gpus-per-task", "")),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def of_step(step: Step) -> str:
+    """What a step holds: `cpu=2,gres/gpu=1,mem=200M,node=1`."""
+    mem, gpus = sum(step.mem), sum(map(len, step.gpus))
+    found = (f"cpu={sum(step.cpus) or 1}", f"gres/gpu={gpus}" if gpus else "", f"mem={megabytes(mem)}" if mem else "")
+    return ",".join(part for part in (*found, f"node={len(step.nodes)}") if part)
+
+
+def _of(name: str, text: str) -> str:
+    return ",".join(f"gres:{name}:{item}" for item in text.split(",") if item)
+
+
+def _of_gres(options: Mapping[str, str]) -> str:
+    items = [item.removeprefix("gres:") for item in options.get("gres", "").split(",")]
+    return ",".join(f"gres:{item}" for item in items if item and item.lower() != "none")

@@ -6,16 +6,16 @@ import re
 from typing import TYPE_CHECKING
 
 from pocketslurm.pmi.key_values import Link
-from pocketslurm.pmi.protocol import PMI1, PMI2, Garbage, Reply, versions
+from pocketslurm.pmi.protocol import PMI1, PMI2, PmiReply, ProtocolError, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pocketslurm.pmi.key_values import Board
-    from pocketslurm.pmi.protocol import Request, Wire
+    from pocketslurm.pmi.key_values import KeyValueSpace
+    from pocketslurm.pmi.protocol import Connection, PmiRequest
 
-    Answers = Iterator[tuple[int, Reply]]
-    Answer = Callable[[Board, int, Mapping[str, str]], Answers]
+    Answers = Iterator[tuple[int, PmiReply]]
+    Answer = Callable[[KeyValueSpace, int, Mapping[str, str]], Answers]
 
 _NO_SPAWN = "spawn failed: the embedded Slurm starts no tasks for MPI_Comm_spawn"
 
@@ -27,7 +27,7 @@ class Abort(Exception):
 class Finished(Exception):
     """A task has taken its leave; `reply` is the last word to it."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: PmiReply) -> None:
         super().__init__()
         self.reply = reply
 
@@ -35,12 +35,12 @@ class Finished(Exception):
 class Unanswered(Exception):
     """Slurm has a complaint for stderr, and none for the task; or both."""
 
-    def __init__(self, complaint: str, reply: Reply | None = None) -> None:
+    def __init__(self, complaint: str, reply: PmiReply | None = None) -> None:
         super().__init__(complaint)
         self.reply = reply
 
 
-def begin(wire: Wire, request: Request) -> Reply:
+def handshake(wire: Connection, request: PmiRequest) -> PmiReply:
     """The answer to a task's first line.
 
     Raises:
@@ -50,7 +50,7 @@ def begin(wire: Wire, request: Request) -> Reply:
     major, minor = asked or PMI2
     wire.version = asked if asked in {PMI1, PMI2} else None
     code = 0 if wire.version else -1 if asked else 1
-    reply = Reply("response_to_init", {"rc": code, "pmi_version": major, "pmi_subversion": minor})
+    reply = PmiReply("response_to_init", {"rc": code, "pmi_version": major, "pmi_subversion": minor})
     if not asked:
         raise Unanswered(f"invalid PMI1 init command: `{request.text}'", reply)
     if not wire.version:
@@ -58,7 +58,7 @@ def begin(wire: Wire, request: Request) -> Reply:
     return reply
 
 
-def answer(board: Board, wire: Wire, task: int, request: Request) -> Answers:
+def answer(board: KeyValueSpace, wire: Connection, task: int, request: PmiRequest) -> Answers:
     """What is to be sent to which task.
 
     Raises:
@@ -74,16 +74,16 @@ def answer(board: Board, wire: Wire, task: int, request: Request) -> Answers:
     return table[request.command](board, task, request.values)
 
 
-def _tells(command: str, values: Callable[[Board], Mapping[str, object]]) -> Answer:
+def _tells(command: str, values: Callable[[KeyValueSpace], Mapping[str, object]]) -> Answer:
     """A command that only asks."""
 
-    def tell(board: Board, task: int, _: Mapping[str, str]) -> Answers:
-        yield task, Reply(command, {"rc": 0, **values(board)})
+    def tell(board: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
+        yield task, PmiReply(command, {"rc": 0, **values(board)})
 
     return tell
 
 
-def _abort(_: Board, __: int, asked: Mapping[str, str]) -> Answers:
+def _abort(_: KeyValueSpace, __: int, asked: Mapping[str, str]) -> Answers:
     """PMI-2 knows parts of a step that end, too; there is nothing to be done for one."""
     if asked.get("isworld", "TRUE").upper() == "TRUE":
         raise Abort
@@ -93,42 +93,42 @@ def _abort(_: Board, __: int, asked: Mapping[str, str]) -> Answers:
 # PMI-1.1
 
 
-def _put(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _put(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     board.put(asked.get("key", ""), asked.get("value", ""))
-    yield task, Reply("put_result", {"rc": 0})
+    yield task, PmiReply("put_result", {"rc": 0})
 
 
-def _get(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _get(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     value = board.values.get(asked.get("key", ""))
-    yield task, Reply("get_result", {"rc": 1} if value is None else {"rc": 0, "value": value})
+    yield task, PmiReply("get_result", {"rc": 1} if value is None else {"rc": 0, "value": value})
 
 
-def _barrier(board: Board, task: int, _: Mapping[str, str]) -> Answers:
-    yield from ((each, Reply("barrier_out", {"rc": 0})) for each in board.fence(task))
+def _barrier(board: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
+    yield from ((each, PmiReply("barrier_out", {"rc": 0})) for each in board.barrier(task))
 
 
-def _finalize(_: Board, __: int, ___: Mapping[str, str]) -> Answers:
-    raise Finished(Reply("finalize_ack", {"rc": 0}))
+def _finalize(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
+    raise Finished(PmiReply("finalize_ack", {"rc": 0}))
 
 
-def _publish(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _publish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     board.names[asked.get("service", "")] = asked.get("port", "")
-    yield task, Reply("publish_result", {"info": "ok"})
+    yield task, PmiReply("publish_result", {"info": "ok"})
 
 
-def _unpublish(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _unpublish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     board.names.pop(asked.get("service", ""), None)
-    yield task, Reply("unpublish_result", {"info": "ok"})
+    yield task, PmiReply("unpublish_result", {"info": "ok"})
 
 
-def _lookup(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _lookup(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     port = board.names.get(asked.get("service", ""))
-    yield task, Reply("lookup_result", {"info": "fail"} if port is None else {"info": "ok", "port": port})
+    yield task, PmiReply("lookup_result", {"info": "fail"} if port is None else {"info": "ok", "port": port})
 
 
-def _spawn(_: Board, __: int, asked: Mapping[str, str]) -> Answers:
+def _spawn(_: KeyValueSpace, __: int, asked: Mapping[str, str]) -> Answers:
     if asked.get("spawnssofar") == asked.get("totspawns"):
-        raise Unanswered(_NO_SPAWN, Reply("spawn_result", {"rc": 1}))
+        raise Unanswered(_NO_SPAWN, PmiReply("spawn_result", {"rc": 1}))
     yield from ()
 
 
@@ -158,78 +158,80 @@ def _found(value: object) -> dict[str, object]:
     return {"rc": 0, "found": "FALSE"} if value is None else {"rc": 0, "found": "TRUE", "value": value}
 
 
-def _full_init(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _full_init(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     complete = all(name in asked for name in ("pmijobid", "pmirank", "threaded"))
     values = {"rc": 0 if complete else 3, "pmi-version": 2, "pmi-subversion": 0, "rank": task, "size": board.size}
-    yield task, Reply("fullinit-response", {**values, "appnum": -1, "debugged": "FALSE", "pmiverbose": "FALSE"})
+    yield task, PmiReply("fullinit-response", {**values, "appnum": -1, "debugged": "FALSE", "pmiverbose": "FALSE"})
 
 
-def _kvs_put(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _kvs_put(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     board.put(asked.get("key", ""), asked.get("value", ""))
-    yield task, Reply("kvs-put-response", {"rc": 0})
+    yield task, PmiReply("kvs-put-response", {"rc": 0})
 
 
-def _kvs_get(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
-    yield task, Reply("kvs-get-response", _found(board.values.get(asked.get("key", ""))))
+def _kvs_get(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
+    yield task, PmiReply("kvs-get-response", _found(board.values.get(asked.get("key", ""))))
 
 
-def _kvs_fence(board: Board, task: int, _: Mapping[str, str]) -> Answers:
-    yield from ((each, Reply("kvs-fence-response", {"rc": 0})) for each in board.fence(task))
+def _kvs_fence(board: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
+    yield from ((each, PmiReply("kvs-fence-response", {"rc": 0})) for each in board.barrier(task))
 
 
-def _ring(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _ring(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     number = asked.get("ring-count") or "0"
     if not re.fullmatch("-?[0-9]{1,9}", number):
-        raise Garbage(f"invalid ring-count: {number!r}")
+        raise ProtocolError(f"invalid ring-count: {number!r}")
     link = Link(int(number), asked.get("ring-left", ""), asked.get("ring-right", ""))
     for each, (count, left, right) in board.link(task, link).items():
-        yield each, Reply("ring-response", {"rc": 0, "ring-count": count, "ring-left": left, "ring-right": right})
+        yield each, PmiReply("ring-response", {"rc": 0, "ring-count": count, "ring-left": left, "ring-right": right})
 
 
-def _job_attribute(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _job_attribute(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     key = asked.get("key", "")
     value = str(board.size) if key == "universeSize" else board.values.get(key) if key.startswith("PMI_") else None
-    yield task, Reply("info-getjobattr-response", _found(value))
+    yield task, PmiReply("info-getjobattr-response", _found(value))
 
 
-def _node_attribute(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _node_attribute(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     wait = asked.get("wait", "").upper() == "TRUE"
     value = board.attribute(task, asked.get("key", ""), wait=wait)
     if value is not None or not wait:
-        yield task, Reply("info-getnodeattr-response", _found(value))
+        yield task, PmiReply("info-getnodeattr-response", _found(value))
 
 
-def _describe(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _describe(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     key, value = asked.get("key", ""), asked.get("value", "")
-    yield from ((each, Reply("info-getnodeattr-response", _found(value))) for each in board.describe(task, key, value))
-    yield task, Reply("info-putnodeattr-response", {"rc": 0})
+    yield from (
+        (each, PmiReply("info-getnodeattr-response", _found(value))) for each in board.describe(task, key, value)
+    )
+    yield task, PmiReply("info-putnodeattr-response", {"rc": 0})
 
 
-def _name_publish(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _name_publish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     board.names[asked.get("name", "")] = asked.get("port", "")
-    yield task, Reply("name-publish-response", {"rc": 0})
+    yield task, PmiReply("name-publish-response", {"rc": 0})
 
 
-def _name_unpublish(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _name_unpublish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     board.names.pop(asked.get("name", ""), None)
-    yield task, Reply("name-unpublish-response", {"rc": 0})
+    yield task, PmiReply("name-unpublish-response", {"rc": 0})
 
 
-def _name_lookup(board: Board, task: int, asked: Mapping[str, str]) -> Answers:
+def _name_lookup(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
     port = board.names.get(asked.get("name", ""))
-    yield task, Reply("name-lookup-response", {"rc": 1} if port is None else {"rc": 0, "value": port})
+    yield task, PmiReply("name-lookup-response", {"rc": 1} if port is None else {"rc": 0, "value": port})
 
 
-def _spawn2(_: Board, __: int, ___: Mapping[str, str]) -> Answers:
-    raise Unanswered(_NO_SPAWN, Reply("spawn-response", {"rc": 14, "errmsg": _NO_SPAWN}))
+def _spawn2(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
+    raise Unanswered(_NO_SPAWN, PmiReply("spawn-response", {"rc": 14, "errmsg": _NO_SPAWN}))
 
 
-def _connect(_: Board, __: int, ___: Mapping[str, str]) -> Answers:
+def _connect(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
     raise Unanswered("job connect not implemented for now")
 
 
-def _finalize2(_: Board, __: int, ___: Mapping[str, str]) -> Answers:
-    raise Finished(Reply("finalize-response", {"rc": 0}))
+def _finalize2(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
+    raise Finished(PmiReply("finalize-response", {"rc": 0}))
 
 
 _TWO: dict[str, Answer] = {

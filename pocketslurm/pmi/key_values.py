@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.pmi.protocol import Garbage
+from pocketslurm.pmi.protocol import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Link(NamedTuple):
     right: str
 
 
-class Board:
+class KeyValueSpace:
     """The state of one step.
 
     Attributes:
@@ -34,7 +34,7 @@ class Board:
 
     def __init__(self, step: Step, distribution: str) -> None:
         self.name = f"{step.job_id}.{step.step_id}"
-        self.values = {MAPPING: mapping(step.tasks, distribution)}
+        self.values = {MAPPING: process_mapping(step.tasks, distribution)}
         self.names: dict[str, str] = {}
         self._node = {task: node for node, tasks in enumerate(step.tasks) for task in tasks}
         self.size = len(self._node)
@@ -48,14 +48,14 @@ class Board:
         """For all, after the next fence."""
         self._put[key] = value
 
-    def fence(self, task: int) -> list[int]:
+    def barrier(self, task: int) -> list[int]:
         """A task waits for all others; those that go on, when it was the last.
 
         Raises:
             Garbage: It waits already.
         """
         if task in self._fenced:
-            raise Garbage("a task that waits at a barrier asks for another one")
+            raise ProtocolError("a task that waits at a barrier asks for another one")
         self._fenced.add(task)
         if len(self._fenced) < self.size:
             return []
@@ -91,7 +91,7 @@ class Board:
         return [who for who, _ in there]
 
 
-def mapping(tasks: Sequence[Sequence[int]], distribution: str) -> str:
+def process_mapping(tasks: Sequence[Sequence[int]], distribution: str) -> str:
     """The tasks' nodes in PMI's words, as Slurm puts them: (first node, number of nodes, tasks on each).
 
     Under arbitrary distribution each task stands alone, as MPI is told by Slurm.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pocketslurm.errors import CommandError
-from pocketslurm.steps.step_creation import joined
+from pocketslurm.steps.step_creation import merge_step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pocketslurm.pmi.server import PmiServer
     from pocketslurm.queue.records import Step
-    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.options import StepOptions
     from pocketslurm.steps.request import StepRequest
 
 LISTED = "MPI plugin types are...\n\tnone\n\tpmi2"
@@ -21,12 +21,12 @@ _NONE = {"none", "openmpi"}
 _VARIABLE = "SLURM_MPI_TYPE"
 
 
-def with_default(asked: Asked, default: str) -> Asked:
+def with_default(asked: StepOptions, default: str) -> StepOptions:
     """What was asked for, with the cluster's own plug-in where nothing is said of one."""
     return asked._replace(values={"mpi": default, **asked.values})
 
 
-def check_mpi(plugin: str, *, strict: bool = True) -> None:
+def check_plugin(plugin: str, *, strict: bool = True) -> None:
     """There are the plug-ins `none`, of which `openmpi` is an older name, and `pmi2`.
 
     Those of other clusters are taken where nobody is strict: most programs that are started with them are no MPI
@@ -49,7 +49,9 @@ def _elsewhere(plugin: str) -> bool:
     return plugin == "cray_shasta" or plugin.startswith("pmix")
 
 
-def server(parts: Sequence[Asked], requests: Sequence[StepRequest], steps: Sequence[Step]) -> PmiServer | None:
+def start_server(
+    parts: Sequence[StepOptions], requests: Sequence[StepRequest], steps: Sequence[Step]
+) -> PmiServer | None:
     """The PMI server of a step's parts, whichever plug-in was named; None where tasks get no PMI."""
     plugin = parts[0].get("mpi")
     if plugin in _NONE:
@@ -57,10 +59,10 @@ def server(parts: Sequence[Asked], requests: Sequence[StepRequest], steps: Seque
     from pocketslurm.pmi.server import PmiServer
 
     distribution = requests[0].distribution.nodes or "block"
-    return PmiServer(joined(steps), distribution if len(parts) == 1 else "block")
+    return PmiServer(merge_step_parts(steps), distribution if len(parts) == 1 else "block")
 
 
-def of_plugin(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
+def plugin_variables(asked: StepOptions, environ: Mapping[str, str]) -> dict[str, str]:
     """A step's variables with SLURM_MPI_TYPE as its plug-in leaves it; those of a step around it stay as they are."""
     plugin = asked.get("mpi")
     found = {name: value for name, value in environ.items() if name != _VARIABLE}

@@ -19,7 +19,7 @@ _MOST = 1 << 20
 """Bytes of one request: far more than any that makes sense."""
 
 
-class Request(NamedTuple):
+class PmiRequest(NamedTuple):
     """What a task asks for; `text` as it was written."""
 
     command: str
@@ -27,18 +27,18 @@ class Request(NamedTuple):
     text: str
 
 
-class Reply(NamedTuple):
+class PmiReply(NamedTuple):
     """An answer, before it is in words."""
 
     command: str
     values: Mapping[str, object]
 
 
-class Garbage(Exception):
+class ProtocolError(Exception):
     """A task writes what is no PMI; its connection is of no more use."""
 
 
-class Wire:
+class Connection:
     """One task's end of the conversation.
 
     Attributes:
@@ -49,7 +49,7 @@ class Wire:
         self.version: tuple[int, int] | None = None
         self._read = b""
 
-    def feed(self, data: bytes) -> Iterator[Request]:
+    def feed(self, data: bytes) -> Iterator[PmiRequest]:
         """The requests that are complete now.
 
         Raises:
@@ -59,7 +59,7 @@ class Wire:
         while (piece := self._cut()) is not None:
             yield _parsed(piece, self.version)
         if len(self._read) > _MOST:
-            raise Garbage(f"request of more than {_MOST} bytes")
+            raise ProtocolError(f"request of more than {_MOST} bytes")
 
     def _cut(self) -> str | None:
         """The next piece; lines without their end."""
@@ -79,15 +79,15 @@ class Wire:
         try:
             size = _HEADER + int(header)
         except ValueError:
-            raise Garbage(f"invalid length of a request: {header!r}") from None
+            raise ProtocolError(f"invalid length of a request: {header!r}") from None
         if size < _HEADER or size > _MOST:
-            raise Garbage(f"invalid length of a request: {header!r}")
+            raise ProtocolError(f"invalid length of a request: {header!r}")
         if len(self._read) < size:
             return None
         message, self._read = self._read[_HEADER:size], self._read[size:]
         return message.decode(errors="surrogateescape")
 
-    def write(self, reply: Reply) -> bytes:
+    def write(self, reply: PmiReply) -> bytes:
         """An answer in the task's version."""
         fields = {"cmd": reply.command, **reply.values}
         if self.version != PMI2 or reply.command == "response_to_init":
@@ -103,7 +103,7 @@ def versions(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _parsed(text: str, version: tuple[int, int] | None) -> Request:
+def _parsed(text: str, version: tuple[int, int] | None) -> PmiRequest:
     """A value ends at the next separator, also where its writer has doubled that."""
     separator = ";" if version == PMI2 else "\n" if text.startswith("mcmd=") else " "
     pairs = [pair.partition("=") for pair in text.split(separator)]
@@ -112,4 +112,4 @@ def _parsed(text: str, version: tuple[int, int] | None) -> Request:
         if equals:
             values.setdefault(key, value)
     key, _, command = pairs[0]
-    return Request(command if key == "cmd" else f"{key}={command}", values, text)
+    return PmiRequest(command if key == "cmd" else f"{key}={command}", values, text)

@@ -8,16 +8,16 @@ import socket
 from typing import TYPE_CHECKING
 
 from pocketslurm.pmi import dialects
-from pocketslurm.pmi.key_values import Board
-from pocketslurm.pmi.protocol import Garbage, Wire
-from pocketslurm.steps.messages import write
+from pocketslurm.pmi.key_values import KeyValueSpace
+from pocketslurm.pmi.protocol import Connection, ProtocolError
+from pocketslurm.steps.messages import write_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pocketslurm.pmi.protocol import Reply, Request
+    from pocketslurm.pmi.protocol import PmiReply, PmiRequest
     from pocketslurm.queue.records import Step
-    from pocketslurm.steps.task_process import Task
+    from pocketslurm.steps.task_process import TaskSpec
 
 _CHUNK = 1 << 16
 
@@ -31,17 +31,17 @@ class PmiServer:
     """
 
     def __init__(self, step: Step, distribution: str) -> None:
-        self._board = Board(step, distribution)
-        self._wires: dict[int, Wire] = {}
+        self._board = KeyValueSpace(step, distribution)
+        self._wires: dict[int, Connection] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._unsent: dict[int, bytes] = {}
         self._theirs: socket.socket | None = None
 
-    def connect(self, task: Task) -> Task:
+    def connect(self, task: TaskSpec) -> TaskSpec:
         """The task with its end of a connection, and the variables that tell of it; `started` lets go of that end."""
         ours, theirs = socket.socketpair()
         os.set_blocking(ours.fileno(), False)
-        self._sockets[task.number], self._wires[task.number], self._theirs = ours, Wire(), theirs
+        self._sockets[task.number], self._wires[task.number], self._theirs = ours, Connection(), theirs
         found = {
             "PMI_FD": str(theirs.fileno()),
             "PMI_JOBID": self._board.name,
@@ -78,15 +78,15 @@ class PmiServer:
         try:
             for request in self._wires[task].feed(data):
                 self._answer(task, request)
-        except Garbage as garbage:
+        except ProtocolError as garbage:
             _complain(str(garbage))
             self._leave(task)
 
-    def _answer(self, task: int, request: Request) -> None:
+    def _answer(self, task: int, request: PmiRequest) -> None:
         wire = self._wires[task]
         try:
             if wire.version is None:
-                self._send(task, dialects.begin(wire, request))
+                self._send(task, dialects.handshake(wire, request))
                 return
             for each, reply in dialects.answer(self._board, wire, task, request):
                 self._send(each, reply)
@@ -100,7 +100,7 @@ class PmiServer:
         except dialects.Abort:
             self._end_step()
 
-    def _send(self, task: int, reply: Reply) -> None:
+    def _send(self, task: int, reply: PmiReply) -> None:
         """What a task does not take at once, it has when it reads on; one that is gone is left alone."""
         if task in self._sockets:
             self._unsent[task] = self._unsent.get(task, b"") + self._wires[task].write(reply)
@@ -127,4 +127,4 @@ class PmiServer:
 
 
 def _complain(text: str) -> None:
-    write(f"slurmstepd: error: mpi/pmi2: {text}\n")
+    write_stderr(f"slurmstepd: error: mpi/pmi2: {text}\n")

@@ -155,7 +155,7 @@ def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[st
     if "overcommit" in options:
         environ["SLURM_OVERCOMMIT"] = "1"
     if options.get("distribution"):
-        environ.update(_of_distribution(distribution.parse(options["distribution"])))
+        environ.update(_of_distribution(distribution.parse_with_plane(options["distribution"])))
     if options.get("export", "ALL").upper() != "ALL":
         environ.update(SLURM_EXPORT_ENV=options["export"], SLURM_GET_USER_ENV="1")
     return environ
@@ -169,7 +169,7 @@ def _ntasks(job: Job) -> int | None:
 
 
 def _of_distribution(found: Distribution) -> dict[str, str]:
-    environ = {"SLURM_DISTRIBUTION": distribution.spelling(found)}
+    environ = {"SLURM_DISTRIBUTION": distribution.distribution_name(found)}
     if found.plane_size:
         environ["SLURM_DIST_PLANESIZE"] = str(found.plane_size)
     return environ

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm.nodelist import fold
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.state import now
-from pocketslurm.steps.messages import write
+from pocketslurm.steps.messages import write_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import State
-    from pocketslurm.steps.messages import Talk
-    from pocketslurm.steps.option_parts import Component
-    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.messages import SrunMessages
+    from pocketslurm.steps.options import StepOptions, StepPart
 
 _QUEUED_SECONDS = 0.5
 _LOOK_SECONDS = 0.03
@@ -29,7 +28,7 @@ OVER = "Job/step already completing or completed"
 BUSY = "Requested nodes are busy"
 
 
-class NotNow(CommandError):
+class Busy(CommandError):
     """With --immediate: there would be room, but not at once."""
 
 
@@ -41,20 +40,22 @@ class Interrupted(Exception):
         self.number = number
 
 
-class Home(NamedTuple):
+class JobForStep(NamedTuple):
     """Where a step runs: its job, and whether srun has made it."""
 
     job: Job
     own: bool
 
 
-def size(state: State, asked: Asked) -> int:
+def size(state: State, asked: StepOptions) -> int:
     """How many components the job has that the environment or --jobid names; 0 for an ordinary one, or none."""
     job = state.job(int(asked.get("jobid"))) if asked.has("jobid") else None
     return len(state.components(job)) if job is not None and job.het_job_id is not None else 0
 
 
-def find(state: State, parts: Sequence[Component], environ: Mapping[str, str], talk: Talk) -> list[Home]:
+def find_or_allocate(
+    state: State, parts: Sequence[StepPart], environ: Mapping[str, str], talk: SrunMessages
+) -> list[JobForStep]:
     """Where each part runs: in the job that the environment or --jobid names, else in a new allocation.
 
     Raises:
@@ -81,15 +82,15 @@ def find(state: State, parts: Sequence[Component], environ: Mapping[str, str], t
     return _homes(state, job, parts, own=False)
 
 
-def _homes(state: State, job: Job, parts: Sequence[Component], *, own: bool) -> list[Home]:
+def _homes(state: State, job: Job, parts: Sequence[StepPart], *, own: bool) -> list[JobForStep]:
     """Each part's component; all parts share an ordinary job."""
     if job.het_job_id is None:
-        return [Home(job, own) for _ in parts]
+        return [JobForStep(job, own) for _ in parts]
     components = state.components(job)
-    return [Home(components[part.group], own) for part in parts]
+    return [JobForStep(components[part.group], own) for part in parts]
 
 
-def _allocate(state: State, parts: Sequence[Component], environ: Mapping[str, str], talk: Talk) -> Job:
+def _allocate(state: State, parts: Sequence[StepPart], environ: Mapping[str, str], talk: SrunMessages) -> Job:
     from pocketslurm.queue import submission  # inside a job, where every millisecond of a step counts, it is not needed
 
     asked = parts[0].asked
@@ -97,16 +98,16 @@ def _allocate(state: State, parts: Sequence[Component], environ: Mapping[str, st
         raise CommandError("fatal: --relative option invalid for job allocation request")
     job_id = submission.submit_allocation(state, [_for_a_job(part.asked) for part in parts], asked.command, environ)
     try:
-        with catching():
+        with interruptible():
             job = _wait(state, job_id, asked, talk)
     except Interrupted:
-        give_back(state, job_id, 1 << 8)
+        release(state, job_id, 1 << 8)
         talk.info(f"Job allocation {job_id} has been revoked")
         raise
     return job
 
 
-def give_back(state: State, job_id: int, status: int) -> None:
+def release(state: State, job_id: int, status: int) -> None:
     """End an allocation with the wait status of its step; one that was never granted is withdrawn."""
     from pocketslurm.queue import submission
 
@@ -119,17 +120,17 @@ def give_back(state: State, job_id: int, status: int) -> None:
         submission.complete_allocation(state, job_id, status)
 
 
-def _for_a_job(asked: Asked) -> dict[str, str]:
+def _for_a_job(asked: StepOptions) -> dict[str, str]:
     """The options in force, as the submission of a job reads them."""
     return {name: value for name, value in asked.values.items() if name not in _NOT_OF_A_JOB}
 
 
-def test_only(state: State, parts: Sequence[Component], environ: Mapping[str, str]) -> int:
+def test_only(state: State, parts: Sequence[StepPart], environ: Mapping[str, str]) -> int:
     """`--test-only`: when an allocation for each part would begin, and where."""
     return max(_test(state, part.asked, environ) for part in parts)
 
 
-def _test(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
+def _test(state: State, asked: StepOptions, environ: Mapping[str, str]) -> int:
     from pocketslurm.queue import submission
     from pocketslurm.queue.scheduler import expected_start
 
@@ -138,19 +139,19 @@ def _test(state: State, asked: Asked, environ: Mapping[str, str]) -> int:
         job, request = submission.prepare(state, what, environ)
         moment, shares = expected_start(state, job, request)
     except CommandError as refusal:
-        write("".join(f"srun: {line}\n" for line in refusal.lines))
-        write(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
+        write_stderr("".join(f"srun: {line}\n" for line in refusal.lines))
+        write_stderr(f"allocation failure: {refusal.denied}\n" if refusal.denied else "")
         return 1
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment))
     cpus, hosts = sum(share.cpus for share in shares), fold(share.node for share in shares)
     with state.transaction():
         job_id = state.next_job_id()
     text = f"to start at {stamp} using {cpus} processors on nodes {hosts} in partition {job.partition}"
-    write(f"srun: Job {job_id} {text}\n")
+    write_stderr(f"srun: Job {job_id} {text}\n")
     return 0
 
 
-def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
+def _wait(state: State, job_id: int, asked: StepOptions, talk: SrunMessages) -> Job:
     """Until the allocation is granted, or will never be."""
     began = time.monotonic()
     queued = False
@@ -164,8 +165,8 @@ def _wait(state: State, job_id: int, asked: Asked, talk: Talk) -> Job:
             raise CommandError(denied=OVER)
         waited = time.monotonic() - began
         if patience is not None and waited > patience:
-            give_back(state, job_id, 1 << 8)
-            raise NotNow(denied=_not_now(job.reason))
+            release(state, job_id, 1 << 8)
+            raise Busy(denied=_not_now(job.reason))
         if not queued and patience != 1 and waited > _QUEUED_SECONDS:
             queued = True
             if job.reason.startswith("Partition"):
@@ -185,7 +186,7 @@ def _not_now(reason: str) -> str:
 
 
 @contextlib.contextmanager
-def catching() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Signals become `Interrupted` while srun only waits."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, _interrupt) for number in numbers}

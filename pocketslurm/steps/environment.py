@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
+from hpc_kit.slurm.sizes import GpuCounts, count_gpus
+from pocketslurm.errors import CommandError
 from pocketslurm.queue.job_environment import of_node, of_owner, set_gpus
+from pocketslurm.queue.job_size import read_gres, types
 from pocketslurm.queue.nodes import natural
 from pocketslurm.queue.records import Job, Step
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pocketslurm.settings import Settings
+    from pocketslurm.steps.options import StepOptions
+
 
 Record = TypeVar("Record", Job, Step)
 
@@ -32,7 +37,7 @@ _AS_GIVEN = {
 _FLAGS = {"overcommit": "SLURM_OVERCOMMIT", "label": "SLURM_LABELIO"}
 
 
-class Launch(NamedTuple):
+class SrunContext(NamedTuple):
     """What a step's variables tell of the srun that starts it, beside the records.
 
     Attributes:
@@ -66,9 +71,9 @@ class Launch(NamedTuple):
     several: bool = False
 
 
-def step_environ(job: Job, step: Step, launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+def step_environ(job: Job, step: Step, launch: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
     """What all tasks of a step share; `environ` is srun's own after --export."""
-    found = told_by_srun(job, launch, environ)
+    found = srun_variables(job, launch, environ)
     ntasks, nodes = str(sum(map(len, step.tasks))), str(len(step.nodes))
     per_node = fold_tasks_per_node([len(tasks) for tasks in step.tasks])
     if not launch.preserve:
@@ -90,7 +95,7 @@ def step_environ(job: Job, step: Step, launch: Launch, environ: Mapping[str, str
     return found
 
 
-def joined(jobs: Sequence[Job]) -> Job:
+def merge_components(jobs: Sequence[Job]) -> Job:
     """The components that a step is on as one job: the leader's number, nodes one after the other."""
     first = jobs[0]
     if first.het_job_id is None:
@@ -99,14 +104,14 @@ def joined(jobs: Sequence[Job]) -> Job:
     return first._replace(job_id=first.leader_id, nodes=nodes, cpus=cpus)
 
 
-def by_name(record: Record, *columns: str) -> Record:
+def sort_by_name(record: Record, *columns: str) -> Record:
     """A job or a step with its nodes, and what goes along with them, in the order of their names."""
     order = sorted(range(len(record.nodes)), key=lambda index: natural(record.nodes[index]))
     found: dict[str, Any] = {name: [getattr(record, name)[index] for index in order] for name in columns}
     return record._replace(**found)
 
 
-def of_components(job: Job) -> dict[str, str]:
+def component_variables(job: Job) -> dict[str, str]:
     """What a step in a heterogeneous job has of the job is told of the components that it is on; see `joined`."""
     if job.het_job_id is None:
         return {}
@@ -117,7 +122,7 @@ def of_components(job: Job) -> dict[str, str]:
     }
 
 
-def of_allocation(jobs: Sequence[Job]) -> dict[str, str]:
+def allocation_variables(jobs: Sequence[Job]) -> dict[str, str]:
     """What tasks are told of the components of an allocation that their srun has made itself."""
     if jobs[0].het_job_id is None:
         return {}
@@ -134,7 +139,7 @@ def of_allocation(jobs: Sequence[Job]) -> dict[str, str]:
     return found
 
 
-def told_by_srun(job: Job, launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+def srun_variables(job: Job, launch: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of srun itself, with what it puts there before it knows its step."""
     found = {
         **environ,
@@ -164,7 +169,7 @@ def told_by_srun(job: Job, launch: Launch, environ: Mapping[str, str]) -> dict[s
     return found
 
 
-def _of_options(launch: Launch) -> dict[str, str]:
+def _of_options(launch: SrunContext) -> dict[str, str]:
     found = {name: launch.options[option] for option, name in _AS_GIVEN.items() if launch.options.get(option)}
     found |= {name: "1" for option, name in _FLAGS.items() if option in launch.options}
     if launch.distribution:
@@ -209,3 +214,69 @@ def task_environ(
     if settings.gpus or any(step.gpus) or "SLURM_JOB_GPUS" in environ:
         set_gpus(environ, "SLURM_STEP_GPUS", gpus, len(step.gpus[node]) if step.gpus else 0)
     return environ
+
+
+def gpu_counts(asked: StepOptions) -> GpuCounts:
+    """GPUs by whichever option names them; `--gres=none` asks for none.
+
+    Raises:
+        Refused: --gres names what is no GPU.
+    """
+    gres = asked.get("gres")
+    if gres.lower() == "none":
+        return GpuCounts(per_node=0)
+    per_node = count_gpus(asked.get("gpus-per-node"))
+    if gres:
+        per_node = (per_node or 0) + sum(number for _, number in read_gres(gres))
+    return GpuCounts(count_gpus(asked.get("gpus")), per_node, count_gpus(asked.get("gpus-per-task")))
+
+
+def check_types(asked: StepOptions, there: str | None, job_id: int) -> None:
+    """Of the types of GPUs asked for, the job has none but the nodes' own.
+
+    Raises:
+        Refused: It is asked for another.
+    """
+    if unknown := [kind for kind in types(asked.values) if kind != there]:
+        line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
+        denied = "Invalid generic resource (gres) specification"
+        raise CommandError(line, f"error: Unable to create step for job {job_id}: {denied}")
+
+
+def gpu_binding(asked: StepOptions) -> str:
+    """How tasks share a node's GPUs, as SLURMD_TRES_BIND tells it; empty where each task sees all of them."""
+    if bind := asked.get("gpu-bind"):
+        return f"gpu:{bind}"
+    if single := asked.get("ntasks-per-tres") or asked.get("ntasks-per-gpu"):
+        return f"gpu:single:{single}"
+    if per_task := asked.get("gpus-per-task"):
+        return f"gpu:per_task:{per_task}"
+    return ""
+
+
+def visible_gpus(devices: Sequence[int], bind: str, local: int) -> list[int]:
+    """The devices that a task sees.
+
+    Args:
+        devices: The step's on the task's node.
+        bind: Of `binding`.
+        local: The task's index on the node.
+    """
+    kind, _, listed = bind.removeprefix("gpu:").removeprefix("verbose,").partition(":")
+    if not devices or kind not in {"per_task", "single", "map_gpu", "mask_gpu"}:
+        return list(devices)
+    if kind == "per_task":
+        each = count_gpus(listed) or 1
+        return [devices[index % len(devices)] for index in range(local * each, (local + 1) * each)]
+    if kind == "single":
+        return [devices[local // int(listed or 1) % len(devices)]]
+    entries = _repeated(listed)
+    number = int(entries[local % len(entries)], 16 if kind == "mask_gpu" else 0)
+    wanted = [bit for bit in range(number.bit_length()) if number >> bit & 1] if kind == "mask_gpu" else [number]
+    return [devices[index] for index in wanted if index < len(devices)]
+
+
+def _repeated(listed: str) -> list[str]:
+    """The entries of a list such as `0*2,1`."""
+    pairs = (item.partition("*") for item in listed.split(","))
+    return [value for value, _, times in pairs for _ in range(int(times or 1))]

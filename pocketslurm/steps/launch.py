@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.pmi.plugins import of_plugin
+from pocketslurm.errors import CommandError
+from pocketslurm.pmi.plugins import plugin_variables
 from pocketslurm.queue.job_environment import words
 from pocketslurm.queue.submission import working_folder
 from pocketslurm.settings import STATE_VARIABLE
-from pocketslurm.steps.environment import Launch, by_name, of_allocation, of_components, step_environ, task_environ
-from pocketslurm.steps.environment import joined as joined_jobs
-from pocketslurm.steps.gpus import binding, visible
-from pocketslurm.steps.step_creation import joined
-from pocketslurm.steps.task_process import Task
+from pocketslurm.steps.environment import (
+    SrunContext,
+    allocation_variables,
+    component_variables,
+    gpu_binding,
+    sort_by_name,
+    step_environ,
+    task_environ,
+    visible_gpus,
+)
+from pocketslurm.steps.environment import merge_components as joined_jobs
+from pocketslurm.steps.step_creation import merge_step_parts
+from pocketslurm.steps.task_process import TaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pocketslurm.queue.records import Step
     from pocketslurm.queue.state import State
-    from pocketslurm.steps.allocation import Home
-    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.allocation import JobForStep
+    from pocketslurm.steps.options import StepOptions
     from pocketslurm.steps.request import StepRequest
+
 
 _FIRST_PORT = 32768
 _LISTED = ("map_cpu:", "mask_cpu:", "map_ldom:", "mask_ldom:")
 
 
-def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
+def exported_environ(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     """The environment of srun as --export lets it through; SLURM's own variables always pass.
 
     A variable that srun has stays as it is under ALL, whatever value stands behind it there: as with Slurm.
@@ -47,9 +58,9 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     return found | {name: value for name, value in environ.items() if everything or name.startswith("SLURM")}
 
 
-def step_launch(
-    asked: Asked, request: StepRequest, home: Home, environ: Mapping[str, str], *, several: bool = False
-) -> Launch:
+def srun_context(
+    asked: StepOptions, request: StepRequest, home: JobForStep, environ: Mapping[str, str], *, several: bool = False
+) -> SrunContext:
     """What the step's variables tell of this srun, or of one part of `several`."""
     shown = {name: asked.get(name) for name in ("cpus-per-task", "threads-per-core", "dependency") if asked.get(name)}
     shown |= {name: "" for name in ("overcommit", "label") if asked.has(name)}
@@ -59,7 +70,7 @@ def step_launch(
         shown["plane"] = str(request.distribution.plane_size)
     umask = os.umask(0o022)
     os.umask(umask)
-    return Launch(
+    return SrunContext(
         distribution=request.shown,
         options=shown,
         job_name=_job_name(asked, home, environ),
@@ -71,20 +82,20 @@ def step_launch(
         cwd=working_folder(),
         host=os.uname().nodename,
         bind=_binding(asked),
-        tres_bind=binding(asked),
+        tres_bind=gpu_binding(asked),
         preserve=asked.has("preserve-env"),
         several=several and home.job.het_job_id is None,
     )
 
 
-def step_name(asked: Asked) -> str:
+def step_name(asked: StepOptions) -> str:
     """The step's name: of the command line, else the program's."""
     if "job-name" in asked.typed:
         return asked.get("job-name")
     return asked.command[0].rpartition("/")[2]
 
 
-def _job_name(asked: Asked, home: Home, environ: Mapping[str, str]) -> str | None:
+def _job_name(asked: StepOptions, home: JobForStep, environ: Mapping[str, str]) -> str | None:
     if "job-name" in asked.typed or (home.job.het_job_id is not None and asked.has("job-name")):
         return asked.get("job-name")
     if home.own:
@@ -92,13 +103,13 @@ def _job_name(asked: Asked, home: Home, environ: Mapping[str, str]) -> str | Non
     return None if "SLURM_JOB_NAME" in environ else step_name(asked)
 
 
-def _address(home: Home, environ: Mapping[str, str]) -> str:
+def _address(home: JobForStep, environ: Mapping[str, str]) -> str:
     """Where this srun runs: its node, if that is named by an address."""
     node = environ.get("SLURMD_NODENAME", "")
     return node if node in home.job.nodes and node.replace(".", "").isdecimal() else "127.0.0.1"
 
 
-def _binding(asked: Asked) -> tuple[str, str, str] | None:
+def _binding(asked: StepOptions) -> tuple[str, str, str] | None:
     """--cpu-bind in its three parts; some other options imply one."""
     text = asked.get("cpu-bind")
     if not text:
@@ -115,47 +126,107 @@ def _binding(asked: Asked) -> tuple[str, str, str] | None:
     )
 
 
-class Start(NamedTuple):
+class PlacedPart(NamedTuple):
     """A part of a step that has its place, before its tasks run; `commands` has one for each task, or one for all."""
 
-    asked: Asked
-    home: Home
+    asked: StepOptions
+    home: JobForStep
     step: Step
-    launch: Launch
+    launch: SrunContext
     commands: Sequence[tuple[str, ...]]
 
 
-def shared_environs(state: State, parts: Sequence[Start], environ: Mapping[str, str]) -> list[dict[str, str]]:
+def shared_environs(state: State, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> list[dict[str, str]]:
     """What the tasks of each part share.
 
     srun sets the variables of its parts one after the other in one environment of its own, and starts the first part's
     tasks last: a part knows what those before it have set, the first one what all have.
     """
     jobs = [part.home.job for part in parts]
-    job, step = joined_jobs(jobs), joined([part.step for part in parts])
+    job, step = joined_jobs(jobs), merge_step_parts([part.step for part in parts])
     if len(parts) > 1:
-        job, step = by_name(job, "nodes", "cpus"), by_name(step, "nodes", "cpus", "tasks")
-    own = {**environ, **of_components(job)}
+        job, step = sort_by_name(job, "nodes", "cpus"), sort_by_name(step, "nodes", "cpus", "tasks")
+    own = {**environ, **component_variables(job)}
     if parts[0].launch.allocated:
-        own |= of_allocation(jobs)
+        own |= allocation_variables(jobs)
     own.setdefault("SRUN_DEBUG", str(3 + parts[0].asked.verbosity))
     found = []
     for part in parts:
-        own = step_environ(job, step, part.launch, exported(own, part.asked.values.get("export")))
-        own = of_plugin(part.asked, own)
+        own = step_environ(job, step, part.launch, exported_environ(own, part.asked.values.get("export")))
+        own = plugin_variables(part.asked, own)
         found.append({**own, STATE_VARIABLE: str(state.directory)})
     return [found[-1], *found[1:]]
 
 
-def tasks(state: State, parts: Sequence[Start], environ: Mapping[str, str]) -> Iterator[Task]:
+def list_tasks(state: State, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> Iterator[TaskSpec]:
     """Every task of a step, part by part and node by node; numbers and nodes count on from part to part."""
-    step = joined([part.step for part in parts])
+    step = merge_step_parts([part.step for part in parts])
     nodes = iter(enumerate(step.tasks))
     for part, shared in zip(parts, shared_environs(state, parts, environ), strict=True):
-        bind = binding(part.asked)
+        bind = gpu_binding(part.asked)
         for _ in part.step.nodes:
             node, numbers = next(nodes)
             devices = step.gpus[node] if step.gpus else []
             for local, number in enumerate(numbers):
-                found = task_environ(shared, step, state.settings, (node, local), visible(devices, bind, local))
-                yield Task(number, node, local, part.commands[number % len(part.commands)], found)
+                found = task_environ(shared, step, state.settings, (node, local), visible_gpus(devices, bind, local))
+                yield TaskSpec(number, node, local, part.commands[number % len(part.commands)], found)
+
+
+def read_multi_prog(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
+    """The command of each task; without a task count there are as many as the file names.
+
+    Raises:
+        Refused: The file is missing, malformed, or leaves a task without a command.
+    """
+    try:
+        with open(path) as file:  # noqa: PTH123
+            text = file.read()
+    except OSError:
+        raise CommandError(f"error: Could not open multi_prog config file {path}") from None
+    commands: dict[int, tuple[str, ...]] = {}
+    count = ntasks or 1
+    lines = text.replace("\\\n", "  ").splitlines()
+    for number, line in enumerate(lines, start=1):
+        words = shlex.split(line, comments=False) if line.strip() and not line.lstrip().startswith("#") else []
+        if not words:
+            continue
+        try:
+            tasks = _tasks(words, count, commands, fixed=ntasks is not None)
+        except CommandError as refused:
+            raise CommandError(*refused.lines, f"error: Line {number} of configuration file {path} invalid") from None
+        count = max([count, *(task + 1 for task in tasks)])
+        for offset, task in enumerate(tasks):
+            commands.setdefault(task, _filled(words[1:], task, offset))
+    missing = [task for task in range(count) if task not in commands]
+    if missing:
+        raise CommandError(f"error: Configuration file {path} invalid, no record for task id {missing[0]}")
+    return [commands[task] for task in range(count)]
+
+
+def _tasks(words: list[str], count: int, taken: dict[int, tuple[str, ...]], *, fixed: bool) -> list[int]:
+    """The tasks of one line."""
+    if len(words) < 2:
+        raise CommandError
+    if words[0] == "*":
+        return list(range(count))
+    found: list[int] = []
+    for item in words[0].split(","):
+        low, dash, high = item.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise CommandError(f"error: Invalid task range specification ({item})")
+        first, last = int(low), int(high or low)
+        if first > last:
+            raise CommandError(f"error: Invalid task range, {first}-{last}")
+        if fixed and last >= count:
+            raise CommandError(f"error: Invalid task id, {last} >= ntasks")
+        found += range(first, last + 1)
+    twice = [task for task in found if task in taken]
+    if twice:
+        raise CommandError(f"error: Duplicate record for task {twice[0]}")
+    return found
+
+
+def _filled(words: list[str], task: int, offset: int) -> tuple[str, ...]:
+    """`%t` is the task's number, `%o` its place among the tasks of its line."""
+    program, *arguments = words
+    return (program, *(word.replace("%t", str(task)).replace("%o", str(offset)) for word in arguments))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from typing import TYPE_CHECKING
+
+from pocketslurm.resources import OUT_OF_MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
 
 ERROR, INFO, VERBOSE = -1, 0, 1
 """How loud srun must be for a line: -Q takes one away, -v adds one."""
 
 
-class Talk:
+class SrunMessages:
     """The voice of one srun.
 
     Attributes:
@@ -36,13 +44,13 @@ class Talk:
     def notes(self, lines: tuple[str, ...]) -> None:
         """Lines of the options' own check, which come before -Q has any effect."""
         for line in lines:
-            write(f"srun: {line}\n")
+            write_stderr(f"srun: {line}\n")
 
     def cancelled(self, step: str, node: str, why: str) -> None:
         """What slurmstepd says on a step's end by order."""
         cause = f" DUE TO {why}" if why else ""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        write(f"slurmstepd: error: *** STEP {step} ON {node} CANCELLED AT {stamp}{cause} ***{self._end}")
+        write_stderr(f"slurmstepd: error: *** STEP {step} ON {node} CANCELLED AT {stamp}{cause} ***{self._end}")
 
     @property
     def _end(self) -> str:
@@ -50,12 +58,115 @@ class Talk:
 
     def _say(self, level: int, text: str) -> None:
         if self.verbosity >= level:
-            write(text + self._end)
+            write_stderr(text + self._end)
 
 
-def write(text: str) -> None:
+def write_stderr(text: str) -> None:
     """Write to stderr; that nobody reads it is no reason to stop."""
     try:
         os.write(2, text.encode(errors="surrogateescape"))
     except OSError:
         return
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Task numbers as Slurm writes them.
+
+    >>> ranges([3, 0, 1, 2, 7])
+    '0-3,7'
+    """
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def format_tasks(tasks: Sequence[int]) -> str:
+    """Give `task 3` or `tasks 1-2`, as the messages have it."""
+    return f"task{'s' if len(tasks) != 1 else ''} {format_ranges(tasks)}"
+
+
+class TaskExits:
+    """The ends of all tasks of a step so far.
+
+    Attributes:
+        cancelled: srun was told to abort: the tasks' deaths are no news.
+        status: The wait status that stands for the step, None before the first end.
+        bad: A task has ended with anything but 0.
+        killed: A task has died of SIGTERM or SIGKILL.
+    """
+
+    def __init__(self, *, reduce: bool = False) -> None:
+        self.cancelled = False
+        self.status: int | None = None
+        self.bad = False
+        self.killed = False
+        self._reduce = reduce
+        self._last: int | None = None
+        self._oom_said = False
+
+    def ended(self, node: str, tasks: Sequence[int], status: int) -> str | None:
+        """Book some tasks of one node that ended alike; the line to print, if there is one."""
+        self._book(status)
+        text = self._words(status)
+        repeated = self._reduce and self._last == status
+        self._last = status
+        if text is None or repeated:
+            return None
+        return f"{node}: {format_tasks(tasks)}: {text}"
+
+    def _book(self, status: int) -> None:
+        """Keep the highest: out of memory before a signal, a signal before an exit code."""
+        self.bad = self.bad or status != 0
+        if status != OUT_OF_MEMORY and os.WIFSIGNALED(status):
+            self.killed = self.killed or os.WTERMSIG(status) in {signal.SIGKILL, signal.SIGTERM}
+        if self.status is None or _rank(status) > _rank(self.status):
+            self.status = status
+
+    def _words(self, status: int) -> str | None:
+        if status == OUT_OF_MEMORY:
+            said, self._oom_said = self._oom_said, True
+            return None if said else "Out Of Memory"
+        if os.WIFSIGNALED(status):
+            core = " (core dumped)" if os.WCOREDUMP(status) else ""
+            return None if self.cancelled else f"{signal.strsignal(os.WTERMSIG(status))}{core}"
+        return f"Exited with exit code {os.WEXITSTATUS(status)}" if status else None
+
+    @property
+    def exit_code(self) -> int:
+        """What srun exits with."""
+        return exit_code(highest_exit_code([self]))
+
+
+def highest_exit_code(reports: Iterable[TaskExits]) -> int:
+    """The wait status that stands for all parts of a step."""
+    return max((report.status for report in reports if report.status is not None), key=_rank, default=0)
+
+
+def exit_code(status: int) -> int:
+    """What srun exits with, for the wait status of its step."""
+    if status == OUT_OF_MEMORY:
+        return 1
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def accounted_state(status: int) -> str:
+    """How sacct shows a step that ended so."""
+    if status == OUT_OF_MEMORY:
+        return "OUT_OF_MEMORY"
+    if os.WIFSIGNALED(status):
+        return "CANCELLED"
+    return "FAILED" if status else "COMPLETED"
+
+
+def _rank(status: int) -> tuple[int, int]:
+    if status == OUT_OF_MEMORY:
+        return 2, 0
+    if os.WIFSIGNALED(status):
+        return 1, os.WTERMSIG(status)
+    return 0, os.WEXITSTATUS(status)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
-from pocketslurm.distribution import layout, layout_arbitrary
+from pocketslurm.distribution import distribute_by_hosts, distribute_tasks
 from pocketslurm.errors import CommandError
-from pocketslurm.steps.node_choice import NO_MEMORY, NO_SUCH_NODES, TOO_MANY_CPUS, Busy, StepNode, choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,10 +14,11 @@ if TYPE_CHECKING:
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.steps.request import StepRequest
 
+
 NO_GPUS = "Invalid generic resource (gres) specification"
 
 
-class Place(NamedTuple):
+class StepPlacement(NamedTuple):
     """A step's nodes; `tasks` (task numbers), `cpus`, `mem` and `gpus` (device numbers) go along with them."""
 
     nodes: list[str]
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     gpus: list[list[int]]
 
 
-def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) -> Place:
+def place_step(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) -> StepPlacement:
     """Find a step's place among the running steps of its job; `memory` is what a node has, for a job that named none.
 
     Raises:
@@ -43,9 +43,9 @@ def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) ->
     usable = {node.name: node for node in nodes if _is_usable(request, node)}
     chosen = choose(request, nodes, usable)
     if request.distribution.nodes == "arbitrary" and request.hosts:
-        tasks = layout_arbitrary(request.hosts, [node.name for node in chosen])
+        tasks = distribute_by_hosts(request.hosts, [node.name for node in chosen])
     else:
-        tasks = layout(request.ntasks, _slots(request, chosen, nodes), request.distribution)
+        tasks = distribute_tasks(request.ntasks, _slots(request, chosen, nodes), request.distribution)
     per_task = _cpus_per_task(request, nodes)
     cpus = [
         node.cpus if request.whole else len(on_node) * max(1, per_task)
@@ -57,7 +57,7 @@ def place(job: Job, steps: Iterable[Step], request: StepRequest, memory: int) ->
         for node, count in zip(chosen, cpus, strict=True)
     ]
     gpus = _deal_gpus(request, chosen, tasks)
-    return Place([node.name for node in chosen], tasks, cpus, mem, gpus)
+    return StepPlacement([node.name for node in chosen], tasks, cpus, mem, gpus)
 
 
 def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> StepNode:
@@ -136,7 +136,7 @@ def _check_cpus(request: StepRequest, chosen: Sequence[StepNode], cpus: Sequence
         if count > node.cpus:
             raise CommandError(denied=TOO_MANY_CPUS)
         if count > node.free_cpus and request.cpu_count:
-            raise Busy
+            raise NoRoomNow
 
 
 def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -150,8 +150,109 @@ def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence
         if count > len(node.gpus):
             raise CommandError(denied=NO_GPUS)
         if count > len(node.free_gpus):
-            raise Busy
+            raise NoRoomNow
         dealt.append(list(node.free_gpus[:count]))
     if left:
-        raise Busy if left <= sum(node.blocked for node in chosen) else CommandError(denied=NO_GPUS)
+        raise NoRoomNow if left <= sum(node.blocked for node in chosen) else CommandError(denied=NO_GPUS)
     return dealt
+
+
+TOO_MANY_CPUS = "More processors requested than permitted"
+NO_SUCH_NODES = "Requested node configuration is not available"
+NO_MEMORY = "Memory required by task is not available"
+
+
+class NoRoomNow(Exception):
+    """It would fit, but other steps are there."""
+
+
+class StepNode(NamedTuple):
+    """A node of the job: what the job has of it, what others leave; `steps` run there, `blocked` CPUs are theirs."""
+
+    name: str
+    cpus: int
+    mem: int
+    gpus: tuple[int, ...]
+    free_cpus: int
+    free_mem: int
+    free_gpus: tuple[int, ...]
+    steps: int
+    blocked: int
+
+
+def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, StepNode]) -> list[StepNode]:
+    """The nodes, those first on which no step runs; as slurmctld goes about it."""
+    blocked = sum(node.blocked for node in nodes if node.name not in request.exclude)
+    picked = _named(request, usable, blocked)
+    skipped = {node.name for node in nodes[: request.relative or 0]}
+    left = [node for name, node in usable.items() if node not in picked and name not in skipped]
+    if len(picked) > max(request.min_nodes, 1):  # more are named than needed: these alone are looked at
+        picked, left = [], picked
+    least = _least_nodes(request, nodes)
+    if len(picked) + len(left) < least:
+        raise NoRoomNow if blocked else CommandError(denied=NO_SUCH_NODES)
+    idle = [node for node in left if not node.steps] if request.relative is None else []
+    more = least - len(picked)
+    if more > 0:
+        cpus = max(0, request.cpu_count - sum(node.free_cpus for node in picked))
+        found = _pick(idle, _wanted(request, more, idle, picked), cpus) if len(idle) >= more else None
+        found = found or _pick(left, _wanted(request, more, left, picked), cpus)
+        if found is None:
+            raise _shortage(request, [*picked, *left], blocked)
+        picked += found
+    return _fill(request, picked, left, nodes, blocked)
+
+
+def _named(request: StepRequest, usable: dict[str, StepNode], blocked: int) -> list[StepNode]:
+    names = [name for name in dict.fromkeys(request.hosts) if name in usable]
+    if len(names) < len(set(request.hosts)):
+        raise NoRoomNow if blocked else CommandError(denied=NO_MEMORY)
+    if len(names) > request.max_nodes:
+        raise CommandError(denied=NO_SUCH_NODES)
+    return [usable[name] for name in names]
+
+
+def _least_nodes(request: StepRequest, nodes: Sequence[StepNode]) -> int:
+    """With equal nodes, the CPUs asked for need so many of them at least."""
+    sizes = {node.cpus for node in nodes}
+    least = request.min_nodes
+    if request.cpu_count and len(sizes) == 1:
+        least = max(least, -(-request.cpu_count // sizes.pop()))
+    if least > request.max_nodes:
+        raise CommandError(denied=TOO_MANY_CPUS)
+    return least
+
+
+def _wanted(request: StepRequest, more: int, nodes: Sequence[StepNode], picked: Sequence[StepNode]) -> int:
+    return min(len(nodes), max(more, request.max_nodes - len(picked)))
+
+
+def _pick(nodes: Sequence[StepNode], count: int, cpus: int) -> list[StepNode] | None:
+    """The first `count` nodes with `cpus` free CPUs in all: such with an equal share of them, then the next largest."""
+    if count > len(nodes) or not count:
+        return None
+    share = -(-cpus // count)
+    large = [node for node in nodes if node.free_cpus >= share][:count]
+    small = sorted((node for node in nodes if node not in large), key=lambda node: -node.free_cpus)
+    found = [*large, *small[: count - len(large)]]
+    return [node for node in nodes if node in found] if sum(node.free_cpus for node in found) >= cpus else None
+
+
+def _fill(
+    request: StepRequest, picked: list[StepNode], left: list[StepNode], nodes: Sequence[StepNode], blocked: int
+) -> list[StepNode]:
+    """More nodes while the CPUs do not suffice; in the job's order in the end."""
+    for node in left:
+        if sum(each.free_cpus for each in picked) >= request.cpu_count or len(picked) >= request.max_nodes:
+            break
+        if node not in picked:
+            picked.append(node)
+    if request.cpu_count > sum(node.free_cpus for node in picked):
+        raise _shortage(request, picked, blocked, NO_SUCH_NODES)
+    return [node for node in nodes if node in picked]
+
+
+def _shortage(request: StepRequest, nodes: Sequence[StepNode], blocked: int, words: str = TOO_MANY_CPUS) -> Exception:
+    """Not now where other steps are to blame, else never."""
+    most = sum(node.free_cpus for node in nodes) + blocked
+    return NoRoomNow() if blocked and request.cpu_count <= most else CommandError(denied=words)

@@ -16,8 +16,8 @@ from pocketslurm.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pocketslurm.steps.messages import Talk
-    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.messages import SrunMessages
+    from pocketslurm.steps.options import StepOptions
 
 
 class Terminal:
@@ -55,7 +55,7 @@ class Terminal:
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, self._size())
 
 
-def open_terminal(asked: Asked, talk: Talk) -> Terminal | None:
+def open_terminal(asked: StepOptions, talk: SrunMessages) -> Terminal | None:
     """The terminals of --pty; None where srun has none itself.
 
     Raises:

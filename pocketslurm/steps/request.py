@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.slurm.option_values import Distribution
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm import nodelist
+from hpc_kit.slurm.option_values import Distribution, parse_nodes
 from hpc_kit.slurm.sizes import GpuCounts
 from hpc_kit.slurm.units import parse_memory
 from pocketslurm import distribution
 from pocketslurm.errors import CommandError
-from pocketslurm.steps.gpus import asked_gpus
-from pocketslurm.steps.size import Size
+from pocketslurm.steps.environment import gpu_counts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.steps.messages import Talk
-    from pocketslurm.steps.options import Asked
+    from pocketslurm.steps.messages import SrunMessages
+    from pocketslurm.steps.options import StepOptions
 
 
 class StepRequest(NamedTuple):
@@ -55,13 +56,13 @@ class StepRequest(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def step_request(asked: Asked, environ: Mapping[str, str], job: Job, *, allocated: bool = False) -> StepRequest:
+def step_request(asked: StepOptions, environ: Mapping[str, str], job: Job, *, allocated: bool = False) -> StepRequest:
     """The step that an srun asks for inside a job; `allocated` says that this srun has made the job for it.
 
     Raises:
         Refused: srun would refuse it before it asks the controller.
     """
-    size = Size(asked, environ)
+    size = SizeResolver(asked, environ)
     nodes = size.fit_into(job)
     gpus = _gpus(asked, size)
     per_gpu = asked.number("ntasks-per-tres") or asked.number("ntasks-per-gpu")
@@ -91,7 +92,12 @@ def step_request(asked: Asked, environ: Mapping[str, str], job: Job, *, allocate
 
 
 def part_requests(
-    parts: Sequence[Asked], environ: Mapping[str, str], jobs: Sequence[Job], talk: Talk, *, allocated: bool
+    parts: Sequence[StepOptions],
+    environ: Mapping[str, str],
+    jobs: Sequence[Job],
+    talk: SrunMessages,
+    *,
+    allocated: bool,
 ) -> list[StepRequest]:
     """The size of each part of a step; in an ordinary job those before it leave fewer nodes to a part.
 
@@ -120,31 +126,31 @@ def without(job: Job, taken: Collection[str]) -> Job:
     return job._replace(**left_of)
 
 
-def _gpus(asked: Asked, size: Size) -> GpuCounts:
+def _gpus(asked: StepOptions, size: SizeResolver) -> GpuCounts:
     try:
-        return asked_gpus(asked)
+        return gpu_counts(asked)
     except CommandError as refused:
         raise CommandError(*size.notes, *refused.lines) from None
 
 
-def _shown(size: Size, *, silent: bool) -> tuple[Distribution, str]:
+def _shown(size: SizeResolver, *, silent: bool) -> tuple[Distribution, str]:
     """The distribution, and what tasks are told of it; `silent` leaves the default to the controller, as srun does."""
     chosen = size.distribution
     if chosen.nodes is not None:
-        return chosen, distribution.spelling(chosen)
+        return chosen, distribution.distribution_name(chosen)
     if silent:
         return chosen._replace(nodes="block"), ""
     chosen = chosen._replace(nodes="cyclic" if size.ntasks <= size.min_nodes else "block")
-    return chosen, distribution.spelling(chosen)
+    return chosen, distribution.distribution_name(chosen)
 
 
-def _is_whole(size: Size, asked: Asked) -> bool:
+def _is_whole(size: SizeResolver, asked: StepOptions) -> bool:
     if asked.has("exact") or asked.values.get("exclusive") in {"", "exclusive"}:
         return False
     return not size.cpus_per_task or asked.has("overcommit")
 
 
-def _cpu_count(size: Size, asked: Asked, job: Job, gpus: GpuCounts, *, allocated: bool) -> int:
+def _cpu_count(size: SizeResolver, asked: StepOptions, job: Job, gpus: GpuCounts, *, allocated: bool) -> int:
     per_gpu = asked.number("cpus-per-gpu")
     if asked.has("overcommit"):
         return 0
@@ -155,3 +161,240 @@ def _cpu_count(size: Size, asked: Asked, job: Job, gpus: GpuCounts, *, allocated
     if allocated and not size.ntasks_set:
         return sum(job.cpus)
     return size.ntasks
+
+
+class SizeResolver:
+    """The numbers while they are worked out; `nodes_set` and `ntasks_set` say whether anybody has named them."""
+
+    def __init__(self, asked: StepOptions, environ: Mapping[str, str]) -> None:
+        self.asked = asked
+        self.environ = environ
+        self.notes: list[str] = []
+        self.errors: list[str] = []
+        nodes = parse_nodes(asked.get("nodes")) if asked.get("nodes").strip("0") else None
+        self.nodes_set = nodes is not None
+        self.min_nodes = nodes.minimum if nodes else 1
+        self.max_nodes = nodes.maximum if nodes else 0
+        self.ntasks_set = asked.has("ntasks")
+        self.ntasks = asked.number("ntasks") or 1
+        self.per_node = asked.number("ntasks-per-node") or 0
+        self.cpus_per_task = asked.number("cpus-per-task") or 0
+        self.distribution = _distribution(asked, environ)
+        self.hosts: list[str] = []
+        self.exclude = expand_hosts(asked.get("exclude"))
+        self._verify()
+
+    @property
+    def arbitrary(self) -> bool:
+        """Each task's node is named."""
+        return self.distribution.nodes == "arbitrary"
+
+    # What srun makes of its options before it looks at any job
+
+    def _verify(self) -> None:
+        self._check_pairs()
+        if self.arbitrary:
+            self.ntasks_set = self.ntasks_set and "ntasks" in self.asked.typed
+            self.nodes_set = self.nodes_set and "nodes" in self.asked.typed
+        self._read_hosts()
+        if self.arbitrary and not self.ntasks_set:
+            self.ntasks_set, self.ntasks = True, len(self.hosts)
+        if self.arbitrary and not self.nodes_set:
+            self.nodes_set = True
+            self.min_nodes = self.max_nodes = len(set(self.hosts))
+        self._cut_hosts()
+        if self.hosts:
+            unique = len(set(self.hosts))
+            self.min_nodes = max(unique, self.min_nodes) if self.nodes_set else unique
+            self.nodes_set = True
+        self._fit()
+        if self.per_node and not self.ntasks_set:
+            self.ntasks, self.ntasks_set = self.min_nodes * self.per_node, True
+        if self.errors:
+            raise CommandError(*self.errors, *self.notes)
+
+    def _check_pairs(self) -> None:
+        """Contradictions; srun tells of all of them before it stops."""
+        asked = self.asked
+        if {"quiet", "verbose"} <= asked.typed:
+            self.errors.append("error: don't specify both --verbose (-v) and --quiet (-Q)")
+        if asked.has("exact") and asked.has("whole"):
+            self.errors.append("error: --exact and --whole are mutually exclusive.")
+        if asked.has("relative") and (asked.has("exclude") or asked.has("nodelist")):
+            self.errors.append("error: -r,--relative not allowed with -w,--nodelist or -x,--exclude.")
+        if {"exclusive", "overlap"} <= asked.typed:
+            self.errors.append("error: --exclusive and --overlap are mutually exclusive")
+
+    def _read_hosts(self) -> None:
+        if self.asked.has("nodefile"):
+            self.hosts = read_host_file(self.asked.get("nodefile"))
+        elif self.asked.has("nodelist"):
+            if not self.asked.get("nodelist"):
+                raise CommandError("error: Hostlist is empty!  Can not run job.")
+            self.hosts = expand_hosts(self.asked.get("nodelist"), self._expected() if self.arbitrary else None)
+        elif path := self.environ.get("SLURM_HOSTFILE"):
+            self.distribution = Distribution("arbitrary", pack=self.distribution.pack)
+            try:
+                self.hosts = read_host_file(path, self._expected())
+            except CommandError as refused:
+                raise CommandError(*refused.lines, "error: Failure getting NodeNames from hostfile") from None
+
+    def _expected(self) -> int | None:
+        """How many names a file of nodes must hold, where each is a task's."""
+        if self.ntasks_set:
+            return self.ntasks
+        return (self.max_nodes or self.min_nodes) if self.nodes_set else None
+
+    def _cut_hosts(self) -> None:
+        if self.max_nodes and len(self.hosts) > self.max_nodes and not self.arbitrary:
+            self.notes.append(
+                "error: Required nodelist includes more nodes than permitted by max-node count "
+                f"({len(self.hosts)} > {self.max_nodes}). Eliminating nodes from the nodelist."
+            )
+            self.hosts = self.hosts[: self.max_nodes]
+
+    def _fit(self) -> None:
+        """Tasks from nodes, or fewer nodes for fewer tasks."""
+        if not self.nodes_set:
+            return
+        if not self.ntasks_set:
+            if self.max_nodes in {0, self.min_nodes}:
+                self.ntasks = self.min_nodes * (self.per_node or 1)
+                self.ntasks_set = bool(self.per_node)
+            return
+        self.max_nodes = min(self.max_nodes, self.ntasks)
+        if self.ntasks < self.min_nodes:
+            self.notes.append(
+                f"Warning: can't run {self.ntasks} processes on {self.min_nodes} nodes, setting nnodes to {self.ntasks}"
+            )
+            self.min_nodes = self.max_nodes = self.ntasks
+            if not self.arbitrary:
+                self.hosts = self.hosts[: self.min_nodes]
+        if self.per_node and self.per_node != self.ntasks // self.min_nodes:
+            if self.ntasks > self.per_node:
+                self.notes.append(
+                    f"Warning: can't honor --ntasks-per-node set to {self.per_node} which doesn't match the requested "
+                    f"tasks {self.ntasks} with the number of requested nodes {self.min_nodes}. "
+                    "Ignoring --ntasks-per-node."
+                )
+            self.per_node = 0
+
+    # Inside a job
+
+    def fit_into(self, job: Job) -> int:
+        """Fit the numbers to the job's nodes; how many of these the step may have.
+
+        Raises:
+            Refused: There are not enough of them.
+        """
+        self._check_relative(job)
+        if self.exclude:
+            nodes = self._without_excluded(list(job.nodes))
+        else:
+            self._default_nodes(len(job.nodes))
+            nodes = min(len(job.nodes), self.max_nodes)
+        if self.arbitrary and not self.hosts:
+            self.hosts = expand_hosts(self.environ.get("SLURM_ARBITRARY_NODELIST", ""))
+        if self.arbitrary and len(self.hosts) != self.ntasks:
+            raise self._refused(f"You asked for {self.ntasks} tasks but hostlist specified {len(self.hosts)} nodes")
+        self._default_tasks(job, nodes)
+        if self.min_nodes > nodes:
+            lines = [f"Only allocated {nodes} nodes asked for {self.min_nodes}"]
+            raise self._refused(*lines, *(["Are required nodes explicitly excluded?"] if self.exclude else []))
+        return nodes
+
+    def _refused(self, *lines: str) -> CommandError:
+        return CommandError(*self.notes, *(f"error: {line}" for line in lines))
+
+    def _check_relative(self, job: Job) -> None:
+        relative = self.asked.number("relative")
+        if relative is not None and relative + self.min_nodes > len(job.nodes):
+            named = "--nodes" if "nodes" in self.asked.typed else "SLURM_JOB_NUM_NODES"
+            raise self._refused(
+                f"--relative and {named} option incompatible with count of allocated nodes "
+                f"({relative}+{self.min_nodes}>{len(job.nodes)})"
+            )
+
+    def _default_nodes(self, available: int) -> None:
+        if not self.nodes_set:
+            self.nodes_set = True
+            self.min_nodes = self.ntasks if self.ntasks_set and self.ntasks < available else available
+        self.max_nodes = self.max_nodes or self.min_nodes
+
+    def _without_excluded(self, nodes: list[str]) -> int:
+        both = [node for node in self.exclude if node in self.hosts]
+        if both:
+            raise self._refused(f"Requested node {both[0]} is also in the excluded list.", "Job not submitted.")
+        left = [node for node in nodes if node not in self.exclude]
+        self._default_nodes(len(left))
+        if not left:
+            raise self._refused("Hostlist is empty!  Can't run job.")
+        count = min(len(left), self.max_nodes)
+        if self.hosts:
+            others = [node for node in left if node not in self.hosts]
+            self.hosts += others[: max(0, count - len(self.hosts))]
+        else:
+            self.hosts = left[:count]
+        return count
+
+    def _default_tasks(self, job: Job, nodes: int) -> None:
+        if self.ntasks_set:
+            return
+        count = 0
+        if self.per_node:
+            count, self.ntasks_set = nodes * self.per_node, True
+        elif self.cpus_per_task:
+            count, self.ntasks_set = sum(cpus // self.cpus_per_task for cpus in job.cpus), True
+        self.ntasks = max(count, nodes)
+
+
+def _distribution(asked: StepOptions, environ: Mapping[str, str]) -> Distribution:
+    text = asked.values.get("distribution")
+    if text is None:
+        return Distribution(None)
+    try:
+        return distribution.parse_with_plane(text, environ.get("SLURM_DIST_PLANESIZE"))
+    except HpcKitError:
+        lines = ["error: Invalid --distribution specification"]
+        if text.lower().startswith("plane"):
+            lines.insert(0, "error: Invalid plane size or size not specified")
+        raise CommandError(*lines, status=255) from None
+
+
+def expand_hosts(text: str, expected: int | None = None) -> list[str]:
+    """The hosts of an option: a node list, or with a slash in it a file."""
+    return read_host_file(text, expected) if "/" in text else nodelist.expand(text)
+
+
+def read_host_file(path: str, expected: int | None = None) -> list[str]:
+    """The hosts of a file, one a line or more, `n1*3` for three times n1; read until there are as many as expected.
+
+    Raises:
+        Refused: It cannot be read, is empty, or has too few.
+    """
+    hosts: list[str] = []
+    for line in _lines(path):
+        hosts += _of_line(line)
+        if expected is not None and len(hosts) >= expected:
+            break
+    if not hosts:
+        raise CommandError("error: Hostlist is empty!")
+    if expected is not None and len(hosts) < expected:
+        raise CommandError("error: Too few NodeNames in Slurm Hostfile")
+    return hosts
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path) as file:  # noqa: PTH123 - at the start of every srun
+            lines = [line.partition("#")[0].strip() for line in file]
+    except OSError as error:
+        raise CommandError(f"error: slurm_allocate_resources error opening file {path}, {error.strerror}") from None
+    return [line for line in lines if line]
+
+
+def _of_line(line: str) -> list[str]:
+    if "*" not in line:
+        return nodelist.expand(line)
+    pairs = (item.partition("*") for item in line.split(","))
+    return [name for name, _, times in pairs for _ in range(int(times or 1))]

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
+import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-from pocketslurm import processes
+from pocketslurm import processes, resources
+from pocketslurm.queue.messages import wake
+from pocketslurm.queue.state import now
 from pocketslurm.resources import OUT_OF_MEMORY, OomCounter
-from pocketslurm.steps.running_part import Part
-from pocketslurm.steps.step_creation import joined
-from pocketslurm.steps.stream_mover import Pump
-from pocketslurm.steps.task_exits import worst
-from pocketslurm.steps.timers import Clocks
+from pocketslurm.steps.messages import TaskExits, accounted_state, format_tasks, highest_exit_code
+from pocketslurm.steps.step_creation import merge_step_parts
+from pocketslurm.steps.task_io import StreamMover, TaskPosition
+from pocketslurm.steps.termination import StepTermination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pocketslurm.pmi.server import PmiServer
     from pocketslurm.queue.messages import SrunInbox
-    from pocketslurm.queue.records import Step
-    from pocketslurm.steps.messages import Talk
-    from pocketslurm.steps.task_files import Plumbing
-    from pocketslurm.steps.task_process import Task
-    from pocketslurm.steps.termination import Manner
+    from pocketslurm.queue.records import Job, Step
+    from pocketslurm.queue.state import State
+    from pocketslurm.steps.messages import SrunMessages
+    from pocketslurm.steps.task_io import StepStreams
+    from pocketslurm.steps.task_process import TaskSpec
+    from pocketslurm.steps.termination import StepPolicy
+
 
 GROUP_SECONDS = 0.1
 """slurmstepd waits so long for other tasks of its node that end alike."""
@@ -39,7 +44,7 @@ SIGNALS = (
 _DRAIN_SECONDS = 2.0
 
 
-class Run:
+class RunningStep:
     """One step from its first task's start to the last one's end.
 
     Args:
@@ -53,18 +58,22 @@ class Run:
     """
 
     def __init__(
-        self, created: Sequence[tuple[Step, SrunInbox]], manner: Manner, talk: Talk, book: Callable[[Part], None]
+        self,
+        created: Sequence[tuple[Step, SrunInbox]],
+        manner: StepPolicy,
+        talk: SrunMessages,
+        book: Callable[[RunningPart], None],
     ) -> None:
-        self.step = joined([step for step, _ in created])
+        self.step = merge_step_parts([step for step, _ in created])
         self._manner = manner
         self._talk = talk
         self._book_part = book
-        self._clocks = Clocks()
-        self.parts: list[Part] = []
+        self._clocks = Timers()
+        self.parts: list[RunningPart] = []
         for each in created:
-            self.parts.append(Part(each, list(self.parts), manner, talk, self._clocks, self._processes))
+            self.parts.append(RunningPart(each, list(self.parts), manner, talk, self._clocks, self._processes))
         self._selector = selectors.DefaultSelector()
-        self._ended: list[tuple[Task, int]] = []
+        self._ended: list[tuple[TaskSpec, int]] = []
         self._interrupted = -9.0
         self._oom = OomCounter()
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -72,11 +81,11 @@ class Run:
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
 
-    def started(self, pid: int, task: Task) -> None:
+    def started(self, pid: int, task: TaskSpec) -> None:
         """A task runs."""
         self.part(task).running[pid] = task
 
-    def failed(self, task: Task) -> None:
+    def failed(self, task: TaskSpec) -> None:
         """A task's files could not be opened."""
         part = self.part(task)
         self._talk.error(f"task {task.number - part.first} launch failed: Slurmd could not connect IO")
@@ -90,17 +99,17 @@ class Run:
     @property
     def status(self) -> int:
         """The wait status that stands for the whole."""
-        return worst(part.report for part in self.parts)
+        return highest_exit_code(part.report for part in self.parts)
 
-    def part(self, task: Task) -> Part:
+    def part(self, task: TaskSpec) -> RunningPart:
         """The part that a task is of."""
         return next(part for part in self.parts if part.has(task))
 
     @property
-    def _running(self) -> list[Task]:
+    def _running(self) -> list[TaskSpec]:
         return [task for part in self.parts for task in part.running.values()]
 
-    def _processes(self, part: Part) -> list[int]:
+    def _processes(self, part: RunningPart) -> list[int]:
         """All that lives of a part: srun adopts the orphans of its tasks, and the last part has them all."""
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -110,9 +119,9 @@ class Run:
             return [process.pid for process in processes.descendants(part.running, inclusive=True)]
         return [process.pid for process in processes.descendants([os.getpid()])]
 
-    def wait(self, plumbing: Plumbing, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
+    def wait(self, plumbing: StepStreams, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
         """See the step through to its end, and serve its MPI programs; they end where not all could be launched."""
-        self._pump = Pump(self._selector, plumbing, self._on_broken)
+        self._pump = StreamMover(self._selector, plumbing, self._on_broken)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_wakeup)
         for part in self.parts:
             self._selector.register(part.inbox.fd, selectors.EVENT_READ, lambda part=part: self._on_orders(part))
@@ -172,7 +181,7 @@ class Run:
             self._clocks.set("wait", self._manner.max_wait, self._on_max_wait)
         self._finish_if_over()
 
-    def _is_over(self, part: Part) -> bool:
+    def _is_over(self, part: RunningPart) -> bool:
         """Whether all tasks of a part have ended and are told of."""
         return not part.running and not any(part.has(task) for task, _ in self._ended)
 
@@ -208,7 +217,7 @@ class Run:
 
     # What comes in
 
-    def _on_orders(self, part: Part) -> None:
+    def _on_orders(self, part: RunningPart) -> None:
         for order in part.inbox.read():
             kind, _, rest = order.partition(" ")
             if kind == "signal":
@@ -260,3 +269,128 @@ class Run:
         for part in self.parts:
             self._talk.info(f"sending Ctrl-C to StepId={part.ending.name}")
             part.ending.deliver(signal.SIGINT)
+
+
+class RunningPart:
+    """A step's part in one component, the whole of most steps; what is told of its tasks counts them from 0.
+
+    Args:
+        created: Its step, and where that takes orders.
+        before: The parts before it.
+        processes: All that lives of the part.
+
+    Attributes:
+        index: Its own number, and `first` that of its first task in the whole.
+        running: Its tasks that run, by pid.
+        ends: The wait statuses of the others, by the task's number in the whole.
+        report: What is told of them; `ending` is its end by order.
+    """
+
+    def __init__(
+        self,
+        created: tuple[Step, SrunInbox],
+        before: Sequence[RunningPart],
+        manner: StepPolicy,
+        talk: SrunMessages,
+        clocks: Timers,
+        processes: Callable[[RunningPart], list[int]],
+    ) -> None:
+        step, self.inbox = created
+        self.step = step
+        self.index = len(before)
+        self.first = sum(len(tasks) for part in before for tasks in part.step.tasks)
+        self._first_node = sum(len(part.step.nodes) for part in before)
+        self.running: dict[int, TaskSpec] = {}
+        self.ends: dict[int, int] = {}
+        self.report = TaskExits(reduce=manner.reduce)
+        self.ending = StepTermination(step, manner, talk, clocks, self.running.keys(), lambda: processes(self))
+        self._numbers = range(self.first, self.first + sum(map(len, step.tasks)))
+        self._talk = talk
+
+    def has(self, task: TaskSpec) -> bool:
+        """Whether a task is one of its own."""
+        return task.number in self._numbers
+
+    def place(self, task: TaskSpec) -> TaskPosition:
+        """Where a task is; in names of files nodes are counted in their component, and tasks one more for each part."""
+        node_id = task.node - self._first_node
+        return TaskPosition(task.number, self.step.nodes[node_id], node_id, task.number + self.index)
+
+    def ended(self, node: str, tasks: Iterable[int], status: int) -> None:
+        """Book and tell of some tasks of one node that ended alike."""
+        tasks = list(tasks)
+        self.ends.update(dict.fromkeys(tasks, status))
+        if line := self.report.ended(node, self._own(tasks), status):
+            self._talk.error(line)
+
+    def tell_states(self) -> None:
+        """Which tasks run, and how the others ended."""
+        states = {
+            "running": [task.number for task in self.running.values()],
+            "exited abnormally": [task for task, status in self.ends.items() if status],
+            "exited": [task for task, status in self.ends.items() if not status],
+        }
+        for words, tasks in states.items():
+            if tasks:
+                self._talk.info(f"StepId={self.ending.name} {format_tasks(self._own(tasks))}: {words}")
+
+    def _own(self, tasks: Iterable[int]) -> list[int]:
+        return [task - self.first for task in tasks]
+
+
+class Timers:
+    """Named moments, each with what is to be done then."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, tuple[float, Callable[[], None]]] = {}
+
+    def set(self, name: str, seconds: float, action: Callable[[], None]) -> None:
+        """Do something in so many seconds; of two moments of one name the earlier stays."""
+        moment = time.monotonic() + seconds
+        if name not in self._due or moment < self._due[name][0]:
+            self._due[name] = (moment, action)
+
+    def how_long(self) -> float | None:
+        """Seconds until the next moment, None if there is none."""
+        if not self._due:
+            return None
+        return max(0.0, min(moment for moment, _ in self._due.values()) - time.monotonic())
+
+    def run(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        for name in [name for name, (moment, _) in self._due.items() if moment <= now]:
+            _, action = self._due.pop(name)
+            action()
+
+
+class StepRecorder:
+    """The records of one running step of this job, or of any component of it."""
+
+    def __init__(self, state: State, job: Job) -> None:
+        self._state = state
+        self._job = job
+        self._done: set[int] = set()
+
+    def part(self, part: RunningPart) -> None:
+        """Book a part that is over before others; where that cannot be done now, it is with the whole."""
+        with contextlib.suppress(OSError, sqlite3.Error):
+            self._end(part)
+            self._done.add(part.index)
+        self._state.close()
+
+    def whole(self, parts: Iterable[RunningPart]) -> None:
+        """Book what is left; what all have used stands with the first part."""
+        used = resources.children_usage()._asdict()
+        for part in parts:
+            if part.index not in self._done:
+                self._end(part)
+            if part.index == 0:
+                self._state.update_step(part.step, **used)
+
+    def _end(self, part: RunningPart) -> None:
+        status = part.report.status or 0
+        ending = "TIMEOUT" if part.ending.timed_out else accounted_state(status)
+        self._state.update_step(part.step, state=ending, exit_code=status, end_time=now())
+        if self._job.het_job_id is not None:  # a component that was cancelled is over now
+            wake(self._state.directory, self._job.leader_id)

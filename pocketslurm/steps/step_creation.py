@@ -11,9 +11,8 @@ from pocketslurm.errors import CommandError
 from pocketslurm.queue.messages import SrunInbox
 from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
-from pocketslurm.steps.allocation import BUSY, OVER, Interrupted, NotNow, catching
-from pocketslurm.steps.node_choice import Busy
-from pocketslurm.steps.placement import place
+from pocketslurm.steps.allocation import BUSY, OVER, Interrupted, interruptible
+from pocketslurm.steps.placement import NoRoomNow, place_step
 from pocketslurm.steps.request import without
 
 if TYPE_CHECKING:
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
 
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import State
-    from pocketslurm.steps.messages import Talk
+    from pocketslurm.steps.messages import SrunMessages
     from pocketslurm.steps.request import StepRequest
 
 _LOOK_SECONDS = 0.1
 _REMIND_SECONDS = 60.0
 
 
-class Wanted(NamedTuple):
+class PendingPart(NamedTuple):
     """A part of a step before it has its place: the component that it is for, its size, and what is known of it."""
 
     job: Job
@@ -40,7 +39,7 @@ Created = list[tuple["Step", SrunInbox]]
 """The parts of a step, and where each takes orders."""
 
 
-def joined(steps: Sequence[Step]) -> Step:
+def merge_step_parts(steps: Sequence[Step]) -> Step:
     """All parts of a step as one: nodes one after the other, tasks counted on."""
     numbers = count()
     tasks = [[next(numbers) for _ in node] for step in steps for node in step.tasks] if len(steps) > 1 else None
@@ -53,7 +52,9 @@ def joined(steps: Sequence[Step]) -> Step:
     )
 
 
-def create(state: State, wanted: Sequence[Wanted], talk: Talk, *, patience: float | None = None) -> Created:
+def create_step(
+    state: State, wanted: Sequence[PendingPart], talk: SrunMessages, *, patience: float | None = None
+) -> Created:
     """Enter a step, as soon as all parts of it fit; where they take orders comes with them.
 
     Args:
@@ -69,11 +70,11 @@ def create(state: State, wanted: Sequence[Wanted], talk: Talk, *, patience: floa
     began = time.monotonic()
     reminder = 0.0
     try:
-        with catching():
+        with interruptible():
             while (created := _try(state, wanted)) is None:
                 waited = time.monotonic() - began
                 if patience is not None and waited >= patience:
-                    raise _unable(NotNow(denied=BUSY), job_id)
+                    raise _unable(NoRoomNow(denied=BUSY), job_id)
                 if waited >= reminder:
                     word = "still" if reminder else "temporarily"
                     talk.info(f"Job {job_id} step creation {word} disabled, retrying ({BUSY})")
@@ -94,14 +95,14 @@ def _unable(refused: CommandError, job_id: int) -> CommandError:
     return type(refused)(*refused.lines, *denied)
 
 
-def _try(state: State, wanted: Sequence[Wanted]) -> Created | None:
+def _try(state: State, wanted: Sequence[PendingPart]) -> Created | None:
     """Enter the step, or None while there is no room for one of its parts."""
     placed: list[Step] = []
     with state.transaction():
         for part in wanted:
             try:
                 placed.append(_placed(state, part, placed))
-            except Busy:
+            except NoRoomNow:
                 return None
             except CommandError as refused:
                 raise _unable(refused, part.job.job_id) from None
@@ -114,7 +115,7 @@ def _try(state: State, wanted: Sequence[Wanted]) -> Created | None:
     return created
 
 
-def _placed(state: State, part: Wanted, before: Sequence[Step]) -> Step:
+def _placed(state: State, part: PendingPart, before: Sequence[Step]) -> Step:
     """A part with its nodes: none that another part of the step has in the same job."""
     job = state.job(part.job.job_id)
     if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
@@ -125,5 +126,5 @@ def _placed(state: State, part: Wanted, before: Sequence[Step]) -> Step:
         if step.state == "RUNNING" and step.step_id != BATCH_STEP and processes.alive(step.srun)
     ]
     left = without(job, {node for step in before if step.job_id == job.job_id for node in step.nodes})
-    found = place(left, others, part.request, state.settings.memory_of_node)
+    found = place_step(left, others, part.request, state.settings.memory_of_node)
     return part.draft._replace(**found._asdict())

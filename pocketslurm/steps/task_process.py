@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-class Task(NamedTuple):
+class TaskSpec(NamedTuple):
     """A task before it runs.
 
     Attributes:
@@ -31,7 +31,7 @@ class Task(NamedTuple):
     kept: int = -1
 
 
-class Streams(NamedTuple):
+class TaskStreams(NamedTuple):
     """The open files that become a task's standard ones; a terminal becomes its controlling one."""
 
     stdin: int
@@ -40,7 +40,7 @@ class Streams(NamedTuple):
     terminal: bool = False
 
 
-def start(task: Task, streams: Streams, folder: str, umask: int) -> int:
+def start_task(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> int:
     """Start a task; its pid. What goes wrong behind the fork is told on the task's stderr and by its exit code."""
     import ctypes
 
@@ -55,7 +55,7 @@ def start(task: Task, streams: Streams, folder: str, umask: int) -> int:
     return pid
 
 
-def _become(task: Task, streams: Streams, folder: str, umask: int) -> NoReturn:
+def _become(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> NoReturn:
     try:
         os.setsid()
         for number, stream in enumerate(streams[:3]):

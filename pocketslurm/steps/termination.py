@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from pocketslurm.queue.records import Step
-    from pocketslurm.steps.messages import Talk
-    from pocketslurm.steps.timers import Clocks
+    from pocketslurm.steps.messages import SrunMessages
+    from pocketslurm.steps.running_step import Timers
 
 _ABORT_SECONDS = 2
 """What srun waits longer than KillWait."""
@@ -20,7 +20,7 @@ _ABORT_SECONDS = 2
 _AGAIN_SECONDS = 0.1
 
 
-class Manner(NamedTuple):
+class StepPolicy(NamedTuple):
     """How a step is run.
 
     Attributes:
@@ -42,7 +42,7 @@ class Manner(NamedTuple):
     reduce: bool = False
 
 
-class Ending:
+class StepTermination:
     """How one step is ended before its time.
 
     Args:
@@ -58,9 +58,9 @@ class Ending:
     def __init__(
         self,
         step: Step,
-        manner: Manner,
-        talk: Talk,
-        clocks: Clocks,
+        manner: StepPolicy,
+        talk: SrunMessages,
+        clocks: Timers,
         tasks: Collection[int],
         processes: Callable[[], list[int]],
     ) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.slurm.getopt import parse_options
-from pocketslurm.components import in_force
+from pocketslurm.components import effective_options
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.job_size import JobSize, decode, encode, read_request
 from pocketslurm.queue.node_selection import Node, all_nodes, free_nodes, impossible, select_nodes
@@ -20,7 +20,7 @@ NODES = all_nodes(Settings(gpus=2, memory=16000), ["n1", "n2", "n3", "n4"])
 def request(line: str) -> JobSize:
     options, rest = parse_options(line.split())
     assert not rest
-    return read_request(in_force(options), {})
+    return read_request(effective_options(options), {})
 
 
 def shares(line: str, nodes: list[Node] = NODES) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 from pocketslurm.queue.job_environment import batch_environ
 from pocketslurm.queue.records import Job, Step
 from pocketslurm.settings import Settings
-from pocketslurm.steps.environment import Launch, step_environ, task_environ
+from pocketslurm.steps.environment import SrunContext, step_environ, task_environ
 
 JOB = Job(
     job_id=31, name="env.sh", user="ada", uid=1000, group="users", gid=100, partition="main", cluster="ring",
@@ -143,7 +143,7 @@ def test_gpus_of_the_batch_host_are_visible_and_none_where_there_are_none() -> N
     assert more(JOB, PLAIN, {"CUDA_VISIBLE_DEVICES": "0"}) == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
-def launched(launch: Launch, environ: dict[str, str] | None = None, job: Job = JOB) -> dict[str, str]:
+def launched(launch: SrunContext, environ: dict[str, str] | None = None, job: Job = JOB) -> dict[str, str]:
     """A step's variables beyond the batch shell's."""
     before = BATCH | (environ or {})
     return dict(step_environ(job, STEP, launch, before).items() - before.items())
@@ -170,11 +170,11 @@ STEP_TOLD = {
 
 
 def test_a_step_mixes_its_own_numbers_with_the_jobs() -> None:
-    assert launched(Launch(port=40000)) == STEP_TOLD
+    assert launched(SrunContext(port=40000)) == STEP_TOLD
 
 
 def test_a_step_is_told_of_sruns_options() -> None:
-    launch = Launch(
+    launch = SrunContext(
         port=40000, distribution="block", options={"cpus-per-task": "2", "overcommit": "", "label": "", "plane": "3"},
         job_name="named", bind=("quiet", "none", ""), tres_bind="gpu:per_task:1", umask=0o077, nice=5,
     )  # fmt: skip
@@ -196,12 +196,12 @@ def test_a_step_is_told_of_sruns_options() -> None:
 
 
 def test_with_preserve_env_the_jobs_counts_stay() -> None:
-    told = launched(Launch(port=40000, preserve=True))
+    told = launched(SrunContext(port=40000, preserve=True))
     assert not told.keys() & {"SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"}
 
 
 def test_a_step_of_sruns_own_allocation_is_told_where_srun_was_called() -> None:
-    told = step_environ(JOB, STEP, Launch(allocated=True, cwd="/here", host="me", job_name="python"), {})
+    told = step_environ(JOB, STEP, SrunContext(allocated=True, cwd="/here", host="me", job_name="python"), {})
     assert (told["SLURM_SUBMIT_DIR"], told["SLURM_SUBMIT_HOST"], told["SLURM_JOB_NUM_NODES"]) == ("/here", "me", "2")
     assert not told.keys() & {"SLURM_NODE_ALIASES", "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"}
 

@@ -18,7 +18,7 @@ from pocketslurm.commands.scancel import PART_OF_WHOLE
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.database import connect
 from pocketslurm.settings import Partition
-from pocketslurm.steps import option_parts
+from pocketslurm.steps import options as option_parts
 from tests.pocketslurm.conftest import Slurm, wait_for
 from tests.pocketslurm.inside import Inside, Said, ends, enter
 
@@ -424,17 +424,17 @@ def test_variables_of_a_component_stand_before_the_plain_ones() -> None:
         "SLURM_NTASKS": "2", "SLURM_NTASKS_HET_GROUP_1": "4", "SLURM_MEM_PER_NODE": "10",
         "SLURM_MEM_PER_CPU_HET_GROUP_1": "5", "SLURM_JOB_ID": "7", "SLURM_JOB_ID_HET_GROUP_1": "8",
     }  # fmt: skip
-    found = option_parts.of_group(environ, 1)
+    found = option_parts.group_variables(environ, 1)
     plain = {name: value for name, value in found.items() if "GROUP" not in name}
     assert plain == {"SLURM_NTASKS": "4", "SLURM_MEM_PER_CPU": "5", "SLURM_JOB_ID": "7"}
-    assert option_parts.of_group(environ, 0) == environ
+    assert option_parts.group_variables(environ, 0) == environ
 
 
 def test_a_part_without_a_program_has_the_next_ones() -> None:
-    parts = option_parts.read(["-n2", ":", "-n1", "hostname"], {})
-    assert [part.asked.command for part in option_parts.assign(parts, {}, 0)] == [("hostname",)] * 2
+    parts = option_parts.read_parts(["-n2", ":", "-n1", "hostname"], {})
+    assert [part.asked.command for part in option_parts.assign_groups(parts, {}, 0)] == [("hostname",)] * 2
     with pytest.raises(CommandError, match="Duplicate"):
-        option_parts.assign(option_parts.read(["--het-group=1", ":", "x"], {}), {}, 2)
+        option_parts.assign_groups(option_parts.read_parts(["--het-group=1", ":", "x"], {}), {}, 2)
 
 
 def test_a_queue_of_an_older_release_gets_what_components_need(tmp_path: Path) -> None:

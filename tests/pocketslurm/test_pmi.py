@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SpecError
-from pocketslurm.pmi.key_values import mapping
-from pocketslurm.pmi.protocol import PMI2, Garbage, Wire
+from pocketslurm.pmi.key_values import process_mapping
+from pocketslurm.pmi.protocol import PMI2, Connection, ProtocolError
 from pocketslurm.settings import settings_from_json
 from tests.pocketslurm import pmi_talk
 from tests.pocketslurm.conftest import Slurm
@@ -192,14 +192,14 @@ def test_a_task_that_could_not_be_launched_ends_those_that_would_wait_for_it(ins
 
 
 def test_requests_come_in_any_pieces() -> None:
-    wire = Wire()
+    wire = Connection()
     lines = b"cmd=a b=c\nmcmd=spawn\nx=y\nendcmd\ncmd=d\n"
     found = [each for byte in lines for each in wire.feed(bytes([byte]))]
     assert [each.text for each in found] == ["cmd=a b=c", "mcmd=spawn\nx=y", "cmd=d"]
     wire.version = PMI2
     found = [each for byte in b"8     cmd=a;b=6     cmd=c;" for each in wire.feed(bytes([byte]))]
     assert [(each.command, dict(each.values)) for each in found] == [("a", {"b": ""}), ("c", {})]
-    with pytest.raises(Garbage):
+    with pytest.raises(ProtocolError):
         list(wire.feed(b"-1    "))
 
 
@@ -215,7 +215,7 @@ def test_requests_come_in_any_pieces() -> None:
     ],
 )
 def test_the_mapping_of_tasks_is_slurms(tasks: list[list[int]], distribution: str, shown: str) -> None:
-    assert mapping(tasks, distribution) == f"(vector,{shown})"
+    assert process_mapping(tasks, distribution) == f"(vector,{shown})"
 
 
 # What srun says and hands on

@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.records import Job, Step
-from pocketslurm.steps.node_choice import NO_MEMORY, NO_SUCH_NODES, TOO_MANY_CPUS, Busy
-from pocketslurm.steps.options import read
-from pocketslurm.steps.placement import NO_GPUS, Place, place
+from pocketslurm.steps.options import read_options
+from pocketslurm.steps.placement import (
+    NO_GPUS,
+    NO_MEMORY,
+    NO_SUCH_NODES,
+    TOO_MANY_CPUS,
+    NoRoomNow,
+    StepPlacement,
+    place_step,
+)
 from pocketslurm.steps.request import step_request
 
 JOB = Job(
@@ -28,12 +35,12 @@ def other(nodes: str, **fields: object) -> Step:
     return Step(12, 0, 0, "other", names, **wide)  # type: ignore[arg-type]
 
 
-def placed(line: str, *others: Step, job: Job = WITHOUT_GPUS) -> Place:
-    request = step_request(read([*line.split(), "true"], {}), {}, job)
-    return place(job, others, request, 16000)
+def placed(line: str, *others: Step, job: Job = WITHOUT_GPUS) -> StepPlacement:
+    request = step_request(read_options([*line.split(), "true"], {}), {}, job)
+    return place_step(job, others, request, 16000)
 
 
-def shown(found: Place) -> str:
+def shown(found: StepPlacement) -> str:
     """Nodes with CPUs and tasks: `n1:4/0,1`."""
     parts = zip(found.nodes, found.cpus, found.tasks, strict=True)
     return " ".join(f"{node}:{cpus}/{','.join(map(str, tasks))}" for node, cpus, tasks in parts)
@@ -85,7 +92,7 @@ def test_nodes_without_a_step_come_first() -> None:
 
 
 def test_a_step_of_whole_nodes_waits_for_any_step_on_them() -> None:
-    with pytest.raises(Busy):
+    with pytest.raises(NoRoomNow):
         placed("-N4 -n4", other("n2", cpus=[1]))
     assert shown(placed("-N3 -n3", other("n2", cpus=[1]))) == "n1:4/0 n3:4/1 n4:4/2"
 
@@ -93,9 +100,9 @@ def test_a_step_of_whole_nodes_waits_for_any_step_on_them() -> None:
 def test_exact_steps_share_a_node_until_its_cpus_are_gone() -> None:
     taken = other("n1,n2,n3,n4", cpus=[3, 3, 3, 3])
     assert shown(placed("-N1 -n1 --exact", taken)) == "n1:1/0"
-    with pytest.raises(Busy):
+    with pytest.raises(NoRoomNow):
         placed("-N1 -n2 --exact", taken)
-    with pytest.raises(Busy):
+    with pytest.raises(NoRoomNow):
         placed("-N4 -n4 -c2", other("n2", cpus=[3]))
 
 
@@ -109,7 +116,7 @@ def test_memory_is_shared_out_among_steps() -> None:
     assert first.mem == [600]
     taken = other("n1,n2,n3,n4", cpus=[1] * 4, mem=[600] * 4)
     assert placed("-N1 -n1 --exact --mem=400", taken).mem == [400]
-    with pytest.raises(Busy):
+    with pytest.raises(NoRoomNow):
         placed("-N1 -n1 --exact --mem=401", taken)
     assert placed("-N1 -n2 --exact --mem-per-cpu=500").mem == [1000]
 
@@ -138,7 +145,7 @@ def test_what_never_fits_is_refused(line: str, words: str) -> None:
 def test_what_fits_the_job_but_not_its_single_nodes_is_refused_once_they_are_free(line: str) -> None:
     with pytest.raises(CommandError, match=TOO_MANY_CPUS):
         placed(line)
-    with pytest.raises(Busy):
+    with pytest.raises(NoRoomNow):
         placed(line, other("n1,n2,n3,n4"))
 
 
@@ -169,7 +176,7 @@ def test_a_job_that_asked_for_no_gpus_gives_none_unless_asked() -> None:
 def test_gpus_of_other_steps_are_not_given_twice() -> None:
     taken = other("n1,n2,n3,n4", cpus=[1] * 4, gpus=[[2]] * 4)
     assert placed("-N1 -n1 --exact --gpus=1", taken, job=JOB).gpus == [[3]]
-    with pytest.raises(Busy):
+    with pytest.raises(NoRoomNow):
         placed("-N1 -n1 --exact --gpus-per-node=2", taken, job=JOB)
     with pytest.raises(CommandError, match=NO_GPUS.replace("(", r"\(").replace(")", r"\)")):
         placed("-N1 -n1 --exact --gpus-per-node=3", taken, job=JOB)
@@ -185,7 +192,7 @@ def test_no_cpu_is_given_twice_and_no_task_lost(
     line = f"-N{nodes} -n{ntasks} -m {distribution}" + f" -c{cpus}" * bool(cpus) + " --exact" * exact
     try:
         found = placed(line, other("n1,n2,n3,n4", cpus=used))
-    except (Busy, CommandError):
+    except (NoRoomNow, CommandError):
         return
     free = dict(zip(WITHOUT_GPUS.nodes, [4 - each for each in used], strict=True))
     assert all(0 < count <= free[node] for node, count in zip(found.nodes, found.cpus, strict=True))

@@ -6,12 +6,12 @@ import pytest
 
 from hpc_kit.slurm.sizes import GpuCounts
 from pocketslurm.errors import CommandError
-from pocketslurm.steps.gpus import asked_gpus, binding, visible
-from pocketslurm.steps.options import Asked, read
+from pocketslurm.steps.environment import gpu_binding, gpu_counts, visible_gpus
+from pocketslurm.steps.options import StepOptions, read_options
 
 
-def asked(line: str) -> Asked:
-    return read([*line.split(), "true"], {})
+def asked(line: str) -> StepOptions:
+    return read_options([*line.split(), "true"], {})
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def asked(line: str) -> Asked:
     ],
 )
 def test_how_many(line: str, gpus: GpuCounts) -> None:
-    assert asked_gpus(asked(line)) == gpus
+    assert gpu_counts(asked(line)) == gpus
     assert gpus.is_unset == (line == "")
     assert gpus.is_positive == (line not in {"", "--gres=none"})
 
 
 def test_other_resources_are_refused() -> None:
     with pytest.raises(CommandError):
-        asked_gpus(asked("--gres=lustre:1"))
+        gpu_counts(asked("--gres=lustre:1"))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_other_resources_are_refused() -> None:
     ],
 )
 def test_binding(line: str, bind: str) -> None:
-    assert binding(asked(line)) == bind
+    assert gpu_binding(asked(line)) == bind
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_binding(line: str, bind: str) -> None:
     ],
 )
 def test_what_four_tasks_see_of_four_gpus(bind: str, seen: list[str]) -> None:
-    assert ["".join(map(str, visible([4, 5, 6, 7], bind, local))) for local in range(4)] == seen
+    assert ["".join(map(str, visible_gpus([4, 5, 6, 7], bind, local))) for local in range(4)] == seen
 
 
 def test_a_task_without_gpus_sees_none() -> None:
-    assert visible([], "gpu:per_task:1", 0) == []
+    assert visible_gpus([], "gpu:per_task:1", 0) == []

@@ -7,13 +7,13 @@ import pytest
 from hpc_kit.slurm.getopt import SRUN
 from pocketslurm.errors import BAD_OPTION, CommandError
 from pocketslurm.option_support import ALLOCATION, INPUT, SRUN_SUPPORT, Support
-from pocketslurm.steps.options import Asked, read
+from pocketslurm.steps.options import StepOptions, read_options
 
 IN_JOB = {"SLURM_JOB_ID": "12"}
 
 
-def asked(line: str, **environ: str) -> Asked:
-    return read(line.split(), environ)
+def asked(line: str, **environ: str) -> StepOptions:
+    return read_options(line.split(), environ)
 
 
 def refusal(line: str, **environ: str) -> tuple[str, int]:
@@ -114,10 +114,12 @@ def test_what_cannot_be_honoured_is_refused_by_name_with_a_reason(option: str, n
 
 
 def test_options_of_newer_releases_are_known_unless_somebody_is_strict() -> None:
-    assert read(["--tres-bind=gres/gpu:closest", "--wait-for-children", "true"], {}, strict=False).command == ("true",)
+    assert read_options(["--tres-bind=gres/gpu:closest", "--wait-for-children", "true"], {}, strict=False).command == (
+        "true",
+    )
     assert refusal("--wait-for-children true")[0].startswith("srun: unrecognized option '--wait-for-children'\n")
     with pytest.raises(CommandError, match="no OCI runtime"):
-        read(["--container-id=x", "true"], {}, strict=False)
+        read_options(["--container-id=x", "true"], {}, strict=False)
 
 
 def test_the_refused_ones_are_all_tried_above() -> None:
@@ -127,18 +129,18 @@ def test_the_refused_ones_are_all_tried_above() -> None:
 
 @pytest.mark.parametrize("option", ["--bb=x", "--constraint=x", "--reboot"])
 def test_options_of_an_allocation_are_passed_over_inside_a_job(option: str) -> None:
-    assert read([option, "true"], IN_JOB).command == ("true",)
+    assert read_options([option, "true"], IN_JOB).command == ("true",)
 
 
 @pytest.mark.parametrize("line", ["-o", "-e", "-D", "--prolog", "-W", "-d"])
 def test_an_empty_value_of_some_options_is_none(line: str) -> None:
-    assert read([line, "", "true"], {"SLURM_STDOUTMODE": "", "SLURM_GPUS": ""}).values == {}
+    assert read_options([line, "", "true"], {"SLURM_STDOUTMODE": "", "SLURM_GPUS": ""}).values == {}
 
 
 @pytest.mark.parametrize("line", ["-n", "-N", "-c", "-t", "--mem", "--open-mode"])
 def test_an_empty_value_of_others_is_a_mistake(line: str) -> None:
     with pytest.raises(CommandError):
-        read([line, "", "true"], {})
+        read_options([line, "", "true"], {})
 
 
 def test_no_prolog_is_no_prolog() -> None:

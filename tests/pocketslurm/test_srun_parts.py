@@ -11,8 +11,8 @@ import pytest
 
 from pocketslurm.errors import CommandError
 from pocketslurm.queue import messages
-from pocketslurm.steps import hosts, multi_prog
-from pocketslurm.steps.launch import exported
+from pocketslurm.steps import launch, request
+from pocketslurm.steps.launch import exported_environ
 
 
 def said(refused: CommandError) -> list[str]:
@@ -24,7 +24,7 @@ def said(refused: CommandError) -> list[str]:
 
 def multi(folder: Path, text: str, ntasks: int | None) -> list[tuple[str, ...]]:
     (folder / "multi").write_text(text)
-    return multi_prog.read(str(folder / "multi"), ntasks)
+    return launch.read_multi_prog(str(folder / "multi"), ntasks)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_file_of_programs_that_is_wrong(tmp_path: Path, text: str, ntasks: int
 
 def test_a_missing_file_of_programs(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="Could not open multi_prog config file"):
-        multi_prog.read(str(tmp_path / "missing"), 1)
+        launch.read_multi_prog(str(tmp_path / "missing"), 1)
 
 
 # Hosts
@@ -73,15 +73,15 @@ def test_a_missing_file_of_programs(tmp_path: Path) -> None:
 def test_hosts_of_a_list_or_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("n[1-2]\n\n# n9\nn3 # n8\nn1*2,n4\n")
-    assert hosts.named("n[1-2],n4") == ["n1", "n2", "n4"]
-    assert hosts.named(str(path)) == ["n1", "n2", "n3", "n1", "n1", "n4"]
-    assert hosts.from_file(str(path), 3) == ["n1", "n2", "n3"]
+    assert request.expand_hosts("n[1-2],n4") == ["n1", "n2", "n4"]
+    assert request.expand_hosts(str(path)) == ["n1", "n2", "n3", "n1", "n1", "n4"]
+    assert request.read_host_file(str(path), 3) == ["n1", "n2", "n3"]
 
 
 def test_an_empty_file_of_hosts(tmp_path: Path) -> None:
     (tmp_path / "hosts").touch()
     with pytest.raises(CommandError, match="Hostlist is empty!"):
-        hosts.from_file(str(tmp_path / "hosts"))
+        request.read_host_file(str(tmp_path / "hosts"))
 
 
 # --export
@@ -103,7 +103,7 @@ def test_an_empty_file_of_hosts(tmp_path: Path) -> None:
     ],
 )
 def test_what_export_lets_through(export: str | None, expected: dict[str, str]) -> None:
-    assert exported({"A": "1", "B": "2", "SLURM_X": "3"}, export) == expected
+    assert exported_environ({"A": "1", "B": "2", "SLURM_X": "3"}, export) == expected
 
 
 # Orders

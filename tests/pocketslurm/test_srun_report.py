@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm.resources import OUT_OF_MEMORY
-from pocketslurm.steps.task_exits import Report, ranges, task_word
+from pocketslurm.steps.messages import TaskExits, format_ranges, format_tasks
 
 
 def exited(code: int) -> int:
@@ -19,11 +19,11 @@ def exited(code: int) -> int:
 
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_ranges_name_every_task_once(numbers: set[int]) -> None:
-    assert expand(f"t[{ranges(numbers)}]") == [f"t{number}" for number in sorted(numbers)]
+    assert expand(f"t[{format_ranges(numbers)}]") == [f"t{number}" for number in sorted(numbers)]
 
 
 def test_one_task_or_more() -> None:
-    assert (task_word([3]), task_word([4, 3, 7])) == ("task 3", "tasks 3-4,7")
+    assert (format_tasks([3]), format_tasks([4, 3, 7])) == ("task 3", "tasks 3-4,7")
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_one_task_or_more() -> None:
     ],
 )
 def test_one_end(status: int, line: str | None, code: int) -> None:
-    report = Report()
+    report = TaskExits()
     assert report.ended("n1", [0], status) == line
     assert (report.exit_code, report.bad) == (code, status != 0)
     assert report.killed == (status in {signal.SIGKILL, signal.SIGTERM})
 
 
 def test_a_step_that_never_ran_a_task_ends_well() -> None:
-    assert Report().exit_code == 0
+    assert TaskExits().exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_a_step_that_never_ran_a_task_ends_well() -> None:
     ],
 )
 def test_the_highest_of_several(statuses: list[int], code: int) -> None:
-    report = Report()
+    report = TaskExits()
     for task, status in enumerate(statuses):
         report.ended("n1", [task], status)
     assert report.exit_code == code
 
 
 def test_signals_are_no_news_after_an_abort_but_exit_codes_are() -> None:
-    report = Report()
+    report = TaskExits()
     report.cancelled = True
     assert report.ended("n1", [0], signal.SIGTERM) is None
     assert report.ended("n1", [1], exited(1)) == "n1: task 1: Exited with exit code 1"
 
 
 def test_alike_ends_are_told_once_if_wanted() -> None:
-    report = Report(reduce=True)
+    report = TaskExits(reduce=True)
     lines = [report.ended("n1", [task], status) for task, status in enumerate([exited(1), exited(1), exited(2)])]
     assert lines == ["n1: task 0: Exited with exit code 1", None, "n1: task 2: Exited with exit code 2"]

@@ -8,7 +8,7 @@ import pytest
 
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.records import Job
-from pocketslurm.steps.options import read
+from pocketslurm.steps.options import read_options
 from pocketslurm.steps.request import StepRequest, step_request
 
 JOB = Job(
@@ -20,7 +20,7 @@ OF_NODES = {"SLURM_JOB_NUM_NODES": "4"}
 
 
 def request(line: str, environ: dict[str, str] = OF_JOB, *, allocated: bool = False) -> StepRequest:
-    return step_request(read([*line.split(), "true"], environ), environ, JOB, allocated=allocated)
+    return step_request(read_options([*line.split(), "true"], environ), environ, JOB, allocated=allocated)
 
 
 def refusal(line: str, environ: dict[str, str] = OF_JOB) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketslurm.steps.streams import CHUNK, Inlet, Outlet, Sink, write_all
+from pocketslurm.steps.task_io import CHUNK, OutputFile, TaskInput, TaskOutput, write_all
 
 
 class Pipe:
@@ -49,7 +49,7 @@ def task() -> Iterator[Pipe]:
 
 
 def test_a_line_is_held_until_it_is_whole(task: Pipe, out: Pipe) -> None:
-    outlet = Outlet(task.read_end, 0, Sink(out.write_end))
+    outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
     os.write(task.write_end, b"zero\none\ntwo")
     assert (outlet.pump(), out.taken()) == (True, b"zero\none\n")
     assert (outlet.pump(), out.taken()) == (True, b"")
@@ -62,13 +62,13 @@ def test_a_line_is_held_until_it_is_whole(task: Pipe, out: Pipe) -> None:
 
 
 def test_unbuffered_holds_nothing(task: Pipe, out: Pipe) -> None:
-    outlet = Outlet(task.read_end, 0, Sink(out.write_end, whole_lines=False))
+    outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end, whole_lines=False))
     os.write(task.write_end, b"50%\r")
     assert (outlet.pump(), out.taken()) == (True, b"50%\r")
 
 
 def test_a_line_without_end_does_not_grow_for_ever(task: Pipe, out: Pipe) -> None:
-    outlet = Outlet(task.read_end, 0, Sink(out.write_end))
+    outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
     os.write(task.write_end, b"x" * (CHUNK - 1))
     outlet.pump()
     assert out.taken() == b""
@@ -87,7 +87,7 @@ def test_a_line_without_end_does_not_grow_for_ever(task: Pipe, out: Pipe) -> Non
     ],
 )
 def test_labels(out: Pipe, data: bytes, expected: bytes) -> None:
-    Sink(out.write_end, width=2).write(7, data)
+    OutputFile(out.write_end, width=2).write(7, data)
     assert out.taken() == expected
 
 
@@ -97,7 +97,9 @@ def test_nothing_is_lost_and_no_line_is_torn(pieces: list[tuple[int, bytes]]) ->
     out = Pipe()
     tasks = [Pipe() for _ in range(3)]
     try:
-        outlets = [Outlet(pipe.read_end, number, Sink(out.write_end, width=1)) for number, pipe in enumerate(tasks)]
+        outlets = [
+            TaskOutput(pipe.read_end, number, OutputFile(out.write_end, width=1)) for number, pipe in enumerate(tasks)
+        ]
         written = [b"", b"", b""]
         for number, data in pieces:
             clean = data.replace(b"\r", b"-")
@@ -122,7 +124,7 @@ def test_nothing_is_lost_and_no_line_is_torn(pieces: list[tuple[int, bytes]]) ->
 
 def test_input_waits_for_a_slow_task_and_then_ends(task: Pipe) -> None:
     os.set_blocking(task.write_end, False)
-    inlet = Inlet(task.write_end)
+    inlet = TaskInput(task.write_end)
     assert not inlet.waiting
     data = os.urandom(5 * CHUNK)
     inlet.feed(data)
@@ -139,7 +141,7 @@ def test_input_waits_for_a_slow_task_and_then_ends(task: Pipe) -> None:
 
 def test_a_task_that_closed_its_input_is_done_with(task: Pipe) -> None:
     os.close(task.read_end)
-    inlet = Inlet(task.write_end)
+    inlet = TaskInput(task.write_end)
     inlet.feed(b"data")
     assert inlet.pump() is False
 

@@ -1,0 +1,386 @@
+"""The streams of a step: which files and pipes its tasks get, and which of them go through srun."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from pocketslurm.errors import CommandError
+from pocketslurm.log_paths import Names, Target, expand, target
+from pocketslurm.steps.task_process import TaskStreams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pocketslurm.steps.options import StepOptions
+    from pocketslurm.steps.pty import Terminal
+
+
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+
+class TaskPosition(NamedTuple):
+    """Where a task is: its number, its node's name and index; `in_names` is its number in names of files (`%t`)."""
+
+    task: int
+    node: str
+    node_id: int
+    in_names: int
+
+
+class StepStreams:
+    """All streams of one step, or of one part of it.
+
+    Args:
+        asked: What was asked for.
+        names: What stands for the patterns in names of files.
+        ntasks: Tasks of the whole step.
+        folder: Where it runs.
+        beside: The part before this one, which has the same files and input.
+
+    Attributes:
+        outlets: What srun reads from its tasks; `inlets` what it feeds to them.
+        source: The file that the inlets are fed from, None where there is nothing to feed.
+        sinks: Files that tasks share, by name; `opened` are the names of the others.
+    """
+
+    def __init__(
+        self, asked: StepOptions, names: Names, ntasks: int, folder: str, beside: StepStreams | None = None
+    ) -> None:
+        self.outlets: list[TaskOutput] = beside.outlets if beside else []
+        self.inlets: list[TaskInput] = beside.inlets if beside else []
+        self._names = names
+        self._folder = folder
+        self._flags = _APPEND | (0 if asked.get("open-mode").lower().startswith("a") else os.O_TRUNC)
+        self._unbuffered = asked.has("unbuffered")
+        self._width = len(str(ntasks - 1)) if asked.has("label") else None
+        self._whole_lines = not self._unbuffered and (ntasks > 1 or self._width is not None)
+        self._targets = [target(asked.values.get(name), ntasks) for name in ("input", "output", "error")]
+        self.sinks: dict[str, OutputFile] = beside.sinks if beside else {}
+        self.opened: set[str] = beside.opened if beside else set()
+        self._task_side: list[int] = []
+        stdin, out, err = self._targets
+        if not asked.has("error"):
+            err = self._targets[2] = out
+        self._shared = {1: self._open_shared(out, 1, "stdout"), 2: self._open_shared(err, 2, "stderr")}
+        self.source: int | None = beside.source if beside else self._open_source(stdin)
+
+    def _open_shared(self, where: Target, own: int, name: str) -> OutputFile:
+        if where.path is None or where.per_task:
+            return OutputFile(own, self._width, self._whole_lines)
+        return self._sink(expand(where.path, self._names), 0o644, name)
+
+    def _sink(self, path: str, mode: int, name: str) -> OutputFile:
+        """One sink a file, however many streams flow into it."""
+        if path not in self.sinks:
+            try:
+                file = os.open(path, self._flags, mode)
+            except OSError as error:
+                raise CommandError(f"error: Could not open {name} file: {error.strerror}") from None
+            self.sinks[path] = OutputFile(file, self._width, self._whole_lines)
+        return self.sinks[path]
+
+    def _open_source(self, where: Target) -> int | None:
+        if where.per_task:
+            return None
+        if where.path is not None:
+            try:
+                return os.open(expand(where.path, self._names), os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise CommandError(f"error: Could not open stdin file: {error.strerror}") from None
+        return None if _is_null(0) else 0
+
+    def connect(self, place: TaskPosition) -> TaskStreams:
+        """Open one task's streams; `started` closes what is the task's alone.
+
+        Raises:
+            OSError: A file of its own cannot be opened.
+        """
+        return TaskStreams(self._stdin(place), self._stdout(place, 1), self._stdout(place, 2))
+
+    def connect_terminal(self, place: TaskPosition, terminal: Terminal) -> TaskStreams:
+        """The same under --pty: the terminal for the first task, nothing for the others."""
+        if place.task:
+            null = self._keep(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+            return TaskStreams(null, null, null)
+        self.source = 0
+        os.set_blocking(terminal.ours, False)
+        self.outlets.append(TaskOutput(terminal.ours, place.task, OutputFile(1, whole_lines=False)))
+        self.inlets.append(TaskInput(os.dup(terminal.ours)))
+        theirs = self._keep(terminal.theirs)
+        return TaskStreams(theirs, theirs, theirs, terminal=True)
+
+    def started(self) -> None:
+        """Let go of what the task has now."""
+        for each in self._task_side:
+            os.close(each)
+        self._task_side.clear()
+
+    def _keep(self, fd: int) -> int:
+        self._task_side.append(fd)
+        return fd
+
+    def _stdin(self, place: TaskPosition) -> int:
+        where = self._targets[0]
+        if where.per_task and where.path is not None:
+            return self._keep(os.open(self._path(where.path, place), os.O_RDONLY | os.O_CLOEXEC))
+        if self.source is None or (where.task is not None and where.task != place.task):
+            return self._keep(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        theirs, ours = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ours, False)
+        self.inlets.append(TaskInput(ours))
+        return self._keep(theirs)
+
+    def _stdout(self, place: TaskPosition, number: int) -> int:
+        where, sink = self._targets[number], self._shared[number]
+        if where.task is not None and where.task != place.task:
+            return self._keep(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+        if where.per_task and where.path is not None:
+            path = self._path(where.path, place)
+            if self._width is None or path == os.devnull:
+                # Tasks that share a file do not cut away what the others have written.
+                flags = self._flags & ~os.O_TRUNC if path in self.opened else self._flags
+                self.opened.add(path)
+                return self._keep(os.open(path, flags, 0o666))
+            sink = self._sink(path, 0o666, "output")
+        ours, theirs = _open_quick_terminal() if self._unbuffered and number == 1 else os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ours, False)
+        self.outlets.append(TaskOutput(ours, place.task, sink))
+        return self._keep(theirs)
+
+    def _path(self, pattern: str, place: TaskPosition) -> str:
+        names = self._names.of_task(place.in_names, place.node, place.node_id)
+        return os.path.join(self._folder, expand(pattern, names))  # noqa: PTH118
+
+
+def _is_null(fd: int) -> bool:
+    """Nothing will ever be read there."""
+    try:
+        return os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
+    except OSError:
+        return True
+
+
+def _open_quick_terminal() -> tuple[int, int]:
+    """A terminal for a task's stdout: programs do not hold back lines that go to one."""
+    import termios
+
+    ours, theirs = os.openpty()
+    modes = termios.tcgetattr(theirs)
+    modes[1] &= ~termios.OPOST
+    termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    return ours, theirs
+
+
+CHUNK = 65536
+"""Bytes of one read; also the longest line that is kept whole among the lines of other tasks."""
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything; a signal or a slow reader only makes it take longer."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+class OutputFile:
+    """One place that the streams of several tasks flow into.
+
+    Args:
+        fd: Where it is written.
+        width: Digits of the label `<task>: `, None without labels.
+        whole_lines: Hold a line back until it is complete.
+    """
+
+    def __init__(self, fd: int, width: int | None = None, whole_lines: bool = True) -> None:
+        self.whole_lines = whole_lines
+        self._fd = fd
+        self._width = width
+
+    def write(self, task: int, lines: bytes) -> None:
+        """Write complete lines, or what is left of one at the end of a stream."""
+        if self._width is not None:
+            label = f"{task:>{self._width}}: ".encode()
+            parts = lines.splitlines(keepends=True) if b"\r" not in lines else _split_lines(lines)
+            lines = b"".join(label + part for part in parts)
+            lines += b"" if lines.endswith(b"\n") else b"\n"
+        write_all(self._fd, lines)
+
+
+def _split_lines(data: bytes) -> list[bytes]:
+    """At line feeds alone: a progress bar's carriage returns are no line ends."""
+    parts = data.split(b"\n")
+    last = parts.pop()
+    return [part + b"\n" for part in parts] + ([last] if last else [])
+
+
+class TaskOutput:
+    """One stream of one task: what srun reads from its pipe, and the sink it goes to."""
+
+    def __init__(self, fd: int, task: int, sink: OutputFile) -> None:
+        self.fd = fd
+        self._task = task
+        self._sink = sink
+        self._held = bytearray()
+
+    def pump(self) -> bool:
+        """Move what is there; False at the stream's end."""
+        try:
+            data = os.read(self.fd, CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:  # the other side of a pseudo-terminal is gone
+            data = b""
+        if not data:
+            self._flush(len(self._held))
+            return False
+        self._held += data
+        end = self._held.rfind(b"\n") + 1 if self._sink.whole_lines else len(self._held)
+        self._flush(len(self._held) if not end and len(self._held) >= CHUNK else end)
+        return True
+
+    def _flush(self, size: int) -> None:
+        if size:
+            lines = bytes(self._held[:size])
+            del self._held[:size]
+            self._sink.write(self._task, lines)
+
+
+class TaskInput:
+    """The stdin of one task, fed by srun."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._waiting: deque[bytes] = deque()
+        self._ended = False
+
+    @property
+    def waiting(self) -> bool:
+        """Something is still to be written, or the end to be told."""
+        return bool(self._waiting) or self._ended
+
+    def feed(self, data: bytes) -> None:
+        """Queue data; nothing at all means the end of the input."""
+        if data:
+            self._waiting.append(data)
+        else:
+            self._ended = True
+
+    def pump(self) -> bool:
+        """Write what the task takes now; False when this inlet is done with."""
+        while self._waiting:
+            data = self._waiting.popleft()
+            try:
+                written = os.write(self.fd, data)
+            except BlockingIOError:
+                self._waiting.appendleft(data)
+                return True
+            except OSError:  # the task has closed its stdin, which is its right
+                return False
+            if written < len(data):
+                self._waiting.appendleft(data[written:])
+        return not self._ended
+
+
+class StreamMover:
+    """The streams of one step in a selector, whose keys carry what is to be called.
+
+    Args:
+        selector: The loop's.
+        plumbing: The streams.
+        on_broken: Called when nobody reads srun's own output any more.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, plumbing: StepStreams, on_broken: Callable[[], None]) -> None:
+        self._selector = selector
+        self._on_broken = on_broken
+        self._outlets = {outlet.fd for outlet in plumbing.outlets}
+        self._inlets = list(plumbing.inlets)
+        self._source = plumbing.source if plumbing.inlets else None
+        for outlet in plumbing.outlets:
+            selector.register(outlet.fd, selectors.EVENT_READ, lambda outlet=outlet: self._on_output(outlet))
+        self._watch_source()
+
+    @property
+    def drained(self) -> bool:
+        """All output has come through."""
+        return not self._outlets
+
+    def drain(self) -> None:
+        """Take what is there of every output, as at a task's end."""
+        for key in list(self._selector.get_map().values()):
+            if key.fd in self._outlets:
+                key.data()
+
+    def give_up(self) -> None:
+        """Wait for no more output: somebody who got away holds on to a stream."""
+        for fd in list(self._outlets):
+            self._close_outlet(fd)
+
+    def _on_output(self, outlet: TaskOutput) -> None:
+        try:
+            more = outlet.pump()
+        except OSError:
+            more = False
+            self._on_broken()
+        if not more:
+            self._close_outlet(outlet.fd)
+
+    def _close_outlet(self, fd: int) -> None:
+        self._outlets.discard(fd)
+        self._selector.unregister(fd)
+        os.close(fd)
+
+    def _watch_source(self) -> None:
+        """Read srun's input; a plain file, which no selector takes, is read as fast as the tasks do."""
+        if self._source is None:
+            return
+        try:
+            self._selector.register(self._source, selectors.EVENT_READ, self._on_input)
+        except OSError:
+            self._on_input()
+
+    def _on_input(self) -> None:
+        source = self._source
+        if source is None:
+            return
+        try:
+            data = os.read(source, CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._forget_source()
+        self._source = source if data else None
+        for inlet in list(self._inlets):
+            inlet.feed(data)
+            self._watch_inlet(inlet)
+        if not self._inlets:
+            self._source = None
+
+    def _forget_source(self) -> None:
+        if self._source is not None and self._source in self._selector.get_map():
+            self._selector.unregister(self._source)
+
+    def _watch_inlet(self, inlet: TaskInput) -> None:
+        if inlet.fd not in self._selector.get_map():
+            self._selector.register(inlet.fd, selectors.EVENT_WRITE, lambda: self._on_inlet(inlet))
+
+    def _on_inlet(self, inlet: TaskInput) -> None:
+        more = inlet.pump()
+        if more and inlet.waiting:
+            return
+        self._selector.unregister(inlet.fd)
+        if not more:
+            os.close(inlet.fd)
+            self._inlets.remove(inlet)
+        # The next piece is read when every task has had this one.
+        if not any(each.waiting for each in self._inlets):
+            self._watch_source()
+
+    def close_input(self) -> None:
+        """No task is there to read any more."""
+        self._forget_source()
+        self._source = None
