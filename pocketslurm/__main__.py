@@ -21,7 +21,7 @@ class _Command(Protocol):
         """Run the command and return its exit status.
 
         Raises:
-            Refused: Slurm would refuse the request.
+            CommandError: Slurm would refuse the request.
         """
 
 

@@ -24,7 +24,7 @@ INHERITED = frozenset(
         "wckey",
     }
 )  # fmt: skip
-"""ParsedOptions that a component has from the one before it where it says nothing itself.
+"""Options that a component inherits from the component before it.
 
 Source: "heterogeneous_jobs" of Slurm 22.05.
 """
@@ -65,7 +65,7 @@ def component_options(
     The last part of the command line counts for the blocks behind it as well.
 
     Raises:
-        Refused: An array is to have components.
+        CommandError: An array is to have components.
     """
     found: list[dict[str, str]] = []
     for number in range(max(len(blocks), len(given))):
@@ -78,5 +78,5 @@ def component_options(
 
 
 def inherited_options(options: Mapping[str, str]) -> dict[str, str]:
-    """What of a component's options the next one has, too."""
+    """Return the options of a component that the next component inherits."""
     return {name: value for name, value in options.items() if name in INHERITED}

@@ -65,7 +65,7 @@ def distribute_by_hosts(hosts: Sequence[str], nodes: Sequence[str]) -> list[list
 
 
 def _even(ntasks: int, slots: Sequence[int]) -> list[int]:
-    """Tasks a node, dealt out in turn while a node has room, and in turn again once none has."""
+    """Return tasks per node: one to each node round robin while it has free slots, then round robin without limit."""
     counts = [0] * len(slots)
     left = ntasks
     for turn in count():
@@ -79,7 +79,7 @@ def _even(ntasks: int, slots: Sequence[int]) -> list[int]:
 
 
 def _packed(ntasks: int, slots: Sequence[int]) -> list[int]:
-    """One task a node, then node after node filled, then the excess in turn."""
+    """Return tasks per node: one each, then each node filled in order, then the excess round robin."""
     counts = [0] * len(slots)
     left = ntasks
     for most in ([1] * len(slots), slots):
@@ -117,7 +117,7 @@ def _plane(ntasks: int, slots: Sequence[int], size: int) -> list[list[int]]:
 
 
 def _plane_counts(ntasks: int, slots: Sequence[int], size: int) -> list[int]:
-    """Tasks a node: one each, then blocks of `size` in turn while a node has room, then without regard to it."""
+    """Return tasks per node: one each, then blocks of `size` round robin, first to nodes with free slots."""
     counts = [int(node < ntasks) for node in range(len(slots))]
     left = ntasks - sum(counts)
     taken, full = 1, False

@@ -1,4 +1,4 @@
-"""How the embedded Slurm says no; `command_line` prints it."""
+"""Errors of commands. `__main__` prints them in the words of Slurm."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _FAILED = {
     "sbatch": "Batch job submission failed",
     "srun": "Unable to allocate resources",
 }
-"""A command's phrase for a request that did not get through."""
+"""Phrases of the commands for a request that the controller refused."""
 
 
 class CommandError(Exception):
-    """Slurm says no.
+    """Slurm refuses the command.
 
     Args:
-        lines: What the command prints behind its own name: `error: ...`, `fatal: ...`.
-        denied: The controller's own words; the command says what failed before them.
+        lines: Lines that the command prints after its name: `error: ...`, `fatal: ...`.
+        denied: Message of the controller; the command adds the failed operation.
         status: Exit status of the command.
     """
 
@@ -29,25 +29,25 @@ class CommandError(Exception):
         self.status = status
 
     def text_for(self, command: str) -> str:
-        """All lines, as the command prints them."""
+        """Return all lines as the command prints them."""
         lines = [*self.lines, f"error: {_FAILED[command]}: {self.denied}"] if self.denied else self.lines
         return "".join(f"{command}: {line}\n" for line in lines)
 
 
 class UsageError(CommandError):
-    """The command line is wrong; behind the words the command says where the right ones stand."""
+    """The command line is wrong; the message refers to --help."""
 
     def text_for(self, command: str) -> str:
-        """Slurm's two lines."""
+        """Return the message and the line about --help."""
         return f'{super().text_for(command)}Try "{command} --help" for more information\n'
 
 
 class PlainError(CommandError):
-    """Something else is wrong; its words are printed as they stand."""
+    """An error whose message is printed unchanged."""
 
     def __str__(self) -> str:
         return self.lines[0]
 
     def text_for(self, command: str) -> str:  # noqa: ARG002 - words of whichever command
-        """Its own words."""
+        """Return the message."""
         return f"{self}\n"

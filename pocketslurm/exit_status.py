@@ -12,18 +12,18 @@ _SHELL_SIGNAL = 128
 
 
 def format_exit_code(status: int) -> str:
-    """As scontrol prints it."""
+    """Format a wait status for scontrol."""
     signal = status & 0x7F
     return f"{0 if signal else status >> 8}:{signal}"
 
 
 def format_accounted_exit_code(status: int) -> str:
-    """As sacct prints it: a shell's 137 is told as 9."""
+    """Format a wait status for sacct: it prints the 137 of a shell as 9."""
     code = status >> 8 & 0xFF
     signal = status & 0x7F
     return f"{code - _SHELL_SIGNAL if code > _SHELL_SIGNAL else 0 if signal else code}:{signal}"
 
 
 def exit_status(job: Job) -> int:
-    """What `sbatch --wait` ends with."""
+    """Return the exit status of `sbatch --wait`."""
     return os.waitstatus_to_exitcode(job.exit_code) if os.WIFEXITED(job.exit_code) else 1

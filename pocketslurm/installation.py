@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MARKER = ".pocketslurm"
 """An empty file in the folder with the commands. Programs recognize the folder by it."""
 
-# Isolated, and without the interpreter's own site: nothing but the standard library and this package is needed, and
-# a start takes half the time. What a job's PYTHONPATH holds cannot get in its way.
+# Isolated and without `site`: the commands need the standard library and this package only, start in half the time,
+# and ignore the PYTHONPATH of a job.
 _SCRIPT = """#!/bin/sh
 {state_name}={state}
 export {state_name}
@@ -29,7 +29,7 @@ exec {python} -I -S -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); \
 from pocketslurm.__main__ import main; main()' {root} {command} "$@"
 """
 
-# A script asks for the host that it runs on, and compares it with the nodes of its job.
+# Scripts compare the output of `hostname` with the nodes of their job.
 _HOSTNAME = """#!/bin/sh
 if [ -n "${SLURMD_NODENAME-}" ] && [ $# -lt 2 ]; then
     case ${1-} in
@@ -43,8 +43,8 @@ exec {program} "$@"
 
 LOGIN = "login.sh"
 ORIGINAL = "HPC_KIT_SLURM_BASH_ENV"
-# What bash reads as BASH_ENV before a script, behind the profiles of a login shell. These set PATH anew on most
-# systems, and so they do when the script reads them by itself; the trap's own trace (`set -x`) is thrown away.
+# bash reads this file as BASH_ENV before a script, after the profiles of a login shell. Most profiles replace PATH,
+# also when the script sources them later; therefore the trap. Its own trace (`set -x`) goes to /dev/null.
 _LOGIN = """unset BASH_ENV
 if [ -n "${{{original}-}}" ]; then
     export BASH_ENV=${original}
@@ -57,7 +57,7 @@ trap '{{ case ":${{PATH-}}:" in *:{quoted}:*) ;; *) PATH={quoted}:${{PATH-}} ;; 
 
 
 def set_bash_env(directory: Path, environ: dict[str, str]) -> None:
-    """Keep the commands within reach of a bash script that reads the profiles: as a login shell, or by `source`."""
+    """Set BASH_ENV so that the commands stay on PATH in a bash script that reads profiles, as a login shell or by `source`."""
     path = directory / LOGIN
     folder = shlex.quote(str(directory / "bin"))
     text = os.fsencode(_LOGIN.format(folder=folder, quoted=folder.replace("'", "'\\''"), original=ORIGINAL))
@@ -71,15 +71,15 @@ def set_bash_env(directory: Path, environ: dict[str, str]) -> None:
 
 
 def commands_folder(directory: Path) -> Path:
-    """The folder `bin` of a state directory, made where it is missing."""
+    """Return the folder `bin` of a state directory; write it if it is missing."""
     folder = directory / "bin"
     return folder if (folder / MARKER).exists() else write_commands(directory)
 
 
 def write_commands(directory: Path) -> Path:
-    """The folder `bin` of a state directory, made or brought up to date; each command whole or not at all."""
+    """Write or update the folder `bin` of a state directory, each file atomically, and return it."""
     folder = directory / "bin"
-    folder.mkdir(mode=0o700, exist_ok=True)  # a state directory that was taken away is not made anew
+    folder.mkdir(mode=0o700, exist_ok=True)  # fails if the state directory was deleted
     texts = {command: script(directory, command) for command in (*COMMANDS, *UNSUPPORTED)}
     texts |= {"hostname": _hostname(folder), MARKER: ""}
     for command, text in texts.items():
@@ -93,14 +93,14 @@ def write_commands(directory: Path) -> Path:
 
 
 def _hostname(folder: Path) -> str:
-    """The text of `hostname`, which inside a job is the node's, and else this machine's own command."""
+    """Return a script `hostname`: it prints the node inside a job, and calls the machine's command elsewhere."""
     folders = [each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(each) != folder]
     program = shutil.which("hostname", path=os.pathsep.join(folders))
     return _HOSTNAME.replace("{program}", shlex.quote(program) if program else "uname -n")
 
 
 def script(directory: Path, command: str) -> str:
-    """The text of one command."""
+    """Return the script of one command."""
     return _SCRIPT.format(
         state_name=STATE_VARIABLE,
         state=shlex.quote(str(directory)),

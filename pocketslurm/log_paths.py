@@ -1,7 +1,7 @@
-"""Names of log files: what Slurm makes of `%j`, `%5t` and the other patterns, and where a stream of a step goes.
+"""Expands `%j`, `%5t` and the other patterns in names of log files, and finds the target of a step's stream.
 
-A batch job's name is expanded whole. A step's is expanded twice: what all tasks share by srun, and `%t %n %N %u` once a
-task; a name with one of these four makes a file of its own for each task that has another expansion.
+The name for a batch job is expanded once. The name for a step is expanded twice: srun expands the shared patterns, and
+each task expands `%t %n %N %u`. With one of these four, tasks write to different files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BATCH_OUTPUT = "slurm-%j.out"
 ARRAY_OUTPUT = "slurm-%A_%a.out"
 
 NO_VALUE = 4294967294
-"""What Slurm prints for a number that the job does not have, as `%a` outside of an array."""
+"""The number that Slurm prints for a missing value, such as `%a` outside of an array."""
 
 _MAX_WIDTH = 10
 _PATTERN = re.compile(r"%(%|\d*[a-zA-Z])")
@@ -22,7 +22,7 @@ _OF_ONE_TASK = frozenset("utnN")
 
 
 class Names(NamedTuple):
-    """The values behind the patterns; `step_id` None stands for the batch script."""
+    """The values of the patterns; `step_id` is None for the batch script."""
 
     job_id: int
     job_name: str
@@ -51,7 +51,7 @@ def expand(pattern: str, names: Names) -> str:
 
 
 def batch_path(pattern: str, names: Names, work_dir: str) -> Path:
-    """Where a batch script's stream goes."""
+    """Return the path of a batch script's log."""
     return Path(work_dir, expand(pattern, names))
 
 
@@ -89,12 +89,12 @@ def _step_suffix(letter: str, names: Names) -> str:
 
 
 class Target(NamedTuple):
-    """Where one stream of a step goes; with no path and no task it is srun's own stream, shared by all tasks.
+    """The target of one stream of a step. Without path and task, all tasks share srun's own stream.
 
     Attributes:
-        path: Pattern of a file, None for srun's own stream.
-        per_task: The file's name differs between tasks, so the task's side opens it.
-        task: The one task that has srun's own stream; the others have /dev/null.
+        path: Pattern of a file; None for srun's own stream.
+        per_task: Each task opens the file, because its name differs between tasks.
+        task: The only task with srun's own stream; all other tasks get /dev/null.
     """
 
     path: str | None = None

@@ -1,4 +1,4 @@
-"""What the embedded Slurm makes of each option of sbatch: the contract, of which docs/embedded-slurm.md is a print."""
+"""The support of every option: it works, has no effect, or is refused, and why. docs/embedded-slurm.md prints it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OCI = OptionNote(_NO, "no OCI runtime: start the container in the script, by ap
 SBATCH_SUPPORT: dict[str, OptionNote] = {
     "account": _BOOKS,
     "acctg-freq": OptionNote(_KEPT, "nothing is sampled"),
-    "array": OptionNote(_DONE, "indices below MaxArraySize; `%N` at once"),
+    "array": OptionNote(_DONE, "indices below MaxArraySize; `%N` limits the running tasks"),
     "batch": OptionNote(_KEPT, "nodes have no features"),
     "bb": OptionNote(_KEPT, "no burst buffer: all nodes share this machine's files"),
     "bbf": OptionNote(_KEPT, "no burst buffer: all nodes share this machine's files"),
@@ -54,9 +54,9 @@ SBATCH_SUPPORT: dict[str, OptionNote] = {
     "container": _OCI,
     "context": OptionNote(_KEPT, "no SELinux context is set"),
     "contiguous": OptionNote(_DONE),
-    "core-spec": OptionNote(_KEPT, "no CPU is set aside for the system"),
+    "core-spec": OptionNote(_KEPT, "no CPU is reserved for the system"),
     "cores-per-socket": _TOPOLOGY,
-    "cpu-freq": OptionNote(_KEPT, "the CPUs' frequency is left alone"),
+    "cpu-freq": OptionNote(_KEPT, "the frequency of CPUs does not change"),
     "cpus-per-gpu": OptionNote(_DONE),
     "cpus-per-task": OptionNote(_DONE, "counted against the node's CPUs; nothing is bound"),
     "deadline": OptionNote(_DONE, "a job still pending then ends as DEADLINE"),
@@ -70,9 +70,9 @@ SBATCH_SUPPORT: dict[str, OptionNote] = {
     "export-file": OptionNote(_DONE),
     "extra-node-info": _TOPOLOGY,
     "get-user-env": OptionNote(_DONE, "HOME, USER, SHELL and a plain PATH; no login shell is run"),
-    "gid": OptionNote(_DONE, "the own group; any other is refused"),
+    "gid": OptionNote(_DONE, "your own group; another group is refused"),
     "gpu-bind": _BINDING,
-    "gpu-freq": OptionNote(_KEPT, "the GPUs' frequency is left alone"),
+    "gpu-freq": OptionNote(_KEPT, "the frequency of GPUs does not change"),
     "gpus": OptionNote(_DONE),
     "gpus-per-node": OptionNote(_DONE),
     "gpus-per-socket": OptionNote(_NO, "a virtual node has no sockets: give --gpus-per-node"),
@@ -133,12 +133,12 @@ SBATCH_SUPPORT: dict[str, OptionNote] = {
     "spread-job": _ONE_MACHINE,
     "switches": _ONE_MACHINE,
     "test-only": OptionNote(_DONE),
-    "thread-spec": OptionNote(_KEPT, "no CPU is set aside for the system"),
+    "thread-spec": OptionNote(_KEPT, "no CPU is reserved for the system"),
     "threads-per-core": _TOPOLOGY,
     "time": OptionNote(_DONE, "rounded up to minutes, enforced to the second"),
     "time-min": OptionNote(_KEPT, "the full limit is always granted"),
     "tmp": _ONE_MACHINE,
-    "uid": OptionNote(_DONE, "the own user; any other is refused"),
+    "uid": OptionNote(_DONE, "your own user; another user is refused"),
     "usage": OptionNote(_DONE),
     "use-min-nodes": OptionNote(_DONE, "a range gets as many nodes as are free unless this is given"),
     "verbose": OptionNote(_KEPT, "there is nothing more to say"),
@@ -155,7 +155,7 @@ SBATCH_SUPPORT: dict[str, OptionNote] = {
     "mem-update": OptionNote(_KEPT, "newer than 22.05; a job's memory is counted as asked for"),
     "oom-kill-step": OptionNote(_KEPT, "newer than 22.05; memory is not enforced"),
     "resources": OptionNote(_KEPT, "newer than 22.05; there are no licences"),
-    "resv-ports": OptionNote(_KEPT, "newer than 22.05; no ports are set aside"),
+    "resv-ports": OptionNote(_KEPT, "newer than 22.05; no ports are reserved"),
     "segment": _SEGMENTS,
     "spread-segments": _SEGMENTS,
     "stepmgr": OptionNote(_KEPT, "newer than 22.05; srun looks after its steps itself"),
@@ -169,11 +169,11 @@ NO_SUCH = {
     "prefer": "Invalid preferred feature specification",
     "reservation": "Requested reservation is invalid",
 }
-"""What slurmctld says of names that it does not know; here there are none, and strict settings refuse them."""
+"""Messages of slurmctld for unknown names; strict settings refuse every name with them."""
 
 
 def plugin_hint(line: str) -> str:
-    """What to do about an option of Pyxis, behind the words that it is unknown."""
+    """Return advice for an unknown option if it belongs to the plug-in Pyxis."""
     if "unrecognized option '--container" not in line and "unrecognized option '--no-container" not in line:
         return ""
     return " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
@@ -197,7 +197,7 @@ _WITH_REASON = {
     "container-type": OptionNote(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like"),
     "context": OptionNote(_NO_EFFECT, "there is no SELinux plugin"),
     "cores-per-socket": _NO_SOCKETS,
-    "cpu-bind": OptionNote(_NO_EFFECT, "tasks are told of it in SLURM_CPU_BIND, and run on any CPU"),
+    "cpu-bind": OptionNote(_NO_EFFECT, "sets SLURM_CPU_BIND; tasks run on any CPU"),
     "cpu-freq": OptionNote(_NO_EFFECT, "CPUs run as fast as the machine lets them"),
     "debugger-test": OptionNote(_REFUSED, "there is no interface for parallel debuggers"),
     "extra-node-info": OptionNote(_REFUSED, "it would set the number of tasks from sockets and cores: give --ntasks"),
@@ -205,7 +205,7 @@ _WITH_REASON = {
     "gpus-per-socket": OptionNote(_REFUSED, "virtual nodes have no sockets: give --gpus-per-node"),
     "gres-flags": _NO_SOCKETS,
     "het-group": OptionNote(Support.WORKS, "in a heterogeneous job; `srun a : b` in others, too"),
-    "hint": OptionNote(_NO_EFFECT, "virtual nodes have CPUs, and neither sockets nor cores; tasks are told of it"),
+    "hint": OptionNote(_NO_EFFECT, "virtual nodes have no sockets or cores; tasks read it from a variable"),
     "interactive": OptionNote(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
     "mcs-label": OptionNote(_NO_EFFECT, "there is one user"),
     "mem-bind": _NO_SOCKETS,
@@ -223,7 +223,7 @@ _WITH_REASON = {
     "power": OptionNote(_NO_EFFECT, "power is not managed"),
     "profile": _ACCOUNTED,
     "propagate": OptionNote(_NO_EFFECT, "tasks have the limits that srun has"),
-    "resv-ports": OptionNote(_NO_EFFECT, "no ports are set aside for MPI"),
+    "resv-ports": OptionNote(_NO_EFFECT, "no ports are reserved for MPI"),
     "send-libs": _FILES,
     "slurmd-debug": OptionNote(_NO_EFFECT, "there is no slurmd"),
     "sockets-per-node": _NO_SOCKETS,
@@ -253,7 +253,7 @@ ALLOCATION = frozenset(
         "signal", "spread-job", "thread-spec", "time-min", "tmp", "uid", "use-min-nodes", "wckey",
     }
 )  # fmt: skip
-"""Options that only an allocation hears of."""
+"""Options that only affect a new allocation."""
 
 _HONOURED = (
     "chdir cpus-per-gpu cpus-per-task disable-status distribution epilog error exact exclude exclusive export gpu-bind"
@@ -342,7 +342,7 @@ def check_clusters(command: str, named: str, settings: Settings) -> None:
     """Stop a command that asks for another cluster, with its words.
 
     Raises:
-        Problem: It does.
+        PlainError: It does.
     """
     if settings.strict and (lines := settings.other_clusters(named)):
         raise PlainError("\n".join(f"{command}: {line}" for line in lines))
@@ -405,13 +405,13 @@ SCANCEL = {
 }
 SCONTROL = {
     **_COMMON,
-    **_kept(future="there are no future nodes", quiet="errors are always told"),
+    **_kept(future="there are no future nodes", quiet="errors are always printed"),
     **_refused(uid="there is one user"),
 }
 SINFO = {
     **_COMMON,
     **_kept(
-        exact="nodes are told apart by their states only",
+        exact="nodes differ in their states only",
         future="there are no future nodes",
         responding="all nodes respond",
     ),

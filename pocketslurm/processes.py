@@ -1,4 +1,4 @@
-"""Processes of this machine: who is who for good, what is below whom, and how they are ended."""
+"""Identifies, finds, signals and reaps processes of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Process(NamedTuple):
 
 
 def boot_id() -> str:
-    """What tells this start of the machine from every other."""
+    """Return an id that differs for every boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123 - at the start of every command
             return file.read().strip()
@@ -43,18 +43,18 @@ def look(pid: int) -> Process | None:
 
 
 def identity(pid: int) -> str:
-    """A name for a process that no later one has, not even after a restart of the machine; empty if it is gone."""
+    """Return a name for a process that is unique also after a reboot; empty if the process has ended."""
     process = look(pid)
     return f"{pid}:{process.started}:{boot_id()}" if process else ""
 
 
 def pid_of(name: str) -> int:
-    """The pid in an identity, 0 in an empty one."""
+    """Return the pid in an identity; 0 for an empty one."""
     return int(name.partition(":")[0] or 0)
 
 
 def alive(name: str) -> bool:
-    """Whether the process of an identity still runs."""
+    """Return whether the process with this identity still runs."""
     if not name:
         return False
     pid, started, boot = name.split(":", 2)
@@ -63,7 +63,7 @@ def alive(name: str) -> bool:
 
 
 def table() -> dict[int, Process]:
-    """Every process that lives."""
+    """Return all processes."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
     return {process.pid: process for process in map(look, pids) if process}
 

@@ -1,4 +1,4 @@
-"""What the processes of a step have used, as the kernel tells it of those that have ended."""
+"""Measures CPU time and memory, detects out-of-memory kills, and passes on resource limits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ResourceUsage(NamedTuple):
 
 
 def children_usage(others: Iterable[Step] = ()) -> ResourceUsage:
-    """What this process's children have used, and theirs, as far as somebody has waited for them.
+    """Return the use of this process's descendants that were waited for.
 
     Args:
-        others: Steps below this process, which account for themselves. Where one of them may have had the largest
-            process, that of the rest is not known, and is 0.
+        others: Steps below this process, which are recorded separately. If one of them may contain the largest
+            process, the peak of the rest is unknown and 0.
 
-    A child begins as a copy of this process, and the kernel counts that copy: below its size no peak is known.
+    A child starts as a copy of this process, and the kernel counts that copy. A peak below its size is unknown.
     """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     apart = list(others)
@@ -55,25 +55,25 @@ def format_cpu_time(seconds: float) -> str:
 
 
 OUT_OF_MEMORY = 125
-"""Slurm books it as signal 125."""
+"""Slurm records an out-of-memory kill as signal 125."""
 
 _ROOT = Path("/sys/fs/cgroup")
 
 
 class OomCounter:
-    """Counts the kernel's out-of-memory kills from now on, in our own control group or else on the whole machine."""
+    """Counts out-of-memory kills from now on, in the control group of this process or else on the whole machine."""
 
     def __init__(self) -> None:
         self._files = counters(_text(Path("/proc/self/cgroup")))
         self._before = [kills(path) for path in self._files]
 
     def rose(self) -> bool:
-        """Whether there were any since."""
+        """Return whether the count has increased."""
         return any(kills(path) > before for path, before in zip(self._files, self._before, strict=True))
 
 
 def is_any_killed(status: int, others: Iterable[int]) -> bool:
-    """Whether one of the wait statuses, the script's or a step's, is that of SIGKILL."""
+    """Return whether one of the wait statuses of the script and its steps is that of SIGKILL."""
     return any(_is_kill(each) for each in (status, *others))
 
 
@@ -96,7 +96,7 @@ def counters(lines: str, root: Path = _ROOT) -> list[Path]:
 
 
 def kills(path: Path) -> int:
-    """The count in such a file."""
+    """Return the number of out-of-memory kills in a counter file."""
     lines = _text(path).splitlines()
     return sum(int(words[1]) for line in lines if (words := line.split())[:1] == ["oom_kill"])
 
@@ -113,7 +113,7 @@ _NUMBERS = {name: int(getattr(resource, f"RLIMIT_{name}")) for name in _NAMES}
 
 
 def propagated_limits(propagate: str | None) -> dict[str, int]:
-    """The soft limits of this process that go along with a job.
+    """Return the soft limits of this process that a job inherits.
 
     Args:
         propagate: The option's value: names between commas, ALL or nothing for all, NONE; None: it was not given.
@@ -124,7 +124,7 @@ def propagated_limits(propagate: str | None) -> dict[str, int]:
 
 
 def apply_limits(limits: Mapping[str, int]) -> None:
-    """Take them on, as far as this process may."""
+    """Set the soft limits of this process, up to its hard limits."""
     for name, soft in limits.items():
         most = resource.getrlimit(_NUMBERS[name])[1]
         _set(
@@ -134,7 +134,7 @@ def apply_limits(limits: Mapping[str, int]) -> None:
 
 
 def raise_limits() -> None:
-    """Let a daemon have all that it may: its submitter's limits are not made for it, which lives on for others."""
+    """Raise the soft limits to the hard limits: a daemon serves all jobs, not only its submitter's."""
     for name in _NAMES:
         _set(name, resource.getrlimit(_NUMBERS[name])[1])
 

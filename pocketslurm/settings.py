@@ -1,4 +1,4 @@
-"""What the embedded Slurm is told about its machine: nodes, partitions, limits; all of it has a default."""
+"""The settings of a queue: nodes, partitions and limits, each with a default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STATE_VARIABLE = "HPC_KIT_SLURM_STATE"
 CONF_VARIABLE = "HPC_KIT_SLURM_CONF"
 FIRST_ID_VARIABLE = "HPC_KIT_SLURM_FIRST_ID"
-"""No job that is submitted with it gets a lower id: those have their files where its own would lie."""
+"""Lowest id of a job that is submitted with it, because folders of runs with lower ids exist."""
 CONF_NAME = "slurm.json"
 _HOST_NAME = ".host"  # no host can have this name
 SLURM_VERSION = "22.05.8"
@@ -79,7 +79,7 @@ class Settings(NamedTuple):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
     def other_clusters(self, named: str) -> list[str]:
-        """What the commands say of the clusters in a --clusters that are not this one; no line where all are."""
+        """Return the errors for clusters in --clusters other than this one; empty if there are none."""
         others = [name for name in named.split(",") if name not in {self.cluster, "all"}]
         if not others:
             return []
@@ -91,10 +91,10 @@ class Settings(NamedTuple):
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Where the queue is kept: HPC_KIT_SLURM_STATE, or a folder in the user's own state directory, a machine's own.
+    """Return the state directory: HPC_KIT_SLURM_STATE, or a folder of this machine in the user's state directory.
 
-    Several may share a home: one could not tell whether another's processes live, and would requeue its jobs. The first
-    has the folder itself, each other one a folder named after it.
+    Machines that share a home need different folders, because one machine cannot see the processes of another and
+    would requeue its jobs. The first machine uses the folder itself; every other one a folder with its name.
     """
     if named := environ.get(STATE_VARIABLE):
         return Path(named)
@@ -104,13 +104,13 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 def first_job_id(directory: Path) -> int:
-    """The number that a queue begins with: of machines that share a home, and so projects, one far from the others'."""
+    """Return the first job id of a queue. Machines that share a home, and so projects, start at different numbers."""
     host = os.uname().nodename
     return 1 + (1 + zlib.crc32(os.fsencode(host)) % 600) * 100_000 if directory.parent.name == host else 1
 
 
 def _first_host(folder: Path, host: str) -> str:
-    """The machine that was the first in a state directory; whoever finds none is it."""
+    """Return the first machine that used a state directory; this machine if there was none."""
     path, draft = folder / _HOST_NAME, folder / f"{_HOST_NAME}.{host}.{os.getpid()}"
     with suppress(OSError):
         return path.read_text()
@@ -122,11 +122,11 @@ def _first_host(folder: Path, host: str) -> str:
         draft.unlink()
         return path.read_text()
     except OSError:
-        return host  # what cannot be written is told by whoever opens the queue
+        return host  # opening the queue reports a folder that cannot be written
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
-    """The settings in force: the file that HPC_KIT_SLURM_CONF names, else the state directory's own, else defaults.
+    """Return the settings: from the file in HPC_KIT_SLURM_CONF, else of the state directory, else the defaults.
 
     Raises:
         SpecError: The file is unreadable, or holds what is no setting.

@@ -1,4 +1,4 @@
-"""Who submits: the names behind the numbers of this process."""
+"""Names of users and groups."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Owner(NamedTuple):
     gid: int
 
     def names(self, kind: str) -> set[str]:
-        """What --uid or --gid may say."""
+        """Return the valid values of --uid or --gid."""
         return {str(self.uid), self.user} if kind == "uid" else {str(self.gid), self.group}
 
 
 def current_user() -> Owner:
-    """This process's owner; a number that has no name, as in some containers, is its own name."""
+    """Return the owner of this process. A number without a name, as in some containers, is used as the name."""
     uid, gid = os.getuid(), os.getgid()
     return Owner(user_name(uid), uid, group_name(gid), gid)
 
 
 def user_or_group_exists(kind: str, name: str) -> bool:
-    """Whether the system has a user (`uid`) or a group (`gid`) of that name or number."""
+    """Return whether a user (`uid`) or a group (`gid`) of that name or number exists."""
     by_name, by_number = (pwd.getpwnam, pwd.getpwuid) if kind == "uid" else (grp.getgrnam, grp.getgrgid)
     try:
         by_number(int(name)) if name.isdecimal() else by_name(name)

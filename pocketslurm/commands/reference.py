@@ -184,7 +184,7 @@ def _extras(command: str) -> Iterator[str]:
 
 
 def _settings() -> Iterator[tuple[str, str, str]]:
-    """The settings with what their own docstring says of them."""
+    """Yield each setting, its default and its description from the docstring of `Settings`."""
     described = dict(re.findall(r"^\s{8}(\w+): (.+?)$", Settings.__doc__ or "", re.MULTILINE))
     for name, default in Settings._field_defaults.items():
         shown = [part.name for part in default] if name == "partitions" else default

@@ -79,7 +79,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
             )
         state = State.open(environ)
         controller_start.wait_until_ready(state)
-        # The database knows nothing of other clusters, and says nothing about them.
+        # The accounting database has no other cluster, and sacct then prints nothing.
         rows = [] if state.settings.other_clusters(options.get("clusters", "all")) else _rows(state, options)
         if "json" in options:
             from pocketslurm.listings.json_documents import print_rows
@@ -222,7 +222,7 @@ def _by_ids(state: State, ids: list[JobId]) -> list[tuple[Job, set[str]]]:
 
 
 class JobFilter:
-    """Which jobs the options let through."""
+    """Selects the jobs that match the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._words = {
@@ -244,7 +244,7 @@ class JobFilter:
         self._until = _instant(options.get("endtime"), float("inf"))
 
     def __call__(self, job: Job) -> bool:
-        """Whether this job is one of them."""
+        """Return whether a job matches."""
         in_time = (job.end_time or float("inf")) >= self._since and job.submit_time <= self._until
         return (
             in_time

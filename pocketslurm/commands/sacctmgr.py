@@ -32,7 +32,7 @@ _DENIED = "Access/permission denied"
 
 
 class _Wrong(Exception):
-    """What sacctmgr says and ends with."""
+    """A message with which sacctmgr fails."""
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -55,7 +55,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _entity(words: Sequence[str]) -> str:
-    """What is to be shown."""
+    """Return the kind of record to show."""
     verb = words[0].lower() if words else ""
     kind = words[1].lower() if len(words) > 1 else ""
     if verb in _CHANGES:
@@ -77,7 +77,7 @@ def _same(typed: str, name: str) -> bool:
 
 
 def _denied(verb: str, kind: str) -> str:
-    """As a user is told who is no administrator."""
+    """Return the refusal for a user without administrator rights."""
     if _CHANGES[verb]:
         return f" Problem adding {kind.rstrip('s') or 'record'}s: {_DENIED}"
     return f"sacctmgr: error: Your user doesn't have privilege to perform this action\n Error with request: {_DENIED}"

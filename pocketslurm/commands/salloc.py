@@ -45,7 +45,7 @@ SUPPORT: dict[str, OptionNote] = {
     "no-shell": OptionNote(Support.WORKS),
     "x11": OptionNote(Support.NO_EFFECT, "everything runs on this machine and sees its display anyway"),
 }
-"""What is made of each option."""
+"""The support of each option."""
 
 # The names that sbatch has for an option hold here, too, under salloc's own prefix.
 _RENAMED = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NETWORK": "network", "REQ_SWITCH": "switches"}
@@ -180,7 +180,7 @@ def _runs(state: State, job_id: int) -> bool:
 
 
 def _listen() -> None:
-    """The command hears the signals that salloc does not."""
+    """Ignore the signals that only the command should receive."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 

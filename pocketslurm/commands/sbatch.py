@@ -82,7 +82,7 @@ def _submit(state: State, components: list[submission.Submission], environ: Mapp
 
 
 def _answer(job_id: int, options: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """The id; whoever names the cluster is told which it was."""
+    """Return the answer of --parsable or the usual line; both name the cluster if --clusters was given."""
     cluster = load_settings(environ).cluster if "clusters" in options else ""
     if "parsable" in options:
         return f"{job_id};{cluster}" if cluster else str(job_id)
@@ -204,7 +204,7 @@ def _wait(state: State, job_id: int) -> int:
 
 
 def read_script(given: ParsedOptions, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
-    """The text of the batch script, and its path as `scontrol show job` tells it."""
+    """Return the text of the batch script, and its path for `scontrol show job`."""
     if given.has("wrap"):
         if words:
             raise CommandError("error: Script arguments not permitted with --wrap option")

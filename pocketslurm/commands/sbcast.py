@@ -41,7 +41,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _no_job(named: str | None, environ: Mapping[str, str]) -> str:
-    """What stands against it: outside of a running job there are no nodes to send a file to."""
+    """Return the error message if no job runs: there are then no nodes to send a file to."""
     if not named:
         return "Need a job id to run this command.  Run from within a Slurm job or use the --jobid option."
     number = named.partition(".")[0]
@@ -52,7 +52,7 @@ def _no_job(named: str | None, environ: Mapping[str, str]) -> str:
 
 
 def _copy(source: str, target: str, flags: Mapping[str, str]) -> str:
-    """Copy as sbcast does: nothing is overwritten unless --force says so."""
+    """Copy a file as sbcast does; it overwrites a file only with --force."""
     path = Path(target)
     path = path / Path(source).name if target.endswith("/") or path.is_dir() else path
     if path.exists() and path.samefile(source):

@@ -41,13 +41,13 @@ OPTIONS = Table(
 _FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reservation", "state", "user", "wckey")
 PART_OF_WHOLE = "Operation not permitted on individual component of heterogeneous job"
 _PART_STATUS = 60
-"""What scancel ends with then: the last eight bits of Slurm's number for it."""
+"""Exit status of scancel in this case: the last eight bits of Slurm's error number."""
 DONE = "Job/step already completing or completed"
 UNKNOWN = "Invalid job id specified"
 
 
 class Target(NamedTuple):
-    """What one id asks to be ended or signalled; `job` None where nobody knows it."""
+    """A job or step to cancel or signal; `job` is None for an unknown id."""
 
     name: str
     job: Job | None
@@ -75,7 +75,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     problems = [problem for target in targets if (problem := _one(state, target, number, options))]
     if len(problems) < len(targets):
         controller_start.ensure_running(state)
-    # Whoever only wants a job gone does not mind that it is.
+    # Cancelling a job that has already ended is no error.
     refused = any(PART_OF_WHOLE in problem for problem in problems)
     if number is not None or "verbose" in options or refused:
         sys.stderr.write("".join(problems) if "quiet" not in options else "")
@@ -175,9 +175,9 @@ def _one(state: State, target: Target, number: int | None, options: dict[str, st
 
 
 def cancel(state: State, job: Job) -> None:
-    """End a job, or those of an array's waiting tasks that are shown as one.
+    """Cancel a job, or the pending tasks of an array.
 
-    Of a heterogeneous job the leader ends the whole; another component ends alone, once it has begun.
+    Cancelling the leader of a heterogeneous job cancels all components. Another component ends alone after its start.
 
     Raises:
         HpcKitError: It is over.

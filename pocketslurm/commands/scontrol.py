@@ -223,7 +223,7 @@ def _hold(state: State, job: Job, verb: str) -> None:
 
 
 def move_to_top(state: State, word: str) -> int:
-    """`top`: in front of all the others."""
+    """Move pending jobs to the top of the queue."""
     with state.transaction():
         for job in find_jobs(state, word):
             first = max((other.priority for other in state.active_jobs()), default=0)

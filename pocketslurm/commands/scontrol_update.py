@@ -1,4 +1,4 @@
-"""`scontrol update`: what may be changed of a job or a node that is there."""
+"""`scontrol update`: changes of a job or a node."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _update_jobs(state: State, name: str, given: dict[str, str], typed: dict[str
 
 
 def _complaint(field: str, value: str) -> str:
-    """What scontrol says of a value that it cannot read."""
+    """Return the message for a value that cannot be read."""
     if field in {"starttime", "eligibletime", "deadline"}:
         return f"Invalid time specification (pos={error_position(value)}): {value}\nNo changes specified"
     known = {
@@ -99,7 +99,7 @@ def _option(name: str) -> Callable[[State, Job, str], dict[str, object]]:
 
 
 def _waiting(column: str) -> Callable[[State, Job, str], dict[str, object]]:
-    """What may be changed of a job that has not begun."""
+    """Return the change of a column of a pending job."""
 
     def change(_: State, job: Job, value: str) -> dict[str, object]:
         _pending(job)
@@ -109,7 +109,7 @@ def _waiting(column: str) -> Callable[[State, Job, str], dict[str, object]]:
 
 
 def _size(**fields: Callable[[str], object]) -> Callable[[State, Job, str], dict[str, object]]:
-    """What a waiting job asks for: a field of its request, and how its value is read."""
+    """Return the change of fields of the size of a pending job; `fields` contains a parser for each."""
 
     def change(_: State, job: Job, value: str) -> dict[str, object]:
         _pending(job)
@@ -129,7 +129,7 @@ def _deadline(_: State, job: Job, value: str) -> dict[str, object]:
 
 
 def _end(_: State, job: Job, value: str) -> dict[str, object]:
-    """Of a running job: its limit is moved."""
+    """Change the end time of a running job by a new time limit."""
     seconds = int(parse_datetime(value).timestamp() - job.start_time)
     return {"time_limit": max(60, seconds // 60 * 60)} if job.start_time else {}
 
@@ -223,7 +223,7 @@ CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
     "timelimit": _time_limit,
     "wckey": _option("wckey"),
 }
-"""What `scontrol update` may change of a job."""
+"""Fields of a job that `scontrol update` can change."""
 
 
 def update_nodes(state: State, given: Mapping[str, str]) -> int:

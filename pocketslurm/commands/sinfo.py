@@ -100,7 +100,7 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
 def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) -> None:
     layout, fields = _format(options, environ)
     layout, unknown = layout.known(fields)
-    # The other columns are shown all the same, so that a format of another release's serves.
+    # Print the other columns anyway: a format for another release still works.
     for key in unknown:
         what = "sinfo: error: Invalid job" if layout.long else "Invalid node"
         sys.stderr.write(f"{what} format specification: {key}\n")
@@ -125,10 +125,10 @@ _ORDER = ("completing", "draining", "drained", "mixed", "allocated", "idle", "do
 
 
 def group_nodes(state: State, options: Mapping[str, str], shown: Sequence[Field]) -> list[Row]:
-    """The lines for these columns: nodes, and partitions, stand together unless one of the columns tells them apart.
+    """Return the rows for some columns. Nodes and partitions with equal values in all columns share a row.
 
     Raises:
-        Problem: The options name a state or an order that there is not.
+        PlainError: The options name an unknown state or sort key.
     """
     views = {view.name: view for view in _chosen(node_views(state), options)}
     keys = [field.value for field in shown if field.splits]
@@ -155,7 +155,7 @@ def _single(state: State, options: Mapping[str, str], views: Mapping[str, NodeVi
 
 
 def _sorted(rows: list[Row], options: Mapping[str, str], order: Sequence[str]) -> list[Row]:
-    """Partitions as configured and busy nodes first, or nodes by name, unless --sort says otherwise."""
+    """Sort rows by --sort. The default order is partitions as configured and busy nodes first, or nodes by name."""
     keys: dict[str, Callable[[Row], object]] = {
         "#": lambda row: [*(each.name for each in row.settings.partitions), row.partition.name].index(
             row.partition.name

@@ -52,7 +52,7 @@ VARIABLES = {
     "SQUEUE_PARTITION": "partitions", "SQUEUE_QOS": "qos", "SQUEUE_SORT": "sort", "SQUEUE_STATES": "states",
     "SQUEUE_USERS": "user", "SQUEUE_ARRAY": "array",
 }  # fmt: skip
-"""Variables that stand for options where the command line has none."""
+"""Variables that set an option if the command line does not."""
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -121,7 +121,7 @@ def _print(views: list[JobView], options: dict[str, str]) -> None:
         fallback = LONG if "long" in options else START if "start" in options else DEFAULT
         layout, fields = columns.parse_short_format(options.get("format") or fallback, EVERYTHING), BY_LETTER
     layout, unknown = layout.known(fields)
-    # The other columns are shown all the same, so that a format of another release's serves.
+    # Print the other columns anyway: a format for another release still works.
     for key in unknown:
         sys.stderr.write(f"squeue: error: Invalid job format specification: {key}\n")
     shown = [(column, fields[column.key]) for column in layout.columns]

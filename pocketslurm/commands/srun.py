@@ -56,14 +56,14 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _open_standard_files() -> None:
-    """Whoever closed one of them must not find a pipe of ours in its place."""
+    """Open closed standard streams on /dev/null, so that no pipe of srun gets their number."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         continue
     os.close(opened)
 
 
 def _error_status(named: str) -> int:
-    """What a script has asked srun to end with when srun itself is at fault."""
+    """Return the exit status for errors of srun itself, from SLURM_EXIT_ERROR and its relatives."""
     return int(named) if named.isdecimal() and int(named) else 1
 
 
@@ -92,7 +92,7 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _answer(asked: StepOptions, *, strict: bool) -> str | None:
-    """What is only to be printed."""
+    """Return the text of options that only print something, such as --help."""
     if asked.has("version"):
         return f"slurm {SLURM_VERSION}"
     if asked.has("help") or asked.has("usage"):

@@ -53,6 +53,6 @@ def _columns(flags: Mapping[str, str]) -> Sequence[tuple[str, int]]:
 
 
 def _rows(flags: Mapping[str, str], cluster: str) -> Sequence[Mapping[str, str]]:
-    """The account root, which is nobody's own."""
+    """Return the row of the account root, unless the options select users or other accounts."""
     others = "Users" in flags or "root" not in (flags.get("accounts") or "root").split(",")
     return [] if others else [{"Account": "root", "RawUsage": "0", "EffectvUsage": "0.000000", "Cluster": cluster}]

@@ -1,4 +1,4 @@
-"""The command sstat: what running steps use, as the kernel tells it of their processes."""
+"""The command sstat: prints memory and CPU time of running steps, as measured by the kernel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if not named:
         raise CommandError("error: You didn't give me any jobs to stat.")
     columns = _columns(flags)
-    # The heading stands before what is said of jobs that do not run.
+    # Slurm prints the heading before the errors about jobs that do not run.
     print_table(columns, [], flags)
     sys.stdout.flush()
     state = State.open(environ)

@@ -42,7 +42,7 @@ class Format(NamedTuple):
     long: bool = False
 
     def known(self, keys: Collection[str]) -> tuple[Format, list[str]]:
-        """The columns that there are, and the others' keys: of -o their text stays, of -O nothing."""
+        """Return the format with known columns only, and the unknown keys; -o prints their text, -O nothing."""
         prefix, found, unknown = self.prefix, list[Column](), list[str]()
         for column in self.columns:
             key = column.key.lower() if self.long else column.key
@@ -64,7 +64,7 @@ def in_order(letters: Iterable[str]) -> list[str]:
 
 
 def parse_short_format(text: str, everything: str) -> Format:
-    """Read the format of -o; `%all` stands for `everything`."""
+    """Parse the format of -o; `everything` replaces `%all`."""
     text = everything if text.lower() == "%all" else text
     prefix = text.partition("%")[0]
     found = _PERCENT.findall(text[len(prefix) :])

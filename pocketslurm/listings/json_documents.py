@@ -35,7 +35,7 @@ def print_jobs(views: Iterable[JobView]) -> None:
 
 
 def print_document(plugin: str, name: str, rows: list[dict[str, object]], kind: str = "jobs") -> None:
-    """Print jobs, or another kind, with the plugin and the Slurm that they are told by."""
+    """Print a JSON document of rows, with the plug-in and the release of Slurm."""
     major, minor, micro = (int(part) for part in SLURM_VERSION.split("."))
     meta = {
         "plugin": {"type": f"openapi/{plugin}", "name": f"Slurm OpenAPI {name}"},
@@ -219,7 +219,7 @@ def _tres(text: str) -> list[dict[str, object]]:
 
 
 _PORT = 6818
-"""slurmd's own by default; nobody listens there."""
+"""The default port of slurmd; nothing listens on it."""
 
 _UNUSED = {
     "burstbuffer_network_address": "", "boards": 1, "comment": "", "cores": 1, "cpu_binding": 0, "extra": "",
@@ -227,7 +227,7 @@ _UNUSED = {
     "next_state_after_reboot": "invalid", "next_state_after_reboot_flags": [], "owner": None, "port": _PORT,
     "slurmd_version": SLURM_VERSION, "temporary_disk": 0, "threads": 1, "tres_weighted": 0.0, "weight": 1,
 }  # fmt: skip
-"""What is the same of all virtual nodes."""
+"""Fields with equal values on all virtual nodes."""
 
 
 def print_nodes(state: State) -> None:

@@ -210,7 +210,7 @@ EMPTY = (
     "TRESUsageInTot", "TRESUsageOutAve", "TRESUsageOutMax", "TRESUsageOutMaxNode", "TRESUsageOutMaxTask",
     "TRESUsageOutMin", "TRESUsageOutMinNode", "TRESUsageOutMinTask", "TRESUsageOutTot", "WCKeyID"
 )  # fmt: skip
-"""Columns of Slurm's that stay empty here: nobody measures them."""
+"""Columns of Slurm that are always empty here, because nothing measures them."""
 
 _WIDTHS = {
     "AdminComment": 15, "AssocID": 7, "AveDiskRead": 14, "AveDiskWrite": 14, "BlockID": 16, "Container": 19,

@@ -1,4 +1,4 @@
-"""What scontrol shows: jobs, steps, nodes, partitions, the configuration."""
+"""The paragraphs of `scontrol show`: jobs, steps, nodes, partitions, the configuration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NO_TOPOLOGY = "No topology information available"
 
 
 class NotFound(PlainError):
-    """There is no such node or partition; scontrol says so where it would have shown it."""
+    """A node or partition does not exist; scontrol prints this on stdout."""
 
 
 def show(state: State, entity: str, name: str | None, flags: Collection[str]) -> int:
@@ -82,7 +82,7 @@ def show(state: State, entity: str, name: str | None, flags: Collection[str]) ->
 
 
 def _show_nothing(kind: str, name: str | None) -> None:
-    """What Slurm says where there is none of a kind."""
+    """Print the message of Slurm for a kind of object that does not exist here."""
     if kind == "topology":
         missing = f"Topology information contains no switch or node named {name}" if name else _NO_TOPOLOGY
         print(f"scontrol: error: {missing}", file=sys.stderr)
@@ -379,13 +379,13 @@ def node_text(state: State, view: NodeView) -> str:
 
 
 def tres_of(settings: Settings) -> str:
-    """What a node has: `cpu=8,mem=16000M,billing=8`."""
+    """Return the resources of a node: `cpu=8,mem=16000M,billing=8`."""
     gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
     return f"cpu={settings.cpus},mem={megabytes(settings.memory_of_node)},billing={settings.cpus}{gres}"
 
 
 def tres_used(view: NodeView) -> str:
-    """What jobs have of it, empty for nothing."""
+    """Return the allocated resources of a node; empty if there are none."""
     counts = (("cpu", view.cpus_used), ("mem", view.cpus_used and view.mem_used), ("gres/gpu", view.gpus_used))
     return ",".join(f"{name}={megabytes(count) if name == 'mem' else count}" for name, count in counts if count)
 
@@ -396,7 +396,7 @@ def partitions_of(settings: Settings, name: str) -> list[str]:
 
 
 def free_memory() -> int:
-    """MiB of the machine that nobody uses."""
+    """Return the free memory of the machine in MiB."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
 
 

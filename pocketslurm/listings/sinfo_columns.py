@@ -29,7 +29,7 @@ class Row(NamedTuple):
         return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, completing=False, out=None, missing=True)
 
     def count(self, *states: str) -> int:
-        """How many are in one of these states."""
+        """Return the number of nodes in one of these states."""
         return sum(view.state in states for view in self.views)
 
 

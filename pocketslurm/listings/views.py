@@ -59,12 +59,12 @@ class JobView:
 
     @cached_property
     def request(self) -> JobSize:
-        """What it asked for."""
+        """The size that the job asked for."""
         return decode(self.job.request)
 
     @cached_property
     def shares(self) -> list[NodeShare]:
-        """What it has of its nodes; while it waits, what it would have of empty ones."""
+        """Its share of each node; for a pending job, the shares that it would get of empty nodes."""
         job = self.job
         if job.nodes:
             rows = zip(job.nodes, job.tasks, job.cpus, job.mem, job.gpus, strict=True)
@@ -166,7 +166,7 @@ class JobView:
 
     @property
     def time_left(self) -> str:
-        """What is left of the limit."""
+        """The rest of the time limit."""
         if self.job.time_limit == UNLIMITED:
             return "UNLIMITED"
         return format_duration(self.job.time_limit - self.elapsed)
@@ -190,7 +190,7 @@ class JobView:
 
     @property
     def dependency(self) -> str:
-        """What it still waits for."""
+        """The unmet dependencies."""
         if not self.job.dependency or self.job.state != "PENDING":
             return ""
         return outlook(self.state, self.job, self.now).text
@@ -216,7 +216,7 @@ class JobView:
 
     @property
     def logs(self) -> batch_step.Logs:
-        """Where the script's streams go."""
+        """The log files of the batch script."""
         job = self.job
         if job.array_job_id is not None and job.array_task_id is None:
             job = job._replace(array_task_id=4294967294)
@@ -246,7 +246,7 @@ def null(text: str) -> str:
 
 
 def step_id(view: JobView, step: Step) -> str:
-    """A step as users know it; one of a heterogeneous job's component by the component's own number."""
+    """Return the id of a step as users write it; a component of a heterogeneous job counts by its own job id."""
     return f"{view.job.display_id if view.job.het_job_id is None else view.job.job_id}.{step.label}"
 
 
@@ -274,7 +274,7 @@ class NodeView(NamedTuple):
     completing: bool
     out: Out | None
     missing: bool = False
-    """It stands for no node at all."""
+    """Whether the view represents no node."""
 
     @property
     def state(self) -> str:
@@ -333,7 +333,7 @@ def asked(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_step(step: Step) -> str:
-    """What a step holds: `cpu=2,gres/gpu=1,mem=200M,node=1`."""
+    """Return the resources of a step: `cpu=2,gres/gpu=1,mem=200M,node=1`."""
     mem, gpus = sum(step.mem), sum(map(len, step.gpus))
     found = (f"cpu={sum(step.cpus) or 1}", f"gres/gpu={gpus}" if gpus else "", f"mem={megabytes(mem)}" if mem else "")
     return ",".join(part for part in (*found, f"node={len(step.nodes)}") if part)

@@ -59,12 +59,12 @@ def handshake(wire: Connection, request: PmiRequest) -> PmiReply:
 
 
 def answer(board: KeyValueSpace, wire: Connection, task: int, request: PmiRequest) -> Answers:
-    """What is to be sent to which task.
+    """Return the replies by task.
 
     Raises:
-        Abort: The step is to be ended.
-        Finished: The task takes its leave.
-        Unanswered: There is no such command.
+        Abort: A task aborts the step.
+        Finished: The task has finalized.
+        Unanswered: The command is unknown.
     """
     table, name = (_TWO, "pmi2") if wire.version == PMI2 else (_ONE, "pmi1")
     if request.command in _UNSUPPORTED:

@@ -1,4 +1,4 @@
-"""What the tasks of one step tell one another through PMI: values, attributes of nodes, names, and who waits."""
+"""Data that the tasks of a step share through PMI: keys, attributes of nodes, published names, barriers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAPPING = "PMI_process_mapping"
 
 
 class Link(NamedTuple):
-    """What one task gives to a ring, and has of it: a number, and the words of its neighbours."""
+    """Contribution of a task to a ring, and its result: a number, and the values of its neighbours."""
 
     number: int
     left: str
@@ -92,9 +92,9 @@ class KeyValueSpace:
 
 
 def process_mapping(tasks: Sequence[Sequence[int]], distribution: str) -> str:
-    """The tasks' nodes in PMI's words, as Slurm puts them: (first node, number of nodes, tasks on each).
+    """Return the process mapping of PMI as Slurm writes it: (first node, number of nodes, tasks on each).
 
-    Under arbitrary distribution each task stands alone, as MPI is told by Slurm.
+    With arbitrary distribution, Slurm lists every task separately.
     """
     node_of = {task: node for node, numbers in enumerate(tasks) for task in numbers}
     if distribution == "arbitrary":

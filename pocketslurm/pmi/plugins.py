@@ -22,18 +22,18 @@ _VARIABLE = "SLURM_MPI_TYPE"
 
 
 def with_default(asked: StepOptions, default: str) -> StepOptions:
-    """What was asked for, with the cluster's own plug-in where nothing is said of one."""
+    """Return the options with the default plug-in of the cluster if they name none."""
     return asked._replace(values={"mpi": default, **asked.values})
 
 
 def check_plugin(plugin: str, *, strict: bool = True) -> None:
-    """There are the plug-ins `none`, of which `openmpi` is an older name, and `pmi2`.
+    """Accept the plug-ins `none` (older name: `openmpi`) and `pmi2`.
 
-    Those of other clusters are taken where nobody is strict: most programs that are started with them are no MPI
-    programs.
+    Unless the settings are strict, accept the plug-ins of other clusters, too: most programs that are started with
+    them do not use MPI.
 
     Raises:
-        Refused: It is another.
+        CommandError: It is another.
     """
     if plugin not in {*_NONE, "pmi2"} and (strict or not _elsewhere(plugin)):
         raise CommandError(

@@ -20,7 +20,7 @@ _MOST = 1 << 20
 
 
 class PmiRequest(NamedTuple):
-    """What a task asks for; `text` as it was written."""
+    """A request of a task; `text` is the original message."""
 
     command: str
     values: Mapping[str, str]
@@ -28,7 +28,7 @@ class PmiRequest(NamedTuple):
 
 
 class PmiReply(NamedTuple):
-    """An answer, before it is in words."""
+    """A reply before it is formatted."""
 
     command: str
     values: Mapping[str, object]
@@ -39,10 +39,10 @@ class ProtocolError(Exception):
 
 
 class Connection:
-    """One task's end of the conversation.
+    """The connection to one task.
 
     Attributes:
-        version: PMI1 or PMI2, None until the task has said which.
+        version: PMI1 or PMI2; None before the first request.
     """
 
     def __init__(self) -> None:

@@ -101,7 +101,7 @@ class PmiServer:
             self._end_step()
 
     def _send(self, task: int, reply: PmiReply) -> None:
-        """What a task does not take at once, it has when it reads on; one that is gone is left alone."""
+        """Send a reply; queue the part that the socket does not accept yet. Ignore a task that has ended."""
         if task in self._sockets:
             self._unsent[task] = self._unsent.get(task, b"") + self._wires[task].write(reply)
             self._flush(task)

@@ -243,7 +243,7 @@ def exported_environ(options: Mapping[str, str], environ: Mapping[str, str]) -> 
     """What of the submitter's environment goes along, and what --export adds to it.
 
     Raises:
-        Refused: The file of --export-file cannot be read.
+        CommandError: The file of --export-file cannot be read.
     """
     environ = {name: value for name, value in environ.items() if name != FIRST_ID_VARIABLE}
     export = options.get("export", "ALL")

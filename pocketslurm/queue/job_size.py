@@ -87,7 +87,7 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobS
     """Work out the size from options by long name.
 
     Raises:
-        Refused: The options contradict one another.
+        CommandError: The options contradict one another.
     """
     _check_exclusions(options)
     hosts = _hosts(options, environ)
@@ -225,7 +225,7 @@ def read_gres(text: str) -> list[tuple[str | None, int]]:
     """Read `--gres`: (type or None, count) of each item; `none` is nothing.
 
     Raises:
-        Refused: An item is no GPU.
+        CommandError: An item is no GPU.
     """
     items = [item for item in text.split(",") if item and item.lower() != "none"]
     if not all(map(is_gpu, items)):
@@ -254,7 +254,7 @@ def types(options: Mapping[str, str]) -> tuple[str, ...]:
     """The types of GPUs asked for.
 
     Raises:
-        Refused: Some of an option's GPUs have a type, and some have none.
+        CommandError: Some of an option's GPUs have a type, and some have none.
     """
     found: list[str] = []
     for name in GPU_COUNT_OPTIONS:
@@ -275,7 +275,7 @@ def settle(request: JobSize, *, per_task: bool, counted_nodes: bool) -> JobSize:
         counted_nodes: --nodes was given.
 
     Raises:
-        Refused: They do not agree.
+        CommandError: They do not agree.
     """
     _check_order(request, counted_nodes=counted_nodes)
     if request.gpus and request.gpus_per_node:

@@ -110,7 +110,7 @@ def impossible(request: JobSize, totals: Sequence[Node]) -> str | None:
     """Why a job can never run on these nodes: a pending reason, where Slurm lets it wait for other times; or None.
 
     Raises:
-        Refused: Slurm does not take such a job.
+        CommandError: Slurm does not take such a job.
     """
     names = {node.name for node in totals}
     if not set(request.nodelist) <= names or set(request.nodelist) & set(request.exclude):

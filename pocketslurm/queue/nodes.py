@@ -64,7 +64,7 @@ def partition(settings: Settings, name: str) -> Partition:
     """A partition by its name; the default one goes by any other name as well, unless the settings are strict.
 
     Raises:
-        Refused: There is none.
+        CommandError: There is none.
     """
     for each in settings.partitions:
         if each.name == name:

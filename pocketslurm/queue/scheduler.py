@@ -227,7 +227,7 @@ def expected_start(state: State, job: Job, request: JobSize) -> tuple[float, lis
     """The moment, and what it would be given.
 
     Raises:
-        Refused: Never.
+        CommandError: Never.
     """
     partition = nodes.partition(state.settings, job.partition)
     totals = nodes.in_partition(state.settings, partition)

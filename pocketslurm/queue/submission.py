@@ -54,7 +54,7 @@ def check_supported(options: Mapping[str, str], settings: Settings) -> None:
     """Refuse what cannot be honoured here, by name.
 
     Raises:
-        Refused: The first such option.
+        CommandError: The first such option.
     """
     for name, value in options.items():
         row = SBATCH_SUPPORT.get(name)
@@ -74,7 +74,7 @@ def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
     """Enter a job and see to it that somebody looks at it.
 
     Raises:
-        Refused: Slurm would not take it.
+        CommandError: Slurm would not take it.
     """
     return submit_together(state, [what], environ)[0]
 
@@ -83,7 +83,7 @@ def submit_together(state: State, components: Sequence[Submission], environ: Map
     """The same for the components of one job, which have numbers one after the other; the first has the script.
 
     Raises:
-        Refused: Slurm would not take one of them.
+        CommandError: Slurm would not take one of them.
     """
     jobs = [prepare(state, what, environ)[0] for what in components]
     controller_start.check_code(state)
@@ -185,7 +185,7 @@ def submit_allocation(
     """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
 
     Raises:
-        Refused: Slurm would not take it.
+        CommandError: Slurm would not take it.
     """
     otherwise = environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
     asked = [
@@ -294,7 +294,7 @@ def read_terms(
     """Read them.
 
     Raises:
-        Refused: One of them is none that Slurm takes.
+        CommandError: One of them is none that Slurm takes.
     """
     begin, deadline = _instant(options, "begin"), _instant(options, "deadline")
     if deadline and deadline < begin:

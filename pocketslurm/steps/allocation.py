@@ -59,7 +59,7 @@ def find_or_allocate(
     """Where each part runs: in the job that the environment or --jobid names, else in a new allocation.
 
     Raises:
-        Refused: There is no such job, or no allocation to be had.
+        CommandError: There is no such job, or no allocation to be had.
         Interrupted: While it was waited for.
     """
     asked = parts[0].asked

@@ -220,7 +220,7 @@ def gpu_counts(asked: StepOptions) -> GpuCounts:
     """GPUs by whichever option names them; `--gres=none` asks for none.
 
     Raises:
-        Refused: --gres names what is no GPU.
+        CommandError: --gres names what is no GPU.
     """
     gres = asked.get("gres")
     if gres.lower() == "none":
@@ -235,7 +235,7 @@ def check_types(asked: StepOptions, there: str | None, job_id: int) -> None:
     """Of the types of GPUs asked for, the job has none but the nodes' own.
 
     Raises:
-        Refused: It is asked for another.
+        CommandError: It is asked for another.
     """
     if unknown := [kind for kind in types(asked.values) if kind != there]:
         line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"

@@ -176,7 +176,7 @@ def read_multi_prog(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
     """The command of each task; without a task count there are as many as the file names.
 
     Raises:
-        Refused: The file is missing, malformed, or leaves a task without a command.
+        CommandError: The file is missing, malformed, or leaves a task without a command.
     """
     try:
         with open(path) as file:  # noqa: PTH123

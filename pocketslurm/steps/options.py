@@ -63,7 +63,7 @@ def read_options(
         before: ParsedOptions that the part before this one hands on.
 
     Raises:
-        Refused: An option is unknown, wrong, or one that cannot be honoured here.
+        CommandError: An option is unknown, wrong, or one that cannot be honoured here.
     """
     try:
         given, command = parse_options(argv, "srun")
@@ -167,7 +167,7 @@ def read_parts(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool 
     """The parts of a command line: one, unless there are colons.
 
     Raises:
-        Refused: An option is wrong.
+        CommandError: An option is wrong.
     """
     found: list[CommandPart] = []
     before: dict[str, str] = {}
@@ -184,7 +184,7 @@ def assign_groups(
     """The components, in their order, of a job that has so many; 0 for one that is not heterogeneous, or for none.
 
     Raises:
-        Refused: A component is named twice, or one that the job does not have.
+        CommandError: A component is named twice, or one that the job does not have.
     """
     found: dict[int, StepOptions] = {}
     for index, part in enumerate(parts):

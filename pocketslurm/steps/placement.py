@@ -32,8 +32,8 @@ def place_step(job: Job, steps: Iterable[Step], request: StepRequest, memory: in
     """Find a step's place among the running steps of its job; `memory` is what a node has, for a job that named none.
 
     Raises:
-        Busy: Not now.
-        Refused: Never.
+        NoRoomNow: Other steps use the resources.
+        CommandError: Never.
     """
     if request.gpus.is_unset and not {*GPU_COUNT_OPTIONS, "gres"} & job.options.keys():
         request = request._replace(gpus=request.gpus._replace(per_node=0))

@@ -59,7 +59,7 @@ def open_terminal(asked: StepOptions, talk: SrunMessages) -> Terminal | None:
     """The terminals of --pty; None where srun has none itself.
 
     Raises:
-        Refused: A stream is redirected as well.
+        CommandError: A stream is redirected as well.
     """
     if asked.has("output") or asked.has("error") or asked.has("input"):
         raise CommandError("error: --error/--input/--output are incompatible with --pty")

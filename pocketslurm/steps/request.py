@@ -60,7 +60,7 @@ def step_request(asked: StepOptions, environ: Mapping[str, str], job: Job, *, al
     """The step that an srun asks for inside a job; `allocated` says that this srun has made the job for it.
 
     Raises:
-        Refused: srun would refuse it before it asks the controller.
+        CommandError: srun would refuse it before it asks the controller.
     """
     size = SizeResolver(asked, environ)
     nodes = size.fit_into(job)
@@ -102,7 +102,7 @@ def part_requests(
     """The size of each part of a step; in an ordinary job those before it leave fewer nodes to a part.
 
     Raises:
-        Refused: srun would refuse one of them.
+        CommandError: srun would refuse one of them.
     """
     found: list[StepRequest] = []
     for asked, job in zip(parts, jobs, strict=True):
@@ -285,7 +285,7 @@ class SizeResolver:
         """Fit the numbers to the job's nodes; how many of these the step may have.
 
         Raises:
-            Refused: There are not enough of them.
+            CommandError: There are not enough of them.
         """
         self._check_relative(job)
         if self.exclude:
@@ -370,7 +370,7 @@ def read_host_file(path: str, expected: int | None = None) -> list[str]:
     """The hosts of a file, one a line or more, `n1*3` for three times n1; read until there are as many as expected.
 
     Raises:
-        Refused: It cannot be read, is empty, or has too few.
+        CommandError: It cannot be read, is empty, or has too few.
     """
     hosts: list[str] = []
     for line in _lines(path):

@@ -11,7 +11,7 @@ from pocketslurm.errors import CommandError
 from pocketslurm.queue.messages import SrunInbox
 from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
-from pocketslurm.steps.allocation import BUSY, OVER, Interrupted, interruptible
+from pocketslurm.steps.allocation import BUSY, OVER, Busy, Interrupted, interruptible
 from pocketslurm.steps.placement import NoRoomNow, place_step
 from pocketslurm.steps.request import without
 
@@ -64,7 +64,7 @@ def create_step(
         patience: Seconds after which it is refused, None for any time.
 
     Raises:
-        Refused: It never fits, or the job is over.
+        CommandError: It never fits, or the job is over.
     """
     job_id = wanted[0].job.job_id
     began = time.monotonic()
@@ -74,7 +74,7 @@ def create_step(
             while (created := _try(state, wanted)) is None:
                 waited = time.monotonic() - began
                 if patience is not None and waited >= patience:
-                    raise _unable(NoRoomNow(denied=BUSY), job_id)
+                    raise _unable(Busy(denied=BUSY), job_id)
                 if waited >= reminder:
                     word = "still" if reminder else "temporarily"
                     talk.info(f"Job {job_id} step creation {word} disabled, retrying ({BUSY})")
