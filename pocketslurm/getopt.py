@@ -41,10 +41,10 @@ class Table:
         return f"{f'-{option.short}, ' if option.short else ''}--{name}{value}"
 
     def parse(self, argv: Sequence[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
-        """Return names and values of the options in order, and the other words; both may be mixed.
+        """Return names and values of the options in order, and the remaining words; both may be mixed.
 
         Raises:
-            UsageError: An option is unknown, ambiguous or not supported, lacks its value, or has one that it does not take.
+            UsageError: An option is unknown, ambiguous or unsupported, lacks its value, or has an unexpected one.
         """
         try:
             options, others = OptionParser("", self._options.values()).parse(argv, permute=True)

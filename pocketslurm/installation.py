@@ -57,7 +57,7 @@ trap '{{ case ":${{PATH-}}:" in *:{quoted}:*) ;; *) PATH={quoted}:${{PATH-}} ;; 
 
 
 def set_bash_env(directory: Path, environ: dict[str, str]) -> None:
-    """Set BASH_ENV so that the commands stay on PATH in a bash script that reads profiles, as a login shell or by `source`."""
+    """Set BASH_ENV so that the commands stay on PATH in a bash script that reads profiles."""
     path = directory / LOGIN
     folder = shlex.quote(str(directory / "bin"))
     text = os.fsencode(_LOGIN.format(folder=folder, quoted=folder.replace("'", "'\\''"), original=ORIGINAL))

@@ -36,7 +36,8 @@ HELP = f"""Usage: pocketslurm COMMAND [OPTIONS]
 
 A Slurm for one machine, without root or a daemon.
 
-  path       set up a queue and print the folder of its commands: export PATH=$(pocketslurm path):$PATH
+  path       set up a queue and print the folder of its commands.
+             export PATH=$(pocketslurm path):$PATH
   run CMD... run a command with that folder first on PATH: pocketslurm run sbatch --wait job.sh
   info       print the release, the folders, the settings and the active jobs of a queue
   reference  print all options, variables and columns as a Markdown page

@@ -100,7 +100,7 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
 def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) -> None:
     layout, fields = _format(options, environ)
     layout, unknown = layout.known(fields)
-    # Print the other columns anyway: a format for another release still works.
+    # Print known columns anyway: a format for another release still works.
     for key in unknown:
         what = "sinfo: error: Invalid job" if layout.long else "Invalid node"
         sys.stderr.write(f"{what} format specification: {key}\n")

@@ -121,7 +121,7 @@ def _print(views: list[JobView], options: dict[str, str]) -> None:
         fallback = LONG if "long" in options else START if "start" in options else DEFAULT
         layout, fields = columns.parse_short_format(options.get("format") or fallback, EVERYTHING), BY_LETTER
     layout, unknown = layout.known(fields)
-    # Print the other columns anyway: a format for another release still works.
+    # Print known columns anyway: a format for another release still works.
     for key in unknown:
         sys.stderr.write(f"squeue: error: Invalid job format specification: {key}\n")
     shown = [(column, fields[column.key]) for column in layout.columns]

@@ -274,7 +274,7 @@ class NodeView(NamedTuple):
     completing: bool
     out: Out | None
     missing: bool = False
-    """Whether the view represents no node."""
+    """It represents no node."""
 
     @property
     def state(self) -> str:

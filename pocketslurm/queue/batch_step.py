@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LAUNCH_FAILED = 53
 """Slurm books a script whose log file cannot be made as if signal 53 had ended it."""
 FOLDER_SECONDS = 3.0
-"""How long a log's missing folder is waited for. A client that names it after the job can make it only when sbatch has
-told it the id (submitit's `%j`); Slurm's own way to a batch script is longer than that, ours is not."""
+"""Seconds to wait for a log's missing folder. A client that names the folder after the job (submitit's `%j`) makes it
+after sbatch has printed the id. A real Slurm needs longer to start a job; this one does not."""
 
 
 class Logs(NamedTuple):
@@ -45,7 +45,7 @@ class Launched(NamedTuple):
 
 
 def logs(job: Job) -> Logs:
-    """Where the script's streams go; standard error follows standard output if nothing else is said."""
+    """Return the log files of the script. Standard error follows standard output by default."""
     names = Names(
         job_id=job.job_id,
         job_name=job.name,
@@ -62,12 +62,12 @@ def logs(job: Job) -> Logs:
 
 
 def script_path(state: State, job: Job) -> Path:
-    """Where the copy lies that is run."""
+    """Return the path of the copy of the script that runs."""
     return state.directory / "jobs" / f"job{job.job_id:05d}" / "slurm_script"
 
 
 def announce(state: State, job: Job) -> None:
-    """Enter the script's step and its logs: whoever finds the job lost has to write there."""
+    """Record the script's step and its logs: a controller that finds the job lost writes to them."""
     files = logs(job)
     state.update_job(job.job_id, std_in=files.stdin, std_out=files.stdout, std_err=files.stderr)
     step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], start_time=now())
@@ -142,7 +142,7 @@ def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
 
 
 def _reads_bash_env(script: bytes, environ: Mapping[str, str]) -> bool:
-    """Whether the first line names bash, and as one that reads BASH_ENV: no interactive, POSIX or privileged one."""
+    """Return whether bash runs the script and reads BASH_ENV: not in interactive, POSIX or privileged mode."""
     words = script.partition(b"\n")[0][2:].split()
     names = [number for number, word in enumerate(words) if word.rpartition(b"/")[2] == b"bash"]
     if script[:2] != b"#!" or not names or "POSIXLY_CORRECT" in environ:

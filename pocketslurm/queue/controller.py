@@ -1,7 +1,7 @@
-"""The controller: one process that starts what may start, and that goes when nothing is left to do.
+"""The controller: schedules jobs, forks a supervisor for each, recovers lost jobs, and ends with the last job.
 
-It runs no job itself. Each job has a supervisor, a fork of the controller, that goes on without it. All that both
-need is imported when the controller starts: what becomes of the package's files later on does not concern them.
+Supervisors continue without the controller. It imports everything that it and they need when it starts, because the
+files of the package may change while a queue runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS = 2.0
-"""How often it looks by itself: for supervisors that died, and for its own directory."""
+"""Seconds between two checks for dead supervisors and for a deleted state directory."""
 
 _PURGE_SECONDS = 60.0
 
@@ -89,7 +89,7 @@ class Controller:
                 self.state.set_meta(controller_start.READY, processes.identity(os.getpid()))
 
     def _leave(self) -> bool:
-        """Give up the post if the queue is empty: whoever submits from now on finds it vacant."""
+        """Unregister if the queue is empty, so that the next submission starts a new controller."""
         with self.state.transaction():
             left = self.state.execute("SELECT count(*) FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing")
             if int(left.fetchone()[0]) or self._supervisors:
@@ -102,7 +102,7 @@ class Controller:
             self._supervisors.pop(pid, None)
 
     def _book_lost(self) -> None:
-        """Jobs that nobody watches any more: their supervisor was killed, or the machine went down."""
+        """Recover jobs without a supervisor: it was killed, or the machine was restarted."""
         for job in self.state.jobs("(state = 'RUNNING' OR completing) AND het_offset = 0"):
             mine = job.job_id in self._supervisors.values()
             if not mine and not processes.alive(job.supervisor):
@@ -161,7 +161,7 @@ _YOUNG_SECONDS = 10.0
 
 
 def kill_leftovers(state: State, job: Job, spare: Collection[int] = ()) -> None:
-    """Kill what is left of a job, found by its environment: nobody else's processes carry both marks."""
+    """Kill the remaining processes of a job, found by two variables in their environment."""
     others = [each.supervisor for each in state.active_jobs()] + [state.meta(controller_start.META) or ""]
     without = {processes.pid_of(name) for name in others if processes.alive(name)} | set(spare) | {os.getpid()}
     for _ in range(10):
@@ -174,7 +174,7 @@ def kill_leftovers(state: State, job: Job, spare: Collection[int] = ()) -> None:
 
 
 def recover_lost_job(state: State, job: Job) -> str:
-    """Enter the end of a job that nobody watches: back into the queue, or NODE_FAIL; the line for the log."""
+    """Requeue a job without a supervisor, or record NODE_FAIL. Return a line for the log."""
     with state.transaction():
         job = state.job(job.job_id) or job
         if not (job.state == "RUNNING" or job.completing) or processes.alive(job.supervisor):
@@ -203,7 +203,7 @@ def recover_lost_job(state: State, job: Job) -> str:
 
 
 def _book_never_started(state: State, job: Job) -> str:
-    """Nodes were given, but nobody came to run it: as if it had not been tried, a few times."""
+    """Requeue a job that got nodes but no supervisor; hold it after a few attempts."""
     held = job.attempt - job.restart_count > _PATIENCE
     hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}
     state.update_components(job.job_id, completing=False)

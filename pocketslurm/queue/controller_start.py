@@ -1,4 +1,4 @@
-"""The controller is there when it is needed: whoever brings it work starts it, by a fork of its own process."""
+"""Starts the controller on demand: a command that submits work forks it if none runs. Also its lock and log."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LOCK = "controller.lock"
 LOG = "controller.log"
 META = "controller"
 READY = "controller_ready"
-"""Its name again, once it has put in order what it found."""
+"""The identity of the controller after it has recovered lost jobs."""
 
 _PATIENCE = 10.0
 
 
 def check_code(state: State) -> None:
-    """Make sure that a controller runs or could: what is in the queue already cannot be refused any more.
+    """Check that a controller runs or can be loaded, before a job is entered.
 
     Raises:
         AnswerNo: Its code cannot be loaded.
@@ -37,7 +37,7 @@ def check_code(state: State) -> None:
 
 
 def ensure_running(state: State) -> None:
-    """See to it that a controller looks at the queue.
+    """Wake the controller, or start one if none runs.
 
     Raises:
         AnswerNo: There is none, and its code cannot be loaded.
@@ -57,7 +57,7 @@ def ensure_running(state: State) -> None:
 
 
 def wait_until_ready(state: State) -> None:
-    """Where jobs have no controller, because everything was killed, wait for one that has booked what is lost."""
+    """Wait until a controller has recovered lost jobs, if all processes of the queue were killed."""
     deadline = time.monotonic() + _PATIENCE
     while _is_orphaned(state) and time.monotonic() < deadline:
         ensure_running(state)
@@ -70,7 +70,7 @@ def _is_orphaned(state: State) -> bool:
 
 
 def take_lock(state: State) -> int | None:
-    """The right to be the controller, None while somebody has it."""
+    """Return the lock of the controller; None while another process has it."""
     lock = os.open(state.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +81,7 @@ def take_lock(state: State) -> int | None:
 
 
 def _fork_controller(state: State, lock: int) -> None:
-    """Forked twice, so that it is nobody's child; the lock lives as long as it does."""
+    """Fork the controller twice, so that init adopts it. It keeps the lock until it ends."""
     main = load_module("queue.controller").main
     state.close()
     child = os.fork()
@@ -98,7 +98,7 @@ def _fork_controller(state: State, lock: int) -> None:
 
 
 def log(text: str) -> None:
-    """A line with the time, written at once; nothing for an empty one."""
+    """Write a line with the time to the controller's log, unless the text is empty."""
     if text:
         with contextlib.suppress(OSError, ValueError):
             print(time.strftime("[%Y-%m-%dT%H:%M:%S]"), text, file=sys.stderr, flush=True)

@@ -59,9 +59,9 @@ _VERSION = zlib.crc32((_TABLES + _INDICES).encode()) & 0x7FFFFFFF
 
 
 def connect(directory: Path, *, make: bool = True) -> sqlite3.Connection:
-    """Open the file; where there is none yet, it is made with its tables.
+    """Open the database, and create it with its tables if it is missing.
 
-    Not so without `make`, for whoever had it open before: then one that is gone has been taken away.
+    Without `make`, fail if the file is missing: a process that had it open must not create a new one.
     """
     path = str(directory.absolute() / NAME).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     uri = f"file://{path}?mode={'rwc' if make else 'rw'}"
@@ -83,7 +83,7 @@ def _is_current(db: sqlite3.Connection) -> bool:
 
 
 def _make(db: sqlite3.Connection, directory: Path) -> None:
-    """Make the tables; under a lock, for the journal's mode can only be changed while nobody else is there."""
+    """Create the tables under a lock: the journal mode changes only while no other process has the file open."""
     lock = os.open(directory / "slurm.db.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -125,7 +125,7 @@ def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -
 
 
 def is_damaged(error: Exception) -> bool:
-    """Whether the file is no database (any more), which no waiting will change."""
+    """Return whether the error means a damaged file, so that a retry is useless."""
     return type(error) is sqlite3.DatabaseError
 
 

@@ -1,4 +1,4 @@
-"""Whether the jobs that a job waits for have ended the way it wants."""
+"""Evaluates --dependency: met, still open, or never to be met."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    """What has become of a condition."""
+    """The state of a condition."""
 
     MET = "met"
     OPEN = "unfulfilled"
@@ -54,7 +54,7 @@ def outlook(state: State, job: Job, now: float) -> Outlook:
 
 
 def unknown_task(state: State, text: str) -> bool:
-    """Whether a dependency names an index that its array does not have."""
+    """Return whether a dependency names an index that its array does not have."""
     for condition in parse_dependency(text).conditions:
         for wanted in condition.jobs:
             jobs = _jobs(state, wanted._replace(task=None))
@@ -75,7 +75,7 @@ def _text(condition: Condition, wanted: DependencyJob) -> str:
 
 
 def _singleton(state: State, job: Job) -> Verdict:
-    """No other job of this name runs, and none that waits was there first."""
+    """Evaluate `singleton`: no other job of this name runs or was submitted earlier."""
     ahead = "state = 'RUNNING' OR completing OR (state = 'PENDING' AND job_id < ?)"
     same = f"name = ? AND uid = ? AND job_id != ? AND ({ahead})"
     others = state.jobs(same, (job.name, job.uid, job.job_id, job.job_id))
@@ -109,7 +109,7 @@ def ready_tasks(state: State, job: Job) -> set[int] | None:
 
 
 def _jobs(state: State, wanted: DependencyJob) -> Sequence[Job]:
-    """The records of a job, or of an array or some of it; none for a job that nobody knows."""
+    """Return the records of a job, an array or some tasks; empty for an unknown job."""
     array = state.jobs("array_job_id = ?", (wanted.job_id,))
     if not array:
         return state.jobs("job_id = ?", (wanted.job_id,))

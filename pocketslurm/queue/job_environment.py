@@ -1,7 +1,6 @@
-"""The SLURM_* variables of a batch shell as Slurm 22.05 sets them, and what steps share with it; pure functions.
+"""The SLURM_* variables of a batch shell as Slurm 22.05 sets them, and those that steps share; pure functions.
 
-What Slurm leaves alone is left alone here too: the shell keeps what sbatch was called with, also the variables of a
-surrounding step.
+Other variables stay as in the environment of sbatch, also those of a surrounding step, as in Slurm.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def batch_environ(
 
 
 def of_components(components: Sequence[Job]) -> dict[str, str]:
-    """What is told of a heterogeneous job's components, each variable by its new name and by its old one."""
+    """Return the variables of a heterogeneous job's components, each by its new and its old name."""
     found: dict[str, str] = {}
     for number, job in enumerate(components):
         told = _of_submission(job) | _of_job(job) | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks)}
@@ -134,7 +133,7 @@ def _of_het_allocation(components: Sequence[Job]) -> dict[str, str]:
 
 
 def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[str, str]:
-    """What sbatch itself puts there: its options."""
+    """Return the variables that sbatch sets from its options."""
     options = job.options
     environ = {name: options[option] for option, name in as_given.items() if options.get(option)}
     environ.update(
@@ -197,7 +196,7 @@ def _of_job(job: Job) -> dict[str, str]:
 
 
 def of_owner(job: Job) -> dict[str, str]:
-    """Whose job it is, and on whose account."""
+    """Return the variables with user, group and account."""
     environ = {"SLURM_JOB_UID": str(job.uid), "SLURM_JOB_USER": job.user, "SLURM_JOB_GID": str(job.gid)}
     known = {
         "SLURM_JOB_ACCOUNT": job.account,
@@ -240,7 +239,7 @@ def set_gpus(environ: dict[str, str], name: str, gpus: Sequence[int], on_node: i
 
 
 def exported_environ(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the submitter's environment goes along, and what --export adds to it.
+    """Return the part of the submitter's environment that a job gets, with the additions of --export.
 
     Raises:
         CommandError: The file of --export-file cannot be read.
@@ -271,7 +270,7 @@ def encode_environ(environ: Mapping[str, str]) -> bytes:
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """What `encode` wrote."""
+    """Return the environment from the bytes of `encode_environ`."""
     pairs = (pair.decode(errors="surrogateescape").partition("=") for pair in stored.split(b"\0") if pair)
     return {name: value for name, _, value in pairs}
 
@@ -304,7 +303,7 @@ def _from_file(name: str) -> dict[str, str]:
 
 
 def _login_environ() -> dict[str, str]:
-    """What a fresh login has, without the time that one takes."""
+    """Return the variables of a new login, without starting one."""
     import os
     import pwd
 

@@ -21,7 +21,7 @@ _JOB = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([^\]]+)\]|(\*)))?(?:\+([0-9]+))?(
 
 
 class JobId(NamedTuple):
-    """What an id names: a job, or a whole array or heterogeneous job; some tasks of it; one component; one step."""
+    """An id on a command line: a job, array or heterogeneous job; some tasks, one component, or one step of it."""
 
     text: str
     job_id: int

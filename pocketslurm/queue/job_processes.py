@@ -29,8 +29,8 @@ def job_pids(state: State, job: Job) -> list[int]:
     spare = _daemons(state)
     if job.batch:
         return _pids([os.getpid()], spare)
-    # The tasks of an srun without a script are no children of this process; their environment tells whose they are.
-    # What salloc runs is no task, and stays.
+    # Tasks of an srun without a script are not children of this process: find them by their environment.
+    # The command of salloc is no task and stays.
     roots = [
         pid
         for pid in processes.with_environment(identifying_variables(state, job), b"SLURM_STEP_ID")
@@ -68,7 +68,7 @@ def end_lost_steps(state: State, job: Job) -> None:
 
 
 def identifying_variables(state: State, job: Job) -> set[bytes]:
-    """What stands in the environment of every process of a job, and of no other."""
+    """Return the variables that only processes of this job have."""
     return {f"SLURM_JOB_ID={job.job_id}".encode(), f"{STATE_VARIABLE}={state.directory}".encode()}
 
 

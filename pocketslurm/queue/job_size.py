@@ -1,4 +1,4 @@
-"""How much a job asks for: the numbers behind its options, worked out as sbatch and srun do before they ask Slurm."""
+"""Computes the size of a job from its options, as sbatch and srun do before they ask the controller."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class JobSize(NamedTuple):
     """The size of a job.
 
     Attributes:
-        min_nodes: At least so many; `max_nodes` 0 stands for as few as will do.
-        ntasks: Tasks in all, 0 where nobody said.
-        tasks_per_node: At most, or with no `ntasks` exactly, so many on each node; 0 for any number.
+        min_nodes: Fewest nodes; `max_nodes` 0 means as few as possible.
+        ntasks: All tasks; 0 if not given.
+        tasks_per_node: Most tasks on a node, or the exact number without `ntasks`; 0 for any number.
         cpus_per_task: CPUs of a task; `min_cpus` of a node.
-        mem_per_node: MiB, `WHOLE_NODE`, or 0 where nothing was said; likewise per CPU and per GPU.
-        gpus: In all; or per node, per task; `gpu_types` that they must be of.
-        nodelist: Nodes that must be among them; `exclude` must not.
+        mem_per_node: MiB, `WHOLE_NODE`, or 0 if not given; also per CPU and per GPU.
+        gpus: All GPUs, or GPUs per node or task; `gpu_types` are their types.
+        nodelist: Nodes that the job must get; `exclude` must not.
         exclusive: Whole nodes.
-        overcommit: One CPU a node, whatever the tasks.
-        contiguous: Nodes side by side.
-        fewest: Of a range, as few nodes as will do, not as many as are free.
-        fits: Where no node is large enough, one on which nothing runs is.
-        notes: What sbatch says about it and goes on.
+        overcommit: One CPU per node for any number of tasks.
+        contiguous: Adjacent nodes only.
+        fewest: As few nodes of a range as possible, not all free ones.
+        fits: An idle node counts as large enough.
+        notes: Warnings that sbatch prints.
     """
 
     min_nodes: int = 1
@@ -242,7 +242,7 @@ def is_gpu(item: str) -> bool:
 
 
 def count(options: Mapping[str, str], *names: str) -> int:
-    """How many GPUs these options ask for, of all types together; of one type, the last number counts."""
+    """Return the number of GPUs in these options, over all types; the last number counts for a type."""
     found: dict[str | None, int] = {}
     for name in names:
         if options.get(name):
@@ -321,9 +321,9 @@ def _invalid(what: str) -> CommandError:
 
 
 def portable_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options as the size of a job or a step is worked out from them.
+    """Return the options that count for the size of a job or a step.
 
-    Generic resources other than GPUs are left out, and `--tres-per-task` is told in the older options.
+    Drop generic resources other than GPUs, and replace `--tres-per-task` by the older options.
     """
     found = dict(options)
     if "gres" in found:

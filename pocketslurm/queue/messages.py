@@ -1,7 +1,10 @@
-"""What a job's supervisor is told to do: each order as a command writes it, and as the supervisor reads it.
+"""Orders to a job's supervisor and to a running srun, and the pipes that wake a process.
 
-The two may be of different releases, for a queue goes on during an upgrade: a kind keeps its form, whatever is new has
-a kind of its own, and a supervisor passes over what it cannot read.
+Sender and receiver may be of different releases, because a queue continues during an upgrade. A kind of order never
+changes its form, a new order gets a new kind, and a supervisor ignores orders that it cannot read.
+
+Orders to an srun are lines in a named pipe, `orders/<job>.<step>` in the state directory: `signal N` for the tasks of
+the step; `cancel WHY` to end it, where WHY is empty or a text such as `TIME LIMIT`; and `kill` to end it by SIGKILL.
 """
 
 from __future__ import annotations
@@ -46,11 +49,11 @@ class TellStep(NamedTuple):
 
 
 class Suspend(NamedTuple):
-    """Let the job's processes stand still."""
+    """Suspend the job's processes."""
 
 
 class Resume(NamedTuple):
-    """Let them go on."""
+    """Resume the job's processes."""
 
 
 class Notify(NamedTuple):
@@ -60,7 +63,7 @@ class Notify(NamedTuple):
 
 
 class Complete(NamedTuple):
-    """The allocation's holder is done, with this wait status."""
+    """The owner of the allocation has ended with this wait status."""
 
     status: int
 
@@ -92,7 +95,7 @@ def encode_order(told: JobOrder) -> tuple[str, str]:  # noqa: PLR0911 - one for 
 
 
 def decode_order(kind: str, value: str) -> JobOrder | None:
-    """The order that stands there, None where this release knows no such order."""
+    """Return the stored order; None if this release does not know it."""
     with suppress(ValueError):
         return _read(kind, value)
     return None
@@ -136,7 +139,7 @@ _SRUN_FOLDER = "orders"
 
 
 def send_to_srun(directory: Path, job_id: int, step: str, order: str) -> bool:
-    """Give an order; False where no srun reads there (any more)."""
+    """Send an order. Return False if no srun reads it."""
     try:
         pipe = os.open(_path(directory, job_id, step), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -151,7 +154,7 @@ def send_to_srun(directory: Path, job_id: int, step: str, order: str) -> bool:
 
 
 class SrunInbox:
-    """Where the srun of one step, or of one part of it, reads its orders."""
+    """The pipe from which the srun of a step, or of a part of it, reads its orders."""
 
     def __init__(self, directory: Path, job_id: int, step: str) -> None:
         self._path = _path(directory, job_id, step)
@@ -160,18 +163,18 @@ class SrunInbox:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)  # noqa: PTH108
         os.mkfifo(self._path, 0o600)
-        # Opened for writing as well, or every sender's leaving would read as an end.
+        # Opened for writing, too: otherwise the pipe is at its end whenever a sender closes it.
         self.fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def read(self) -> list[str]:
-        """The orders that have come."""
+        """Return the orders that have arrived."""
         try:
             return os.read(self.fd, 65536).decode().splitlines()
         except BlockingIOError:
             return []
 
     def close(self) -> None:
-        """Take no more."""
+        """Remove the pipe."""
         os.close(self.fd)
         with contextlib.suppress(OSError):
             os.unlink(self._path)  # noqa: PTH108
@@ -186,7 +189,7 @@ CONTROLLER = "controller"
 
 
 def wake(directory: Path, who: str | int) -> bool:
-    """Wake the controller, or a job's supervisor by its id; False where nobody listens."""
+    """Wake the controller, or a job's supervisor by its id. Return False if it does not run."""
     try:
         pipe = os.open(directory / _PIPES_FOLDER / str(who), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -198,7 +201,7 @@ def wake(directory: Path, who: str | int) -> bool:
 
 
 class WakeupPipe:
-    """One who waits to be woken: by a byte, by the end of a child, or by the clock."""
+    """A named pipe on which a process sleeps until a byte arrives, a child ends, or time is over."""
 
     def __init__(self, directory: Path, who: str | int) -> None:
         folder = directory / _PIPES_FOLDER
@@ -207,7 +210,7 @@ class WakeupPipe:
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         os.mkfifo(self._path, 0o600)
-        # Opened for writing as well, or every sender's leaving would read as an end.
+        # Opened for writing, too: otherwise the pipe is at its end whenever a sender closes it.
         self._pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._child_end, self._signal_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -223,7 +226,7 @@ class WakeupPipe:
                 os.read(each, 65536)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Remove the pipe."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         signal.set_wakeup_fd(-1)

@@ -19,7 +19,7 @@ NO_NODES = "Requested node configuration is not available"
 
 
 class Node(NamedTuple):
-    """What is free on a node, or all that it has."""
+    """Free or total resources of a node."""
 
     name: str
     cpus: int
@@ -29,7 +29,7 @@ class Node(NamedTuple):
 
 
 class NodeShare(NamedTuple):
-    """What a job has of one node."""
+    """Resources of a node that a job gets."""
 
     node: str
     tasks: int
@@ -39,7 +39,7 @@ class NodeShare(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """How many tasks a node could take."""
+    """Number of tasks that fit on a node."""
 
     node: Node
     tasks: int
@@ -52,7 +52,7 @@ def all_nodes(settings: Settings, names: Sequence[str]) -> list[Node]:
 
 
 def free_nodes(nodes: Iterable[Node], jobs: Iterable[Job]) -> list[Node]:
-    """What the jobs that hold something leave of the nodes."""
+    """Return the resources of the nodes that no job has allocated."""
     left = {node.name: node for node in nodes}
     for job in jobs:
         for index, name in enumerate(job.nodes):
@@ -134,7 +134,7 @@ def impossible(request: JobSize, totals: Sequence[Node]) -> str | None:
 
 
 def _counts(request: JobSize, available: int) -> Iterable[int]:
-    """Numbers of nodes to try: few where nobody said, many where a range was given."""
+    """Return numbers of nodes to try: few first, or many first for a range."""
     least = max(request.min_nodes, len(request.nodelist))
     if request.tasks_per_node and request.ntasks and not request.overcommit:
         least = max(least, -(-request.ntasks // request.tasks_per_node))
@@ -194,7 +194,7 @@ def _choose(request: JobSize, rooms: Sequence[_Room], count: int, names: list[st
     largest = sorted(others, key=lambda room: (room.tasks, len(room.node.gpus)), reverse=True)
     if not _enough(request, [*chosen, *largest[: count - len(chosen)]]):
         return None
-    # One node after the other is taken, if with the largest of the rest it would still do.
+    # Take a node only if it and the largest remaining ones are enough.
     for room in others:
         if len(chosen) == count:
             break
@@ -205,7 +205,7 @@ def _choose(request: JobSize, rooms: Sequence[_Room], count: int, names: list[st
 
 
 def _is_run(rooms: Sequence[_Room], must: set[str], names: list[str]) -> bool:
-    """Whether these nodes stand side by side, with all that must be among them."""
+    """Return whether these nodes are adjacent and contain all required ones."""
     distance = names.index(rooms[-1].node.name) - names.index(rooms[0].node.name)
     return distance == len(rooms) - 1 and must <= {room.node.name for room in rooms}
 
@@ -264,10 +264,10 @@ class Part(NamedTuple):
 
 
 def places(parts: Sequence[Part]) -> list[list[NodeShare]] | None:
-    """The shares of each component, or None while they do not fit at once.
+    """Return the shares of each component; None while they do not fit together.
 
-    Where they do not if each takes what it likes in turn, those go first that have the least choice, and if need be
-    each has as few nodes as will do.
+    Try the components in order, then the ones with the fewest possible nodes first, then with as few nodes as
+    possible.
     """
     in_turn = range(len(parts))
     choosy = sorted(in_turn, key=lambda index: len(candidates(parts[index].request, parts[index].totals)))

@@ -29,7 +29,7 @@ def natural(name: str) -> tuple[str, int]:
 
 
 class Out(NamedTuple):
-    """A node that takes no new jobs: `DRAIN` or `DOWN`, why, who said so and when."""
+    """A node that gets no new jobs: `DRAIN` or `DOWN`, the reason, the user and the time."""
 
     state: str
     reason: str
@@ -84,7 +84,7 @@ def partitions(settings: Settings, named: str | None) -> list[Partition]:
 
 
 def over_limit(partition: Partition, time_limit: int) -> bool:
-    """Whether a job's time limit is above its partition's."""
+    """Return whether a job's time limit exceeds its partition's."""
     return partition.max_time >= 0 and not 0 <= time_limit <= partition.max_time
 
 

@@ -1,4 +1,4 @@
-"""What the embedded Slurm keeps of a job and of a step: one row each."""
+"""Records of jobs and steps, one row each, and the names of job states."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ ACTIVE = ("PENDING", "RUNNING")
 
 
 class Job(NamedTuple):
-    """A batch job, one task of a job array, an array's waiting tasks together, or the allocation of an srun.
+    """A batch job, a task of an array, the pending tasks of an array, or the allocation of an srun or salloc.
 
-    A heterogeneous job is a record a component. The first leads: it has the script and the supervisor, processes of
-    all components carry its number, and they begin and end with it.
+    Each component of a heterogeneous job has a record. The first one is the leader: it has the script and the
+    supervisor, processes of all components have its id, and the components start and end with it.
 
     Attributes:
-        job_id: Its own number; the waiting tasks of an array together have the array's.
-        array_job_id: The array's number, None outside of arrays.
-        array_task_id: Its index, None for the array's waiting tasks.
-        array_waiting: Those indices, as `0-3,7`; empty otherwise.
-        array_at_once: How many tasks may run at once, 0 for any number.
-        array_spec: The indices as they were asked for, in full: `0-9`.
-        het_job_id: Of a component of a heterogeneous job its leader's number, None of others; `het_offset` counts them.
-        state: Slurm's name of it; with `completing` the job's processes are still being ended.
-        options: The sbatch (or srun) options in force by long name, as they were written; flags are empty.
-        request: The size asked for, see `request.Request`.
-        command: Path of the script (`scontrol show job`'s Command), `arguments` are the words behind it.
-        work_dir: Where it runs; `submit_dir` is where sbatch was called.
-        nodes: The nodes it has, in order; `cpus`, `mem` (MiB) and `gpus` (device numbers) go along with them.
+        job_id: Its id; the pending tasks of an array share the array's.
+        array_job_id: The array's id; None outside of arrays.
+        array_task_id: Its index; None for the pending tasks.
+        array_waiting: Indices of the pending tasks, such as `0-3,7`; empty otherwise.
+        array_at_once: Limit of running tasks; 0 for none.
+        array_spec: All indices of the array: `0-9`.
+        het_job_id: Id of the leader of a heterogeneous job, None otherwise; `het_offset` is the component's index.
+        state: Slurm's name; `completing` while the job's processes are being ended.
+        options: The options of sbatch or srun by long name, as written; flags are empty.
+        request: The requested size, see `JobSize`.
+        command: Path of the script; `arguments` are its arguments.
+        work_dir: Folder in which it runs; `submit_dir` is the folder of sbatch.
+        nodes: Its nodes in order, with `cpus`, `mem` (MiB) and `gpus` (device numbers) of each.
         tasks: Tasks on each node.
         exit_code: Wait status of the batch script (of the step, for an srun of its own); `derived_exit_code` is the
             highest of the steps.
-        batch: Whether there is a script.
-        holder: Identity (`processes.identity`) of the srun that owns an allocation, empty for a batch job.
-        supervisor: Identity of the process that runs and watches it, empty while there is none.
-        attempt: Which start of the job this is; a supervisor of an older one has nothing to say.
-        limits: Soft resource limits by name, those of its submitter.
-        begin_time: Not before; `time_limit` is in seconds, -1 without limit.
-        suspended_at: Since when it stands still (scontrol suspend), `suspended` are the seconds of it before that.
+        batch: It has a script.
+        holder: Identity (`processes.identity`) of the srun or salloc that owns an allocation; empty for a batch job.
+        supervisor: Identity of its supervisor; empty while there is none.
+        attempt: Number of this start; a supervisor of an older attempt is ignored.
+        limits: Soft resource limits of the submitter by name.
+        begin_time: Earliest start; `time_limit` is in seconds, -1 without limit.
+        suspended_at: Start of its suspension; `suspended` are seconds of earlier suspensions.
         submit_line: The command line, for `sacct -o SubmitLine`.
     """
 

@@ -1,4 +1,4 @@
-"""One look at the queue: which pending jobs start now, and why the others wait."""
+"""A scheduling pass: finds the pending jobs that start now, and the reasons of all other ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Pass:
             self.again = moment
 
     def _why_not_yet(self, job: Job) -> str | None:
-        """What keeps a job from being looked at further; None: nothing does."""
+        """Return the reason why a job cannot start yet, before nodes are considered; None if there is none."""
         if job.holder and not processes.alive(job.holder):
             # The srun that waited for it was killed.
             self._drop(job, "CANCELLED", "None")
@@ -146,7 +146,7 @@ class Pass:
         return None if ready is None or not job.array_waiting else "Dependency"
 
     def _is_full(self, job: Job) -> bool:
-        """Whether as many tasks of a job's array run as may run at once."""
+        """Return whether the array of a job has reached its limit of running tasks."""
         running = sum(other.array_job_id == job.array_job_id for other in self.holding)
         return bool(job.array_at_once) and running >= job.array_at_once
 
@@ -161,7 +161,7 @@ class Pass:
         return [None] * len(parts)
 
     def _free(self, totals: list[Node]) -> list[Node]:
-        """What is free of these nodes, and kept for nobody."""
+        """Return the free resources of these nodes that are not reserved for earlier jobs."""
         names = {node.name for node in totals} - self.kept
         return [node for node in self.free if node.name in names]
 
@@ -215,7 +215,7 @@ def _unavailable(request: JobSize, totals: list[Node]) -> str:
 
 
 YEAR = 365 * 86400
-"""How long Slurm takes a job without a limit to run."""
+"""Assumed run time of a job without a limit, as in Slurm."""
 
 
 def expected_end(job: Job) -> float:

@@ -1,7 +1,7 @@
-"""The state directory: one SQLite file that every command, the controller and the supervisors read and write.
+"""The state directory: one SQLite file that all commands, the controller and the supervisors read and write.
 
-Nobody sends anybody anything but a byte that says "look": what is to be done stands in the file, so that it survives
-whoever was to do it.
+Processes send each other only a byte to wake up. Everything to do is in the file, so that it survives a process that
+is killed.
 """
 
 # ruff: noqa: S608 - the names in the statements are those of the records, never a user's words
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Order(NamedTuple):
-    """What a job's supervisor is told to do."""
+    """An order to a job's supervisor."""
 
     number: int
     kind: str
@@ -60,7 +60,7 @@ class State:
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103
             if os.stat(directory).st_uid != os.getuid():  # noqa: PTH116
-                raise PermissionError("it belongs to somebody else")
+                raise PermissionError("it belongs to another user")
             state._db = connect(directory)
         except (OSError, sqlite3.Error) as error:
             raise unusable(directory, error) from error
@@ -72,7 +72,7 @@ class State:
         return self._db
 
     def exists(self) -> bool:
-        """Whether the file is still there; a directory may be taken away under our feet."""
+        """Return whether the file still exists: a user may delete the directory of a running queue."""
         return (self.directory / NAME).exists()
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class State:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and nobody else writes meanwhile."""
+        """Run the block in a transaction that excludes other writers."""
         db = self._connect()
         retry(lambda: db.execute("BEGIN IMMEDIATE"))
         try:
@@ -219,16 +219,16 @@ def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
 
 
 def trouble(environ: Mapping[str, str], error: sqlite3.Error) -> AnswerNo:
-    """What is said where the queue of this environment cannot be read or written any more."""
+    """Return the error for a queue that cannot be read or written any more."""
     return unusable(_directory(load_settings(environ), environ), error)
 
 
 def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
-    """What is said of a state directory that cannot be used."""
+    """Return the error for a state directory that cannot be used."""
     if is_damaged(error):
         file = shlex.quote(str(directory / NAME))
         return AnswerNo(
-            "the queue of the embedded Slurm is damaged: nothing is started or told until it is put aside",
+            "the queue of the embedded Slurm is damaged: no job starts and no command works until it is moved away",
             found=f"{directory / NAME}: {error}",
             remedy=f"jobs that run go on; when they are over: mv {file} {file}.damaged; rm -f {file}-wal {file}-shm\n"
             "then the queue is empty; files of runs, and logs, are elsewhere and stay",
@@ -250,7 +250,7 @@ def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
 
 
 def _is_full(directory: Path) -> bool:
-    """Whether there is no room for another page or two; SQLite calls that an I/O error."""
+    """Return whether the disk is full; SQLite reports an I/O error then."""
     with contextlib.suppress(OSError):
         told = os.statvfs(directory)
         return told.f_bavail * told.f_frsize < 1 << 16

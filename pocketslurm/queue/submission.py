@@ -39,7 +39,7 @@ TOP_PRIORITY = 4294901760
 
 
 class Submission(NamedTuple):
-    """What is submitted: the options in force, and what they are about."""
+    """A job to submit: its options, script and folder."""
 
     options: dict[str, str]
     name: str
@@ -71,19 +71,19 @@ def check_supported(options: Mapping[str, str], settings: Settings) -> None:
 
 
 def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
-    """Enter a job and see to it that somebody looks at it.
+    """Add a job to the queue and wake the controller.
 
     Raises:
-        CommandError: Slurm would not take it.
+        CommandError: Slurm refuses it.
     """
     return submit_together(state, [what], environ)[0]
 
 
 def submit_together(state: State, components: Sequence[Submission], environ: Mapping[str, str]) -> list[Job]:
-    """The same for the components of one job, which have numbers one after the other; the first has the script.
+    """Add the components of a heterogeneous job with consecutive ids; the first one has the script.
 
     Raises:
-        CommandError: Slurm would not take one of them.
+        CommandError: Slurm refuses one of them.
     """
     jobs = [prepare(state, what, environ)[0] for what in components]
     controller_start.check_code(state)
@@ -185,7 +185,7 @@ def submit_allocation(
     """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
 
     Raises:
-        CommandError: Slurm would not take it.
+        CommandError: Slurm refuses it.
     """
     otherwise = environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
     asked = [
@@ -233,7 +233,7 @@ def _priority(options: Mapping[str, str], job_id: int) -> int:
 
 
 def niceness(options: Mapping[str, str]) -> int:
-    """What --nice takes from a job's priority; 100 where it stands without a number."""
+    """Return the number that --nice subtracts from a job's priority; 100 without a value."""
     return 100 if options.get("nice") == "" else int(options.get("nice", 0))
 
 
@@ -246,7 +246,7 @@ def working_folder() -> str:
 
 
 def _same(folder: str) -> bool:
-    """Whether a name that may go through links means the current folder."""
+    """Return whether a path, possibly through links, is the current folder."""
     try:
         return os.path.samefile(folder, ".")  # noqa: PTH121
     except OSError:

@@ -1,4 +1,4 @@
-"""A job's supervisor: runs its script, keeps its time limit, passes signals on, and leaves nothing of it behind."""
+"""A job's supervisor: runs its script, enforces its time limit, forwards signals, and ends all its processes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 2.0
 _ENDING_SECONDS = 0.03
 _GRACE_SECONDS = 1.0
-"""Between the order to an srun to kill its tasks, and its own end by force."""
+"""Seconds that an srun gets to kill its tasks before it is killed itself."""
 
 
 class Supervisor:
-    """The process that owns one running job."""
+    """The process that runs one job."""
 
     def __init__(self, state: State, job: Job) -> None:
         self.state = state
@@ -50,7 +50,7 @@ class Supervisor:
         self._components = ComponentEnds(state, self._tell)
 
     def run(self) -> None:
-        """See the job through to its end."""
+        """Run the job until it has ended."""
         processes.adopt_orphans(f"hpc-job-{self.job.job_id}")
         if not self._register():
             return
@@ -62,7 +62,7 @@ class Supervisor:
             self.state.close()
 
     def _is_done(self) -> bool:
-        """One look, and the sleep behind it; True when the job's end is booked."""
+        """Check the job once and sleep. Return True when its end is recorded."""
         try:
             if self._look():
                 self._book_end()
@@ -77,7 +77,7 @@ class Supervisor:
         return False
 
     def _register(self) -> bool:
-        """Enter as the job's supervisor; False if this start of the job is no longer wanted."""
+        """Register as the job's supervisor. Return False if this start of the job is obsolete."""
         with self.state.transaction():
             job = self.state.job(self.job.job_id)
             wanted = job is not None and (job.state == "RUNNING" or job.completing)
@@ -90,7 +90,7 @@ class Supervisor:
         return True
 
     def _never_begin(self) -> None:
-        """Cancelled before its script could begin: told and booked as if that had been killed at once."""
+        """Record a job that was cancelled before its script started, as if the script had been killed."""
         if self.job.batch:
             self._stderr = batch_step.open_error_log(self.job)
         told = [messages.decode_order(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
@@ -105,10 +105,10 @@ class Supervisor:
             self._status = batch_step.LAUNCH_FAILED
 
     def _look(self) -> bool:
-        """Do what is to be done now; True when the job is over and nothing of it is left."""
+        """Handle orders and time limits. Return True when the job and all its processes have ended."""
         self._status = processes.reap().get(self._pid, self._status)
         job = self.state.job(self.job.job_id) if self.state.exists() else None
-        # Under the same number another directory of the same name may have a job of its own.
+        # A new directory of the same name may have another job with this id.
         if job is None or job.supervisor != self._name:
             self._abandon()
         self.job = job
@@ -141,7 +141,7 @@ class Supervisor:
             self._deliver(warning.number, whom)
 
     def _how_long(self) -> float:
-        """Seconds until there may be something to do, if nobody calls before."""
+        """Return seconds to sleep, unless an order arrives earlier."""
         if self._ending:
             return _ENDING_SECONDS
         minute = self.state.settings.minute
@@ -172,16 +172,16 @@ class Supervisor:
                 log(f"error: JobId={self.job.display_id}: unknown order: {order.kind} {order.value}")
 
     def _tell_steps(self, label: str, order: str, job_id: int | None) -> None:
-        """Pass an order to a step; one of the leader, or of an ordinary job, to all parts of it."""
+        """Send an order to a step; for the leader or an ordinary job, to all parts of it."""
         for step in job_processes.running_steps(self.state, self.job):
             its_own = job_id in {None, step.job_id, self.job.job_id}
             if its_own and label in {step.label, str(step.step_id)}:
                 self._tell(step, order)
 
     def _deliver(self, number: int, whom: str, job_id: int | None = None) -> None:
-        """A signal to the steps, to the batch shell alone, or (full) to both and to what the shell started besides.
+        """Send a signal to the steps, to the batch shell, or (`full`) to both and to other children of the shell.
 
-        To a component beside the leader: to its steps, for it has nothing else.
+        A component other than the leader has steps only.
         """
         if job_id not in {None, self.job.job_id}:
             for step in job_processes.running_steps(self.state, self.job):
@@ -197,14 +197,14 @@ class Supervisor:
                 self._tell(step, f"signal {number}")
 
     def _tell(self, step: Step, order: str) -> None:
-        """Pass an order to a step's srun; where that does not listen, do it without."""
+        """Send an order to a step's srun. Signal the tasks directly if that fails."""
         if not send_to_srun(self.state.directory, step.job_id, step.label, order):
             word, _, value = order.partition(" ")
             number = int(value) if word == "signal" else signal.SIGKILL if word == "kill" else signal.SIGTERM
             processes.kill(job_processes.step_pids(step), number)
 
     def _end(self, why: str) -> None:
-        """Ask everything to end, and say so in the log; KillWait later it is no question any more."""
+        """Send SIGTERM to all processes and write to the log; SIGKILL follows after KillWait."""
         if self._ending:
             return
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
@@ -214,12 +214,12 @@ class Supervisor:
             batch_step.say_cancelled(self._stderr, self.job, why)
         for step in job_processes.running_steps(self.state, self.job):
             self._tell(step, f"cancel {why}".rstrip())
-        # What the batch shell has started hears nothing, as under proctrack/cgroup.
+        # Children of the batch shell get no SIGTERM, as with proctrack/cgroup.
         if self._pid and self._status is None:
             processes.terminate([self._pid])
 
     def _wind_up(self) -> None:
-        """The script is over: what it left behind is killed, steps that still run are asked first."""
+        """End the job after its script: cancel running steps, and kill other processes."""
         state, reason = self._verdict()
         with self.state.transaction():
             self.state.update_components(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
@@ -228,7 +228,7 @@ class Supervisor:
             self._tell(step, "cancel")
 
     def _verdict(self) -> tuple[str, str]:
-        """The state that the script's end means for the job, and the reason with it."""
+        """Return the job's state and reason after the end of its script."""
         status = self._status or 0
         if status == 0:
             return "COMPLETED", "None"
@@ -248,7 +248,7 @@ class Supervisor:
         return not job_processes.job_pids(self.state, self.job)
 
     def _kill(self) -> None:
-        """First by way of the steps' own sruns, which book it, then with force."""
+        """Kill the tasks through their sruns, which record it; after a second kill all processes."""
         if not self._force_at:
             self._force_at = now() + _GRACE_SECONDS
             for step in job_processes.running_steps(self.state, self.job):
@@ -258,7 +258,7 @@ class Supervisor:
             processes.kill(job_processes.job_pids(self.state, self.job), signal.SIGKILL)
 
     def _abandon(self) -> NoReturn:
-        """The directory, or the job's record, is gone: the job goes too."""
+        """Kill the job and exit, because its record or the state directory was deleted."""
         for _ in range(100):
             left = [process.pid for process in processes.descendants([os.getpid()])]
             processes.kill(left, signal.SIGKILL)
@@ -290,10 +290,10 @@ def main(state: State, job: Job) -> None:
 
 
 class ComponentEnds:
-    """Ends components beside the leader, whose job goes on without them.
+    """Ends components other than the leader; the job continues without them.
 
     Args:
-        tell: Passes an order to a step.
+        tell: Sends an order to a step.
     """
 
     def __init__(self, state: State, tell: Callable[[Step, str], None]) -> None:
@@ -302,11 +302,11 @@ class ComponentEnds:
         self._ending: set[int] = set()
 
     def running(self, job: Job) -> list[Job]:
-        """The components beside the leader that run."""
+        """Return the running components other than the leader."""
         return [part for part in self._state.components(job)[1:] if part.state == "RUNNING"]
 
     def watch_clock(self, job: Job) -> None:
-        """End those whose own time limit is reached."""
+        """End components that have reached their time limit."""
         for part in self.running(job):
             end = end_of_time(part, self._state.settings.minute)
             if end and now() >= end:
@@ -316,21 +316,21 @@ class ComponentEnds:
                 self.end(job, part.job_id, "TIME LIMIT")
 
     def end(self, job: Job, job_id: int, why: str) -> None:
-        """Ask the steps of one, whose record says already that it is over, to end."""
+        """Cancel the steps of a component whose record has ended."""
         self._ending.add(job_id)
         for step in job_processes.running_steps(self._state, job):
             if step.job_id == job_id:
                 self._tell(step, f"cancel {why}".rstrip())
 
     def release(self, job: Job) -> None:
-        """Take back the nodes of those whose steps are over."""
+        """Release the nodes of ended components without running steps."""
         busy = {step.job_id for step in job_processes.running_steps(self._state, job)} if self._ending else set()
         if over := self._ending - busy:
             self._book(over)
             controller_start.ensure_running(self._state)
 
     def release_all(self) -> None:
-        """Nothing of the whole job is left; in the transaction that books its end."""
+        """Release all ended components, in the transaction that records the job's end."""
         self._book(set(self._ending))
 
     def _book(self, over: set[int]) -> None:
@@ -340,7 +340,7 @@ class ComponentEnds:
 
 
 def record_steps(state: State, job: Job, status: int) -> int:
-    """Enter the ends of a job's steps, with the wait status of its batch script; the highest of the others."""
+    """Record the ends of a job's steps. Return the highest exit code of steps other than the batch script."""
     steps = state.steps(job.job_id)
     others = [step for part in state.components(job) for step in state.steps(part.job_id) if step.step_id != BATCH_STEP]
     for step in steps:
@@ -353,7 +353,7 @@ def record_steps(state: State, job: Job, status: int) -> int:
 
 
 def _state(status: int) -> str:
-    """How sacct shows a batch script that ended so."""
+    """Return the state of the batch step in sacct."""
     if status == resources.OUT_OF_MEMORY:
         return "OUT_OF_MEMORY"
     if os.WIFSIGNALED(status) or status == batch_step.LAUNCH_FAILED:
@@ -362,7 +362,7 @@ def _state(status: int) -> str:
 
 
 class WarningSignal(NamedTuple):
-    """The signal of --signal: when it is due, which, and whether for the batch shell alone."""
+    """The signal of --signal: its time, its number, and whether only the batch shell gets it."""
 
     moment: float
     number: int
@@ -370,14 +370,14 @@ class WarningSignal(NamedTuple):
 
 
 def end_of_time(job: Job, minute: float) -> float:
-    """When the time limit is reached, 0.0 for never or while suspended; `minute` is what a minute of it lasts."""
+    """Return the time when the limit is reached; 0.0 for never or while suspended. A minute lasts `minute` seconds."""
     if job.time_limit < 0 or job.suspended_at:
         return 0.0
     return job.start_time + job.suspended + job.time_limit / 60 * minute
 
 
 def warning_signal(job: Job, minute: float) -> WarningSignal | None:
-    """The signal before the end, if one was asked for."""
+    """Return the signal of --signal; None without the option."""
     text, end = job.options.get("signal"), end_of_time(job, minute)
     if not text or not end:
         return None
@@ -386,8 +386,8 @@ def warning_signal(job: Job, minute: float) -> WarningSignal | None:
 
 
 def stop_processes(state: State, job: Job) -> None:
-    """Let all of a job's processes stand still, those too that are started meanwhile."""
-    # In a transaction: a command of the job's own that stood still in the midst of one would hold up the whole queue.
+    """Suspend all processes of a job, including those that start meanwhile."""
+    # In a transaction: a stopped process of the job that is inside one would block the whole queue.
     with state.transaction():
         stopped: set[int] = set()
         while new := set(job_processes.job_pids(state, job)) - stopped:
@@ -396,5 +396,5 @@ def stop_processes(state: State, job: Job) -> None:
 
 
 def resume_processes(state: State, job: Job) -> None:
-    """Let them go on."""
+    """Resume the job's processes."""
     processes.kill(job_processes.job_pids(state, job), signal.SIGCONT)

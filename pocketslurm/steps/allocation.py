@@ -29,7 +29,7 @@ BUSY = "Requested nodes are busy"
 
 
 class Busy(CommandError):
-    """With --immediate: there would be room, but not at once."""
+    """--immediate was given, and the resources are not free now."""
 
 
 class Interrupted(Exception):
@@ -41,14 +41,14 @@ class Interrupted(Exception):
 
 
 class JobForStep(NamedTuple):
-    """Where a step runs: its job, and whether srun has made it."""
+    """The job of a step, and whether srun has allocated it."""
 
     job: Job
     own: bool
 
 
 def size(state: State, asked: StepOptions) -> int:
-    """How many components the job has that the environment or --jobid names; 0 for an ordinary one, or none."""
+    """Return the number of components of the job in the environment or --jobid; 0 for an ordinary job or none."""
     job = state.job(int(asked.get("jobid"))) if asked.has("jobid") else None
     return len(state.components(job)) if job is not None and job.het_job_id is not None else 0
 
@@ -56,11 +56,11 @@ def size(state: State, asked: StepOptions) -> int:
 def find_or_allocate(
     state: State, parts: Sequence[StepPart], environ: Mapping[str, str], talk: SrunMessages
 ) -> list[JobForStep]:
-    """Where each part runs: in the job that the environment or --jobid names, else in a new allocation.
+    """Return the job of each part: the one in the environment or --jobid, else a new allocation.
 
     Raises:
-        CommandError: There is no such job, or no allocation to be had.
-        Interrupted: While it was waited for.
+        CommandError: The job does not exist, or the allocation is refused.
+        Interrupted: A signal arrived during the wait.
     """
     asked = parts[0].asked
     if not asked.has("jobid"):

@@ -38,20 +38,20 @@ _FLAGS = {"overcommit": "SLURM_OVERCOMMIT", "label": "SLURM_LABELIO"}
 
 
 class SrunContext(NamedTuple):
-    """What a step's variables tell of the srun that starts it, beside the records.
+    """Facts about a running srun that its tasks find in variables.
 
     Attributes:
-        distribution: SLURM_DISTRIBUTION; empty where Slurm says nothing.
-        options: The options of srun that tasks are told of, by long name, as written.
-        job_name: Of --job-name; None where the surrounding job's stays.
-        address: Where srun listens, and which `port`.
-        allocated: srun made the allocation itself.
+        distribution: SLURM_DISTRIBUTION; empty if Slurm does not set it.
+        options: Options of srun with a variable, by long name, as written.
+        job_name: Value of --job-name; None keeps the name of the surrounding job.
+        address: Address of srun, with its `port`.
+        allocated: srun has made the allocation.
         umask: SLURM_UMASK.
         nice: SLURM_PRIO_PROCESS.
-        cwd: srun's own folder, and `host` its machine; told in an allocation of its own.
-        bind: --cpu-bind, read: (verbosity, kind, list); None where nothing was said.
+        cwd: Folder of srun, and `host` its machine; set in a new allocation only.
+        bind: Parsed --cpu-bind: (verbosity, kind, list); None if not given.
         tres_bind: SLURMD_TRES_BIND.
-        preserve: Of --preserve-env: counts of nodes and tasks stay as they were.
+        preserve: --preserve-env was given: keep the counts of nodes and tasks.
         several: It has several parts in one ordinary job.
     """
 
@@ -72,7 +72,7 @@ class SrunContext(NamedTuple):
 
 
 def step_environ(job: Job, step: Step, launch: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
-    """What all tasks of a step share; `environ` is srun's own after --export."""
+    """Return the variables that all tasks of a step share; `environ` is srun's own after --export."""
     found = srun_variables(job, launch, environ)
     ntasks, nodes = str(sum(map(len, step.tasks))), str(len(step.nodes))
     per_node = fold_tasks_per_node([len(tasks) for tasks in step.tasks])
@@ -96,7 +96,7 @@ def step_environ(job: Job, step: Step, launch: SrunContext, environ: Mapping[str
 
 
 def merge_components(jobs: Sequence[Job]) -> Job:
-    """The components that a step is on as one job: the leader's number, nodes one after the other."""
+    """Merge the components of a step into one job with the leader's id and all nodes in order."""
     first = jobs[0]
     if first.het_job_id is None:
         return first
@@ -112,7 +112,7 @@ def sort_by_name(record: Record, *columns: str) -> Record:
 
 
 def component_variables(job: Job) -> dict[str, str]:
-    """What a step in a heterogeneous job has of the job is told of the components that it is on; see `joined`."""
+    """Return the job variables of a step in a heterogeneous job; they describe its components only."""
     if job.het_job_id is None:
         return {}
     return {
@@ -123,7 +123,7 @@ def component_variables(job: Job) -> dict[str, str]:
 
 
 def allocation_variables(jobs: Sequence[Job]) -> dict[str, str]:
-    """What tasks are told of the components of an allocation that their srun has made itself."""
+    """Return the variables about the components of an allocation that srun has made."""
     if jobs[0].het_job_id is None:
         return {}
     found = {"SLURM_HET_SIZE": str(len(jobs)), "SLURM_PACK_SIZE": str(len(jobs))}
@@ -232,10 +232,10 @@ def gpu_counts(asked: StepOptions) -> GpuCounts:
 
 
 def check_types(asked: StepOptions, there: str | None, job_id: int) -> None:
-    """Of the types of GPUs asked for, the job has none but the nodes' own.
+    """Check that the nodes have the requested type of GPUs.
 
     Raises:
-        CommandError: It is asked for another.
+        CommandError: The options name another type.
     """
     if unknown := [kind for kind in types(asked.values) if kind != there]:
         line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
@@ -244,7 +244,7 @@ def check_types(asked: StepOptions, there: str | None, job_id: int) -> None:
 
 
 def gpu_binding(asked: StepOptions) -> str:
-    """How tasks share a node's GPUs, as SLURMD_TRES_BIND tells it; empty where each task sees all of them."""
+    """Return the binding of tasks to GPUs for SLURMD_TRES_BIND; empty if each task sees all GPUs."""
     if bind := asked.get("gpu-bind"):
         return f"gpu:{bind}"
     if single := asked.get("ntasks-per-tres") or asked.get("ntasks-per-gpu"):

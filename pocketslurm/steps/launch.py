@@ -1,4 +1,4 @@
-"""What the tasks of a step are started with: their programs, variables and GPUs; no process is touched here."""
+"""Builds the tasks of a step: programs, variables and GPUs. It starts no process."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _LISTED = ("map_cpu:", "mask_cpu:", "map_ldom:", "mask_ldom:")
 
 
 def exported_environ(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
-    """The environment of srun as --export lets it through; SLURM's own variables always pass.
+    """Return the environment of srun after --export; SLURM_* variables always stay.
 
-    A variable that srun has stays as it is under ALL, whatever value stands behind it there: as with Slurm.
+    With ALL, a variable of srun keeps its value even if --export assigns another one, as in Slurm.
     """
     if export is None:
         return dict(environ)
@@ -61,7 +61,7 @@ def exported_environ(environ: Mapping[str, str], export: str | None) -> dict[str
 def srun_context(
     asked: StepOptions, request: StepRequest, home: JobForStep, environ: Mapping[str, str], *, several: bool = False
 ) -> SrunContext:
-    """What the step's variables tell of this srun, or of one part of `several`."""
+    """Return the facts about this srun, or about one part of `several`, for the variables of tasks."""
     shown = {name: asked.get(name) for name in ("cpus-per-task", "threads-per-core", "dependency") if asked.get(name)}
     shown |= {name: "" for name in ("overcommit", "label") if asked.has(name)}
     if request.tasks_per_node:
@@ -104,7 +104,7 @@ def _job_name(asked: StepOptions, home: JobForStep, environ: Mapping[str, str]) 
 
 
 def _address(home: JobForStep, environ: Mapping[str, str]) -> str:
-    """Where this srun runs: its node, if that is named by an address."""
+    """Return the address of this srun: its node, if the name of the node is an address."""
     node = environ.get("SLURMD_NODENAME", "")
     return node if node in home.job.nodes and node.replace(".", "").isdecimal() else "127.0.0.1"
 
@@ -137,10 +137,10 @@ class PlacedPart(NamedTuple):
 
 
 def shared_environs(state: State, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> list[dict[str, str]]:
-    """What the tasks of each part share.
+    """Return the variables that the tasks of each part share.
 
-    srun sets the variables of its parts one after the other in one environment of its own, and starts the first part's
-    tasks last: a part knows what those before it have set, the first one what all have.
+    srun sets the variables of its parts one after the other in one environment, and starts the tasks of the first part
+    last. Therefore a part sees the variables of earlier parts, and the first part sees those of all.
     """
     jobs = [part.home.job for part in parts]
     job, step = joined_jobs(jobs), merge_step_parts([part.step for part in parts])

@@ -1,4 +1,4 @@
-"""What srun, and the slurmstepd that it stands in for, say on stderr."""
+"""Messages of srun and slurmstepd on stderr, and the exit code of srun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 ERROR, INFO, VERBOSE = -1, 0, 1
-"""How loud srun must be for a line: -Q takes one away, -v adds one."""
+"""Verbosity that a message needs: -Q subtracts one, -v adds one."""
 
 
 class SrunMessages:
@@ -47,7 +47,7 @@ class SrunMessages:
             write_stderr(f"srun: {line}\n")
 
     def cancelled(self, step: str, node: str, why: str) -> None:
-        """What slurmstepd says on a step's end by order."""
+        """Print the message of slurmstepd about a cancelled step."""
         cause = f" DUE TO {why}" if why else ""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         write_stderr(f"slurmstepd: error: *** STEP {step} ON {node} CANCELLED AT {stamp}{cause} ***{self._end}")
@@ -62,7 +62,7 @@ class SrunMessages:
 
 
 def write_stderr(text: str) -> None:
-    """Write to stderr; that nobody reads it is no reason to stop."""
+    """Write to stderr, and ignore errors."""
     try:
         os.write(2, text.encode(errors="surrogateescape"))
     except OSError:
@@ -90,13 +90,13 @@ def format_tasks(tasks: Sequence[int]) -> str:
 
 
 class TaskExits:
-    """The ends of all tasks of a step so far.
+    """The ended tasks of a step.
 
     Attributes:
-        cancelled: srun was told to abort: the tasks' deaths are no news.
-        status: The wait status that stands for the step, None before the first end.
-        bad: A task has ended with anything but 0.
-        killed: A task has died of SIGTERM or SIGKILL.
+        cancelled: srun was aborted; ends of tasks are not reported any more.
+        status: The wait status of the step; None before the first end.
+        bad: A task has ended with a status other than 0.
+        killed: SIGTERM or SIGKILL has ended a task.
     """
 
     def __init__(self, *, reduce: bool = False) -> None:
@@ -137,17 +137,17 @@ class TaskExits:
 
     @property
     def exit_code(self) -> int:
-        """What srun exits with."""
+        """Return the exit code of srun."""
         return exit_code(highest_exit_code([self]))
 
 
 def highest_exit_code(reports: Iterable[TaskExits]) -> int:
-    """The wait status that stands for all parts of a step."""
+    """Return the highest wait status of a step's parts."""
     return max((report.status for report in reports if report.status is not None), key=_rank, default=0)
 
 
 def exit_code(status: int) -> int:
-    """What srun exits with, for the wait status of its step."""
+    """Return the exit code of srun for the wait status of its step."""
     if status == OUT_OF_MEMORY:
         return 1
     if os.WIFSIGNALED(status):
@@ -156,7 +156,7 @@ def exit_code(status: int) -> int:
 
 
 def accounted_state(status: int) -> str:
-    """How sacct shows a step that ended so."""
+    """Return the state of an ended step in sacct."""
     if status == OUT_OF_MEMORY:
         return "OUT_OF_MEMORY"
     if os.WIFSIGNALED(status):

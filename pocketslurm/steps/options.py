@@ -21,14 +21,14 @@ _MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 
 
 class StepOptions(NamedTuple):
-    """What one srun was asked for.
+    """The options and the command of one srun.
 
     Attributes:
-        values: ParsedOptions by long name, flags with an empty value.
-        typed: Those of them that came from the command line.
+        values: Options by long name, flags with an empty value.
+        typed: Names of options from the command line.
         command: The program and its arguments.
-        given: The command line's options as they stood there.
-        verbosity: How often -v, less how often -Q, was given.
+        given: The options of the command line as typed.
+        verbosity: Number of -v minus number of -Q.
     """
 
     values: Mapping[str, str]
@@ -38,7 +38,7 @@ class StepOptions(NamedTuple):
     verbosity: int = 0
 
     def has(self, name: str) -> bool:
-        """Whether an option is in force."""
+        """Return whether an option is set."""
         return name in self.values
 
     def get(self, name: str, default: str = "") -> str:
@@ -54,16 +54,16 @@ class StepOptions(NamedTuple):
 def read_options(
     argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True, before: Mapping[str, str] | None = None
 ) -> StepOptions:
-    """Read srun's environment and command line; where nobody is `strict`, that of a newer srun, too.
+    """Parse srun's environment and command line; without `strict`, also options of newer releases.
 
     Args:
         argv: The command line, or one part of it.
         environ: srun's environment.
-        strict: Nothing is taken that 22.05 does not know.
-        before: ParsedOptions that the part before this one hands on.
+        strict: Refuse options that 22.05 does not know.
+        before: Options that this part inherits from the part before it.
 
     Raises:
-        CommandError: An option is unknown, wrong, or one that cannot be honoured here.
+        CommandError: An option is unknown, has a wrong value, or is not supported here.
     """
     try:
         given, command = parse_options(argv, "srun")
@@ -106,12 +106,12 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_yes(value: str) -> bool:
-    """What a variable must say to switch a flag on."""
+    """Return whether the value of a variable sets a flag."""
     return value in {"", "yes"} or (value.lstrip("-").isdecimal() and int(value) != 0)
 
 
 def _check(option: Option, value: str | None) -> None:
-    zero_nodes = option.name == "nodes" and value and not value.strip("0")  # srun takes it for nothing said
+    zero_nodes = option.name == "nodes" and value and not value.strip("0")  # srun ignores it
     if zero_nodes or option.name in {"distribution", "kill-on-bad-exit"} or _is_nothing(option, value):
         return
     try:
@@ -149,7 +149,7 @@ _OF_THE_JOB = frozenset({"SLURM_JOB_ID"})
 
 
 class CommandPart(NamedTuple):
-    """One part of the command line, read as it stands for a job of one component, and what it has from those before."""
+    """One part of the command line, and the options that it inherits from the parts before it."""
 
     argv: list[str]
     asked: StepOptions
@@ -200,7 +200,7 @@ def assign_groups(
 
 
 def group_variables(environ: Mapping[str, str], group: int) -> dict[str, str]:
-    """The environment as it stands for one component."""
+    """Return the environment with the variables of one component."""
     own = {name: environ[key] for name in INPUT if (key := f"{name}_HET_GROUP_{group}") in environ}
     own = {name: value for name, value in own.items() if name not in _OF_THE_JOB}
     memory = any(name in own for name in _MEMORY_VARIABLES)
@@ -250,7 +250,7 @@ def _numbers(text: str) -> list[int]:
             raise CommandError(
                 f"error: _parse_single_range: Invalid range: `{part}'", f"error: Invalid --het-group value: {text}"
             )
-        # No job has so many components: of what is beyond them, the highest is enough to be told.
+        # No job has so many components: the error names the highest number only.
         groups |= {*range(first, min(last, _MOST) + 1), last}
     return sorted(groups)
 

@@ -1,4 +1,4 @@
-"""Where in its job a step runs, and with which CPUs, memory and GPUs: arithmetic alone."""
+"""Places a step on the nodes of its job, with CPUs, memory and GPUs. Pure functions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def place_step(job: Job, steps: Iterable[Step], request: StepRequest, memory: in
 
 
 def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> StepNode:
-    """One node of the job as a new step finds it; whoever overlaps finds it empty."""
+    """Return the free resources of a node of the job for a new step; with --overlap, all of them."""
     name, gpus = job.nodes[index], tuple(job.gpus[index]) if job.gpus else ()
     here = [(step, step.nodes.index(name)) for step in steps if name in step.nodes]
     counted = [] if request.overlap else [(step, at) for step, at in here if not step.overlap]
@@ -112,7 +112,7 @@ def _least_gpus(request: StepRequest, node: StepNode) -> int:
 
 
 def _cpus_per_task(request: StepRequest, nodes: Sequence[StepNode]) -> int:
-    """What the CPUs asked for come to for each task; 0 where they do not come out even, or do not fit."""
+    """Return the CPUs of each task; 0 if they differ between tasks or do not fit."""
     each, rest = divmod(request.cpu_count, request.ntasks)
     if rest or not each or each > min(node.cpus for node in nodes):
         return 0
@@ -163,7 +163,7 @@ NO_MEMORY = "Memory required by task is not available"
 
 
 class NoRoomNow(Exception):
-    """It would fit, but other steps are there."""
+    """The step fits, but other steps use the resources now."""
 
 
 class StepNode(NamedTuple):

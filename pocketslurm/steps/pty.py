@@ -33,7 +33,7 @@ class Terminal:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What tasks are told of it."""
+        """Return the variables of tasks about the terminal."""
         rows, columns, _, _ = struct.unpack("HHHH", self._size())
         return {"SLURM_PTY_WIN_COL": str(columns), "SLURM_PTY_WIN_ROW": str(rows)}
 

@@ -1,4 +1,4 @@
-"""What srun asks the controller for: a step's size and the way its tasks go to nodes."""
+"""Computes the size of a step and the distribution of its tasks, as srun does before it asks the controller."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class StepRequest(NamedTuple):
     """The size of a step.
 
     Attributes:
-        min_nodes: At least so many nodes, `max_nodes` at most.
-        ntasks: Tasks in all; `cpu_count` CPUs for all of them, 0 where they do not count.
-        tasks_per_node: At most so many on each node where there is room, 0 for any number.
-        hosts: Nodes that it must have; with arbitrary distribution the node of each task.
-        exclude: Nodes that it must not have.
-        relative: Index of its first node among the job's, None for any.
-        whole: It takes all CPUs that the job has of its nodes, and not just those for its tasks.
-        overlap: It shares everything with other steps.
-        mem_per_node: MiB, likewise `mem_per_cpu`; 0 for what the job has.
-        distribution: How tasks go to nodes; `shown` is SLURM_DISTRIBUTION.
-        notes: What srun says about it and goes on.
+        min_nodes: Fewest nodes; `max_nodes` are the most.
+        ntasks: All tasks; `cpu_count` CPUs for all of them, 0 if CPUs do not count.
+        tasks_per_node: Most tasks on a node with enough CPUs; 0 for any number.
+        hosts: Nodes that it must get; with arbitrary distribution the node of each task.
+        exclude: Nodes that it must not get.
+        relative: Index of its first node in the job; None for any.
+        whole: It gets all CPUs of the job on its nodes, not only those for its tasks.
+        overlap: It shares all resources with other steps.
+        mem_per_node: MiB, also `mem_per_cpu`; 0 for all memory of the job.
+        distribution: Distribution of tasks to nodes; `shown` is SLURM_DISTRIBUTION.
+        notes: Warnings that srun prints.
     """
 
     min_nodes: int
@@ -57,7 +57,7 @@ class StepRequest(NamedTuple):
 
 
 def step_request(asked: StepOptions, environ: Mapping[str, str], job: Job, *, allocated: bool = False) -> StepRequest:
-    """The step that an srun asks for inside a job; `allocated` says that this srun has made the job for it.
+    """Return the request of an srun inside a job; `allocated` means that this srun has made the job.
 
     Raises:
         CommandError: srun would refuse it before it asks the controller.
@@ -134,7 +134,7 @@ def _gpus(asked: StepOptions, size: SizeResolver) -> GpuCounts:
 
 
 def _shown(size: SizeResolver, *, silent: bool) -> tuple[Distribution, str]:
-    """The distribution, and what tasks are told of it; `silent` leaves the default to the controller, as srun does."""
+    """Return the distribution and SLURM_DISTRIBUTION; `silent` omits the default, as srun does."""
     chosen = size.distribution
     if chosen.nodes is not None:
         return chosen, distribution.distribution_name(chosen)
@@ -164,7 +164,7 @@ def _cpu_count(size: SizeResolver, asked: StepOptions, job: Job, gpus: GpuCounts
 
 
 class SizeResolver:
-    """The numbers while they are worked out; `nodes_set` and `ntasks_set` say whether anybody has named them."""
+    """Computes the numbers of a step; `nodes_set` and `ntasks_set` are true if an option gives them."""
 
     def __init__(self, asked: StepOptions, environ: Mapping[str, str]) -> None:
         self.asked = asked
@@ -214,7 +214,7 @@ class SizeResolver:
             raise CommandError(*self.errors, *self.notes)
 
     def _check_pairs(self) -> None:
-        """Contradictions; srun tells of all of them before it stops."""
+        """Check for contradictions; srun prints all of them before it fails."""
         asked = self.asked
         if {"quiet", "verbose"} <= asked.typed:
             self.errors.append("error: don't specify both --verbose (-v) and --quiet (-Q)")
@@ -240,7 +240,7 @@ class SizeResolver:
                 raise CommandError(*refused.lines, "error: Failure getting NodeNames from hostfile") from None
 
     def _expected(self) -> int | None:
-        """How many names a file of nodes must hold, where each is a task's."""
+        """Return the required number of names in a host file with one name per task."""
         if self.ntasks_set:
             return self.ntasks
         return (self.max_nodes or self.min_nodes) if self.nodes_set else None

@@ -1,4 +1,4 @@
-"""A step while it runs: its tasks' ends, the signals and orders that come in, and what becomes of it then."""
+"""Runs one step: waits for its tasks, handles signals, orders and timers, and records the result."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ SIGNALS = (
     signal.SIGINT, signal.SIGQUIT, signal.SIGCONT, signal.SIGTERM, signal.SIGHUP,
     signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-"""What srun minds; the others do to it what they do to any process."""
+"""Signals that srun handles; all other signals have their default action."""
 
 _DRAIN_SECONDS = 2.0
 
 
 class RunningStep:
-    """One step from its first task's start to the last one's end.
+    """A step from the start of its first task to the end of its last one.
 
     Args:
-        created: The step, part by part, each with the place where it takes orders.
-        manner: How it is run.
-        talk: srun's voice.
-        book: Called with each part that is over before the others.
+        created: The parts of the step, each with its pipe for orders.
+        manner: The policy for bad exits, time limits and signals.
+        talk: Prints messages of srun.
+        book: Called with each part that ends before other parts.
 
     Attributes:
         parts: Its parts, one for each component.
@@ -98,7 +98,7 @@ class RunningStep:
 
     @property
     def status(self) -> int:
-        """The wait status that stands for the whole."""
+        """Return the wait status of the step."""
         return highest_exit_code(part.report for part in self.parts)
 
     def part(self, task: TaskSpec) -> RunningPart:
@@ -127,7 +127,7 @@ class RunningStep:
             self._selector.register(part.inbox.fd, selectors.EVENT_READ, lambda part=part: self._on_orders(part))
         if pmi is not None:
             pmi.serve(self._selector, self.abort)
-            if not launched:  # the others would wait for it for ever
+            if not launched:  # other tasks would wait for it forever
                 self.abort()
         if self._manner.time_limit is not None:
             self._clocks.set("limit", self._manner.time_limit, self._time_out)
@@ -157,7 +157,7 @@ class RunningStep:
                     self._due(task.node)
 
     def _due(self, node: int) -> None:
-        """Book what has ended on a node: at once if nothing runs there any more, else when others may have joined."""
+        """Report ended tasks of a node: now if no task runs on it any more, else after a delay that joins more ends."""
         waiting = any(task.node == node for task in self._running)
         self._clocks.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._book(node))
 
@@ -182,7 +182,7 @@ class RunningStep:
         self._finish_if_over()
 
     def _is_over(self, part: RunningPart) -> bool:
-        """Whether all tasks of a part have ended and are told of."""
+        """Return whether all tasks of a part have ended and are reported."""
         return not part.running and not any(part.has(task) for task, _ in self._ended)
 
     def _terminate(self) -> None:
@@ -210,7 +210,7 @@ class RunningStep:
                 part.ending.abort()
 
     def _on_broken(self) -> None:
-        """Nobody reads our output: as SIGPIPE would have it."""
+        """End the step because srun's output is closed, as SIGPIPE would."""
         for part in self.parts:
             if not part.ending.cancelled:
                 part.ending.abort()
@@ -272,18 +272,18 @@ class RunningStep:
 
 
 class RunningPart:
-    """A step's part in one component, the whole of most steps; what is told of its tasks counts them from 0.
+    """The part of a step in one component; most steps have one part. Messages count its tasks from 0.
 
     Args:
-        created: Its step, and where that takes orders.
+        created: Its step and the pipe for orders.
         before: The parts before it.
-        processes: All that lives of the part.
+        processes: Returns all processes of the part.
 
     Attributes:
-        index: Its own number, and `first` that of its first task in the whole.
-        running: Its tasks that run, by pid.
-        ends: The wait statuses of the others, by the task's number in the whole.
-        report: What is told of them; `ending` is its end by order.
+        index: Its number; `first` is the number of its first task in the step.
+        running: Running tasks by pid.
+        ends: Wait statuses of ended tasks, by the task's number in the step.
+        report: The record of ended tasks; `ending` handles cancellation.
     """
 
     def __init__(
@@ -308,11 +308,11 @@ class RunningPart:
         self._talk = talk
 
     def has(self, task: TaskSpec) -> bool:
-        """Whether a task is one of its own."""
+        """Return whether a task belongs to this part."""
         return task.number in self._numbers
 
     def place(self, task: TaskSpec) -> TaskPosition:
-        """Where a task is; in names of files nodes are counted in their component, and tasks one more for each part."""
+        """Return the position of a task. In file names, nodes count per component and tasks one more for each part."""
         node_id = task.node - self._first_node
         return TaskPosition(task.number, self.step.nodes[node_id], node_id, task.number + self.index)
 
@@ -324,7 +324,7 @@ class RunningPart:
             self._talk.error(line)
 
     def tell_states(self) -> None:
-        """Which tasks run, and how the others ended."""
+        """Print which tasks run and how the ended ones ended."""
         states = {
             "running": [task.number for task in self.running.values()],
             "exited abnormally": [task for task, status in self.ends.items() if status],

@@ -1,4 +1,4 @@
-"""A step enters its job: at once where there is room, else as soon as other steps leave some."""
+"""Creates a step in its job, and waits for resources that other steps use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Created = list[tuple["Step", SrunInbox]]
 
 
 def merge_step_parts(steps: Sequence[Step]) -> Step:
-    """All parts of a step as one: nodes one after the other, tasks counted on."""
+    """Merge all parts of a step into one, with nodes in order and tasks numbered consecutively."""
     numbers = count()
     tasks = [[next(numbers) for _ in node] for step in steps for node in step.tasks] if len(steps) > 1 else None
     return steps[0]._replace(
@@ -55,16 +55,16 @@ def merge_step_parts(steps: Sequence[Step]) -> Step:
 def create_step(
     state: State, wanted: Sequence[PendingPart], talk: SrunMessages, *, patience: float | None = None
 ) -> Created:
-    """Enter a step, as soon as all parts of it fit; where they take orders comes with them.
+    """Create a step when all its parts fit, and return them with their pipes for orders.
 
     Args:
         state: The state directory.
         wanted: Its parts.
-        talk: For what is to be said meanwhile.
-        patience: Seconds after which it is refused, None for any time.
+        talk: Prints messages during the wait.
+        patience: Seconds to wait before it is refused; None for any time.
 
     Raises:
-        CommandError: It never fits, or the job is over.
+        CommandError: The step can never fit, or the job has ended.
     """
     job_id = wanted[0].job.job_id
     began = time.monotonic()
@@ -90,7 +90,7 @@ def create_step(
 
 
 def _unable(refused: CommandError, job_id: int) -> CommandError:
-    """The controller's own words, as srun tells them of a step."""
+    """Return the error with the controller's message as srun prints it for a step."""
     denied = [f"error: Unable to create step for job {job_id}: {refused.denied}"] if refused.denied else []
     return type(refused)(*refused.lines, *denied)
 

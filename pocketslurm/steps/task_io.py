@@ -22,7 +22,7 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class TaskPosition(NamedTuple):
-    """Where a task is: its number, its node's name and index; `in_names` is its number in names of files (`%t`)."""
+    """The number of a task, and the name and index of its node; `in_names` is its number in file names (`%t`)."""
 
     task: int
     node: str
@@ -34,16 +34,16 @@ class StepStreams:
     """All streams of one step, or of one part of it.
 
     Args:
-        asked: What was asked for.
-        names: What stands for the patterns in names of files.
+        asked: The options of the step.
+        names: The values of patterns in file names.
         ntasks: Tasks of the whole step.
-        folder: Where it runs.
-        beside: The part before this one, which has the same files and input.
+        folder: The folder in which it runs.
+        beside: The part before this one, with the same files and input.
 
     Attributes:
-        outlets: What srun reads from its tasks; `inlets` what it feeds to them.
-        source: The file that the inlets are fed from, None where there is nothing to feed.
-        sinks: Files that tasks share, by name; `opened` are the names of the others.
+        outlets: Outputs of tasks that srun reads; `inlets` are inputs that it writes.
+        source: The file from which it fills the inputs; None without input.
+        sinks: Files that tasks share, by name; `opened` are the names of other files.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StepStreams:
         return TaskStreams(self._stdin(place), self._stdout(place, 1), self._stdout(place, 2))
 
     def connect_terminal(self, place: TaskPosition, terminal: Terminal) -> TaskStreams:
-        """The same under --pty: the terminal for the first task, nothing for the others."""
+        """Connect a task under --pty: the first task gets the terminal, other tasks /dev/null."""
         if place.task:
             null = self._keep(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
             return TaskStreams(null, null, null)
@@ -140,7 +140,7 @@ class StepStreams:
         if where.per_task and where.path is not None:
             path = self._path(where.path, place)
             if self._width is None or path == os.devnull:
-                # Tasks that share a file do not cut away what the others have written.
+                # Tasks that share a file must not truncate it.
                 flags = self._flags & ~os.O_TRUNC if path in self.opened else self._flags
                 self.opened.add(path)
                 return self._keep(os.open(path, flags, 0o666))
@@ -226,12 +226,12 @@ class TaskOutput:
         self._held = bytearray()
 
     def pump(self) -> bool:
-        """Move what is there; False at the stream's end."""
+        """Move available data. Return False at the end of the stream."""
         try:
             data = os.read(self.fd, CHUNK)
         except BlockingIOError:
             return True
-        except OSError:  # the other side of a pseudo-terminal is gone
+        except OSError:  # the task has closed its side of the pseudo-terminal
             data = b""
         if not data:
             self._flush(len(self._held))
@@ -258,7 +258,7 @@ class TaskInput:
 
     @property
     def waiting(self) -> bool:
-        """Something is still to be written, or the end to be told."""
+        """Return whether data or the end of the stream must still be written."""
         return bool(self._waiting) or self._ended
 
     def feed(self, data: bytes) -> None:
@@ -285,12 +285,12 @@ class TaskInput:
 
 
 class StreamMover:
-    """The streams of one step in a selector, whose keys carry what is to be called.
+    """Moves the data of a step's streams in a selector, whose keys contain the callbacks.
 
     Args:
-        selector: The loop's.
+        selector: The selector of the event loop.
         plumbing: The streams.
-        on_broken: Called when nobody reads srun's own output any more.
+        on_broken: Called when srun's own output is closed.
     """
 
     def __init__(self, selector: selectors.BaseSelector, plumbing: StepStreams, on_broken: Callable[[], None]) -> None:
@@ -309,13 +309,13 @@ class StreamMover:
         return not self._outlets
 
     def drain(self) -> None:
-        """Take what is there of every output, as at a task's end."""
+        """Read the available data of every output, after the end of a task."""
         for key in list(self._selector.get_map().values()):
             if key.fd in self._outlets:
                 key.data()
 
     def give_up(self) -> None:
-        """Wait for no more output: somebody who got away holds on to a stream."""
+        """Stop waiting for output: a process that escaped still has a stream open."""
         for fd in list(self._outlets):
             self._close_outlet(fd)
 
@@ -381,6 +381,6 @@ class StreamMover:
             self._watch_source()
 
     def close_input(self) -> None:
-        """No task is there to read any more."""
+        """Close the input: no task reads it any more."""
         self._forget_source()
         self._source = None

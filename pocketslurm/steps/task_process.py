@@ -41,7 +41,7 @@ class TaskStreams(NamedTuple):
 
 
 def start_task(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> int:
-    """Start a task; its pid. What goes wrong behind the fork is told on the task's stderr and by its exit code."""
+    """Start a task and return its pid. An error after the fork goes to the task's stderr and exit code."""
     import ctypes
 
     kernel, srun = ctypes.CDLL(None), os.getpid()
@@ -124,7 +124,7 @@ def find_program(name: str, path: str) -> str:
 
 
 def _interpreter(program: str) -> str:
-    """What the first line of a script names, where it is one."""
+    """Return the interpreter in the first line of a script; empty for other programs."""
     try:
         with open(program, "rb") as file:  # noqa: PTH123
             line = file.readline(256)

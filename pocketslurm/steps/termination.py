@@ -1,4 +1,4 @@
-"""The end of a step by order: of its options, its job's supervisor, or whoever presses Ctrl-C."""
+"""Ends a step early: after a bad exit, a time limit, a cancellation, a signal or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from pocketslurm.steps.running_step import Timers
 
 _ABORT_SECONDS = 2
-"""What srun waits longer than KillWait."""
+"""Seconds that srun waits in addition to KillWait."""
 
 _AGAIN_SECONDS = 0.1
 
 
 class StepPolicy(NamedTuple):
-    """How a step is run.
+    """The policy of a step.
 
     Attributes:
-        kill_bad_exit: End the step as soon as a task ends badly, `kill_wait` seconds after SIGTERM by force.
-        job_kill_wait: The cluster's KillWait, which srun talks of.
-        max_wait: Seconds from the first task's end to the step's, 0 for any number.
-        time_limit: Seconds until the step is cancelled, None without a limit of its own.
+        kill_bad_exit: End the step when a task fails, with SIGKILL `kill_wait` seconds after SIGTERM.
+        job_kill_wait: The cluster's KillWait, for messages.
+        max_wait: Seconds from the end of the first task to the end of the step; 0 for any number.
+        time_limit: Seconds until the step is cancelled; None without a limit.
         pass_interrupt: The first SIGINT goes to the tasks (-X); with `quit_on_interrupt` it ends the step.
-        reduce: Ends of tasks that are alike are told once.
+        reduce: Report equal ends of tasks once.
     """
 
     kill_bad_exit: bool = False
@@ -43,16 +43,16 @@ class StepPolicy(NamedTuple):
 
 
 class StepTermination:
-    """How one step is ended before its time.
+    """Ends one step early.
 
     Args:
-        tasks: The pids of its tasks that run, at any moment.
-        processes: All that lives of it.
+        tasks: Returns the pids of running tasks.
+        processes: Returns the pids of all processes of the step.
 
     Attributes:
-        cancelled: It was ended by somebody's order; `timed_out`: by its own time limit.
-        killing: Its processes get SIGKILL from us.
-        name: The step as users know it: `12.0`.
+        cancelled: It was cancelled; `timed_out`: its time limit was reached.
+        killing: Its processes get SIGKILL.
+        name: The id of the step: `12.0`.
     """
 
     def __init__(
