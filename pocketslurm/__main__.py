@@ -8,7 +8,7 @@ import sys
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
-from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.errors import HpcKitError
 from pocketslurm.commands import COMMANDS, OWN_COMMANDS, UNSUPPORTED
 from pocketslurm.installation import load_module
 

@@ -1,4 +1,4 @@
-"""The components of a heterogeneous job on a command line: `a : b`, and what of one goes on to the next."""
+"""Components of a heterogeneous job on a command line, `a : b`, and the options that they inherit."""
 
 from __future__ import annotations
 

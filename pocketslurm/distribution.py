@@ -1,4 +1,4 @@
-"""Which task of a step runs on which node: block, cyclic, plane and arbitrary, as Slurm lays them out.
+"""Distributes the tasks of a step to nodes as Slurm does: block, cyclic, plane and arbitrary.
 
 Everything here is arithmetic. A *slot* is room for one task; a node with 8 CPUs and 2 CPUs a task has 4. More tasks
 than slots are allowed, every node then takes its share of the excess.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from hpc_kit.slurm.errors import HpcKitError
+
 BAD_OPTION = 255
 """Exit status of sbatch, salloc and srun for an option that they do not understand."""
 
@@ -51,3 +55,13 @@ class PlainError(CommandError):
     def text_for(self, command: str) -> str:  # noqa: ARG002 - words of whichever command
         """Return the message."""
         return f"{self}\n"
+
+
+class StateError(HpcKitError):
+    """The state directory, its database or the code of the package cannot be used."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class SettingsError(HpcKitError):
+    """The settings cannot be read, or contain a wrong value."""

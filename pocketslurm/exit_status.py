@@ -1,4 +1,4 @@
-"""Wait statuses as Slurm prints them: `3:0` for an exit code, `0:15` for a signal."""
+"""Formats wait statuses as Slurm prints them: `3:0` for an exit code, `0:15` for a signal."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import AnswerNo
 from pocketslurm.commands import COMMANDS, UNSUPPORTED
+from pocketslurm.errors import StateError
 from pocketslurm.settings import STATE_VARIABLE
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def load_module(name: str) -> ModuleType:
     """Import a module of this package, by its name below `pocketslurm`.
 
     Raises:
-        AnswerNo: The code cannot be imported, as during a checkout or an installation.
+        StateError: The code cannot be imported, as during a checkout or an installation.
     """
     try:
         return import_module(f"pocketslurm.{name}")
     except Exception as error:
-        raise AnswerNo(
+        raise StateError(
             f"the code of the embedded Slurm ({name.rpartition('.')[2]}) cannot be loaded",
             found=f"{type(error).__name__}: {error}",
             remedy=f"if {Path(__file__).parent} is just being changed, wait until that is done and try again",

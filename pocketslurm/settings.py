@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import SpecError
+from pocketslurm.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +129,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     """Return the settings: from the file in HPC_KIT_SLURM_CONF, else of the state directory, else the defaults.
 
     Raises:
-        SpecError: The file is unreadable, or holds what is no setting.
+        SettingsError: The file is unreadable, or holds what is no setting.
     """
     named = environ.get(CONF_VARIABLE)
     path = Path(named) if named else state_directory(environ) / CONF_NAME
@@ -197,8 +197,8 @@ def _fits(value: object, default: object, name: str) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _bad(path: Path, found: str) -> SpecError:
-    return SpecError(
+def _bad(path: Path, found: str) -> SettingsError:
+    return SettingsError(
         "the embedded Slurm's configuration cannot be used",
         found=f"{path}: {found}",
         remedy=f"a JSON object with some of {', '.join(Settings._fields)}; or unset {CONF_VARIABLE}",

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import AnswerNo
 from pocketslurm import installation
-from pocketslurm.errors import UsageError
+from pocketslurm.errors import StateError, UsageError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.settings import (
     CONF_NAME,
@@ -94,7 +93,7 @@ def _answer(command: str, words: list[str], target: _Target, environ: Mapping[st
     try:
         os.execvpe(words[0], words, found)  # noqa: S606 - the user's own command
     except OSError as error:
-        raise AnswerNo(f"cannot run {words[0]}", found=str(error), remedy="name a command on PATH") from error
+        raise StateError(f"cannot run {words[0]}", found=str(error), remedy="name a command on PATH") from error
 
 
 def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
@@ -142,7 +141,7 @@ def install(settings: Settings | None, directory: Path, environ: Mapping[str, st
         environ: The environment to start from.
 
     Raises:
-        AnswerNo: The state directory cannot be made, or active jobs need other settings.
+        StateError: The state directory cannot be made, or active jobs need other settings.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -150,7 +149,7 @@ def install(settings: Settings | None, directory: Path, environ: Mapping[str, st
             _configure(directory, settings_to_json(settings._replace(state=None)), environ)
         folder = str(installation.write_commands(directory))
     except OSError as error:
-        raise AnswerNo(
+        raise StateError(
             "the embedded Slurm's state directory cannot be made",
             found=f"{directory}: {error.strerror}",
             remedy=f"set {STATE_VARIABLE} to a directory that you may write",
@@ -166,14 +165,14 @@ def _configure(directory: Path, text: str, environ: Mapping[str, str]) -> None:
     """Write the settings, if they differ from the queue's.
 
     Raises:
-        AnswerNo: Jobs that were submitted under other settings are active.
+        StateError: Jobs that were submitted under other settings are active.
     """
     path = directory / CONF_NAME
     before = path.read_text() if path.exists() else None
     if before == text:
         return
     if before is not None and (active := _active_job_ids(directory, environ)):
-        raise AnswerNo(
+        raise StateError(
             "the embedded Slurm here has other settings, and jobs that are not over",
             found=f"{path}, from another cluster file or before this one was edited; jobs {', '.join(active[:8])}",
             remedy=f"wait for them, or end them: {directory}/bin/scancel --me\n"

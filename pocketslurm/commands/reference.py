@@ -1,4 +1,4 @@
-"""The contract: every option, variable and column of the embedded Slurm, as docs/embedded-slurm.md prints it."""
+"""Writes the reference page docs/embedded-slurm.md: every option, variable and column."""
 
 from __future__ import annotations
 

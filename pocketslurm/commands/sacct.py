@@ -1,4 +1,4 @@
-"""The command sacct: there is no accounting database, the queue's own records serve."""
+"""The command sacct: prints the records of the queue; there is no accounting database."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import HpcKitError, page
 from hpc_kit.slurm.datetimes import error_position, parse_datetime
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm import option_support
 from pocketslurm.errors import CommandError, PlainError, UsageError
@@ -69,7 +69,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     elif "helpformat" in options:
         _print_names()
     elif options.keys() & {"help", "usage"}:
-        print(f"sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; see {page('embedded-slurm.md')}")
+        print("sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; `pocketslurm reference` lists them")
     else:
         fields = _fields(options, environ)
         if "units" in options and options["units"][:1].upper() not in UNITS:

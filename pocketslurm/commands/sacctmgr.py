@@ -1,4 +1,4 @@
-"""The command sacctmgr: it shows a database in which nothing has been entered, and enters nothing."""
+"""The command sacctmgr: shows an empty accounting database and refuses changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command salloc: an allocation that lasts as long as the command, or the shell, that is run in it."""
+"""The command salloc: waits for an allocation, and runs a command or a shell in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import DirectiveError
+from hpc_kit.slurm.errors import DirectiveError
 from hpc_kit.slurm.getopt import SALLOC, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value

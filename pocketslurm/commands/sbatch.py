@@ -1,4 +1,4 @@
-"""The command sbatch."""
+"""The command sbatch: submits a script, prints the job id, and waits for the job with --wait."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
 from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.directives import read_directives
+from hpc_kit.slurm.errors import DirectiveError
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line

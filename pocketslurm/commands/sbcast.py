@@ -1,4 +1,4 @@
-"""The command sbcast: a file to the nodes of a job, which here is a copy on this machine."""
+"""The command sbcast: copies a file to the nodes of a job, which all share this machine."""
 
 from __future__ import annotations
 

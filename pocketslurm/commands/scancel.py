@@ -1,4 +1,4 @@
-"""The command scancel."""
+"""The command scancel: cancels or signals jobs, array tasks and steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import HpcKitError, page
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.option_values import SIGNALS
 from pocketslurm import option_support
@@ -62,7 +62,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"slurm {SLURM_VERSION}")
         return 0
     if options.keys() & {"help", "usage"}:
-        print(f"Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\nSee {page('embedded-slurm.md')}")
+        print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\n`pocketslurm reference` lists the options.")
         return 0
     if not words and not options.keys() & {*_FILTERS, "ctld"}:
         raise PlainError("scancel: error: No job identification provided")

@@ -1,4 +1,4 @@
-"""The command scontrol: its words are sorted out here, what they show and change is in modules of its own."""
+"""The command scontrol: shows objects, holds, releases, requeues, suspends and notifies jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import HostlistError
+from hpc_kit.slurm.errors import HostlistError
 from hpc_kit.slurm.nodelist import expand, fold
 from pocketslurm import option_support
 from pocketslurm.commands import scontrol_update

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import error_position, parse_datetime
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.queue import messages, nodes

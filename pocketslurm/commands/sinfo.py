@@ -1,4 +1,4 @@
-"""The command sinfo."""
+"""The command sinfo: groups nodes into rows and prints them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import page
 from pocketslurm import option_support
 from pocketslurm.errors import PlainError
 from pocketslurm.getopt import NONE, REQUIRED, Table
@@ -56,7 +55,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"slurm {SLURM_VERSION}")
         return 0
     if options.keys() & {"help", "usage"}:
-        print(f"Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; see {page('embedded-slurm.md')}")
+        print("Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; `pocketslurm reference` lists them")
         return 0
     if not options.get("iterate", "0").isdecimal():
         raise PlainError(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
@@ -64,7 +63,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     option_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
     if "json" in options:
         controller_start.wait_until_ready(state)
-        load_module("listings.sinfo_json").print_nodes(state)
+        load_module("listings.json_documents").print_nodes(state)
         return 0
     if "reservation" in options:
         print("No reservations in the system")

@@ -1,4 +1,4 @@
-"""The command squeue."""
+"""The command squeue: filters, sorts and prints jobs and steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import page
 from hpc_kit.slurm.nodelist import fold
 from pocketslurm import option_support
 from pocketslurm.errors import PlainError
@@ -64,7 +63,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"slurm {SLURM_VERSION}")
         return 0
     if "help" in options or "usage" in options:
-        print(f"Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; see {page('embedded-slurm.md')}")
+        print("Usage: squeue [OPTIONS]\nOptions: those of Slurm 22.05's squeue; `pocketslurm reference` lists them")
         return 0
     for key in ("jobs", "steps"):
         if key in options and key not in with_value and words:

@@ -1,4 +1,4 @@
-"""The command srun."""
+"""The command srun: reads the command line, and runs a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command sshare: the shares of an accounting database in which nothing has been entered."""
+"""The command sshare: prints the shares of an empty accounting database."""
 
 from __future__ import annotations
 

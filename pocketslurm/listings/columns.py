@@ -1,4 +1,4 @@
-"""Formats as squeue and sinfo take them: `%.18i %9P`, and `name:20,state`."""
+"""Parses the formats of squeue and sinfo, `%.18i %9P` and `name:20,state`, and prints tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`squeue --json`: the fields that programs read, under the names that 22.05 gives them."""
+"""The documents of `--json` in the form of Slurm 22.05, with the fields that programs read."""
 
 from __future__ import annotations
 

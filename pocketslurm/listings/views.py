@@ -1,4 +1,4 @@
-"""A job as squeue, sacct and scontrol show it: every value as text, computed when it is asked for."""
+"""Properties of jobs, nodes and resources as text, for squeue, sacct, sinfo and scontrol."""
 
 from __future__ import annotations
 

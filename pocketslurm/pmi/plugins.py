@@ -1,4 +1,4 @@
-"""srun's --mpi: which of Slurm's MPI plug-ins there is, and what tasks get of it."""
+"""The option --mpi of srun: the MPI plug-ins, and their variables for tasks."""
 
 from __future__ import annotations
 

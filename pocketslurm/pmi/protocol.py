@@ -1,4 +1,4 @@
-"""PMI on the wire: what a task writes cut into requests, and answers in the words of the version that it speaks.
+"""The wire format of PMI: splits the data of a task into requests, and formats replies for its version.
 
 PMI-1.1 has lines of words, PMI-2.0 messages of fields behind their length; each begins with PMI-1's line `cmd=init`.
 """

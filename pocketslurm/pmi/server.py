@@ -1,4 +1,4 @@
-"""The PMI server of one step, in its srun: MPI programs find one another through it, as through Slurm's mpi/pmi2."""
+"""The PMI server of one step, in its srun. MPI programs connect through it, as with Slurm's mpi/pmi2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting a batch script the way slurmd does: a copy of it, the submitter's environment, log files, folder, mask."""
+"""Starts a batch script as slurmd does: copies it, and sets its environment, log files, folder and umask."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def check_code(state: State) -> None:
     """Check that a controller runs or can be loaded, before a job is entered.
 
     Raises:
-        AnswerNo: Its code cannot be loaded.
+        StateError: Its code cannot be loaded.
     """
     if not processes.alive(state.meta(META) or ""):
         load_module("queue.controller")
@@ -40,7 +40,7 @@ def ensure_running(state: State) -> None:
     """Wake the controller, or start one if none runs.
 
     Raises:
-        AnswerNo: There is none, and its code cannot be loaded.
+        StateError: There is none, and its code cannot be loaded.
     """
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The SQLite file under the state: its tables, how it is opened, and how records become rows."""
+"""The SQLite file of the queue: opens it, creates its tables, and converts records to rows."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Job ids as the commands take them: `12`, `12_3`, `12_[1-3,7]`, `12+1`, `12.0`, and lists of them."""
+"""Parses job ids such as `12`, `12_3`, `12_[1-3,7]`, `12+1` and `12.0`, and finds their records."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.option_values import fold_indices, parse_array
 from pocketslurm.errors import PlainError
 from pocketslurm.queue.state import now

@@ -1,4 +1,4 @@
-"""The processes of one job, as its supervisor sees them: all that it started, wherever it hid."""
+"""Finds all processes of a job or a step, also those that left its process tree."""
 
 from __future__ import annotations
 

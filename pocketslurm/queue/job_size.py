@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import HpcKitError, UnitError
 from hpc_kit.slurm import nodelist, option_values
+from hpc_kit.slurm.errors import HpcKitError, UnitError
 from hpc_kit.slurm.option_values import parse_gpus, parse_gres
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 from hpc_kit.slurm.units import parse_memory

@@ -1,4 +1,4 @@
-"""Which nodes a job gets, and how much of each: arithmetic alone."""
+"""Selects nodes for a job, or for all its components. Pure functions."""
 
 from __future__ import annotations
 

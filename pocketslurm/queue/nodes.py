@@ -1,4 +1,4 @@
-"""The virtual nodes and partitions: which there are, and which of them an administrator has taken out."""
+"""The virtual nodes and partitions, and the nodes that an administrator has drained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.node_selection import Node, all_nodes

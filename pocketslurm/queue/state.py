@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import AnswerNo, HpcKitError
+from hpc_kit.slurm.errors import HpcKitError
+from pocketslurm.errors import StateError
 from pocketslurm.queue.database import NAME, connect, decode, encode, is_damaged, retry
 from pocketslurm.queue.records import Job, Step
 from pocketslurm.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load_settings, state_directory
@@ -51,7 +52,7 @@ class State:
         """The state directory that the environment names, made where there is none.
 
         Raises:
-            AnswerNo: It cannot be made or written.
+            StateError: It cannot be made or written.
         """
         settings = load_settings(environ)
         directory = _directory(settings, environ)
@@ -218,29 +219,29 @@ def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
     return (Path(settings.state) if settings.state else state_directory(environ)).absolute()
 
 
-def trouble(environ: Mapping[str, str], error: sqlite3.Error) -> AnswerNo:
+def trouble(environ: Mapping[str, str], error: sqlite3.Error) -> StateError:
     """Return the error for a queue that cannot be read or written any more."""
     return unusable(_directory(load_settings(environ), environ), error)
 
 
-def unusable(directory: Path, error: OSError | sqlite3.Error) -> AnswerNo:
+def unusable(directory: Path, error: OSError | sqlite3.Error) -> StateError:
     """Return the error for a state directory that cannot be used."""
     if is_damaged(error):
         file = shlex.quote(str(directory / NAME))
-        return AnswerNo(
+        return StateError(
             "the queue of the embedded Slurm is damaged: no job starts and no command works until it is moved away",
             found=f"{directory / NAME}: {error}",
             remedy=f"jobs that run go on; when they are over: mv {file} {file}.damaged; rm -f {file}-wal {file}-shm\n"
             "then the queue is empty; files of runs, and logs, are elsewhere and stay",
         )
     if "locked" in str(error) or "busy" in str(error):
-        return AnswerNo(
+        return StateError(
             "the queue of the embedded Slurm is busy",
             found=f"{directory / NAME}: {error}",
             remedy="try it again; jobs that run go on",
         )
     full = _is_full(directory)
-    return AnswerNo(
+    return StateError(
         "the embedded Slurm cannot use its state directory",
         found=f"{directory}: {error}" + ", no space left there" * full,
         remedy="free some space there: jobs that run go on"

@@ -1,4 +1,4 @@
-"""A job enters the queue: what slurmctld does with a request before it has an id."""
+"""Checks a job, adds it to the queue, and requeues it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import parse_datetime
+from hpc_kit.slurm.errors import HpcKitError
 from pocketslurm import processes, resources
 from pocketslurm.errors import CommandError
 from pocketslurm.option_support import NO_SUCH, SBATCH_SUPPORT, Support

@@ -1,4 +1,4 @@
-"""The job that a step belongs to: the one that srun is called in, or an allocation of its own."""
+"""Finds the job of a step: the surrounding job, or a new allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SLURM_* variables of steps and their tasks as Slurm 22.05 sets them; pure functions of the records.
+"""The SLURM_* variables of steps and tasks as Slurm 22.05 sets them, and the GPUs of tasks. Pure functions.
 
 The scopes are mixed as Slurm mixes them: SLURM_NODELIST is the job's, SLURM_NNODES the step's, and what the options of
 the surrounding sbatch left behind stays unless srun has a word on it.

@@ -1,11 +1,11 @@
-"""The options of one srun: its environment's, then its command line's, each value checked in Slurm's own words."""
+"""Parses the options of srun from its environment and its command line, also the parts of `srun a : b`."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.getopt import SRUN, ParsedOptions, parse_options
 from hpc_kit.slurm.option_table import Option, ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line

@@ -1,4 +1,4 @@
-"""`srun --pty`: the first task gets a terminal of its own, and srun passes its user's keys and screen through."""
+"""`srun --pty`: gives the first task a terminal, and connects it to the terminal of the user."""
 
 from __future__ import annotations
 

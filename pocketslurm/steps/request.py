@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import nodelist
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.option_values import Distribution, parse_nodes
 from hpc_kit.slurm.sizes import GpuCounts
 from hpc_kit.slurm.units import parse_memory

@@ -1,4 +1,4 @@
-"""The streams of a step: which files and pipes its tasks get, and which of them go through srun."""
+"""Input and output of a step: opens files and pipes for tasks, labels lines, and moves the data."""
 
 from __future__ import annotations
 

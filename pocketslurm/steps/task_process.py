@@ -1,4 +1,4 @@
-"""Starting one task: in a session of its own, with its streams, folder and variables."""
+"""Starts a task in a new session with its streams, folder and variables."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.errors import SpecError
+from pocketslurm.errors import SettingsError
 from pocketslurm.pmi.key_values import process_mapping
 from pocketslurm.pmi.protocol import PMI2, Connection, ProtocolError
 from pocketslurm.settings import settings_from_json
@@ -251,7 +251,7 @@ def test_a_cluster_may_have_it_by_default(make_slurm: Callable[..., Slurm]) -> N
     assert slurm.said("srun", "-n2", *tell) == "pmi2 2\n" * 2
     assert slurm.said("srun", "-n2", "--mpi=none", *tell) == "no no\n" * 2
     assert "MpiDefault              = pmi2\n" in slurm.said("scontrol", "show", "config")
-    with pytest.raises(SpecError):
+    with pytest.raises(SettingsError):
         settings_from_json('{"mpi_default": 3}', Path("slurm.json"))
 
 

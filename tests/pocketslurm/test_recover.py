@@ -332,8 +332,8 @@ def test_a_queue_that_is_damaged_while_a_job_runs_is_told_once_and_the_job_runs_
     for command in (["squeue"], ["sbatch", "--wrap=true"], ["sinfo"]):
         assert slurm.refused(*command)[1].splitlines() == [
             (
-                f"{command[0]}: error: the queue of the embedded Slurm is damaged: nothing is started or told until it "
-                "is put aside"
+                f"{command[0]}: error: the queue of the embedded Slurm is damaged: no job starts and no command works "
+                "until it is moved away"
             ),
             f"  found  {database}: file is not a database",
             (

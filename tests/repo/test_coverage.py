@@ -19,7 +19,7 @@ FORK = """
 import os
 from pocketslurm import exit_status
 if os.fork() == 0:
-    exit_status.shown(256)
+    exit_status.format_exit_code(256)
     os._exit(0)
 os.wait()
 """

@@ -94,7 +94,7 @@ def test_every_room_has_its_place() -> None:
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("pocketslurm")])
 def test_pocketslurm_imports_only_the_language_of_slurm(module: str) -> None:
     foreign = {name for name in imports(MODULES[module]) if not name.startswith("pocketslurm")}
-    assert {room(name) for name in foreign} <= {"", "errors", "slurm"}
+    assert {room(name) for name in foreign} <= {"", "slurm"}
 
 
 def test_the_job_side_takes_only_node_lists_from_slurm() -> None:
