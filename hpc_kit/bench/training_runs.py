@@ -30,7 +30,7 @@ def training(name: str) -> Path:
     Raises:
         SpecError: There is none.
     """
-    folders = search_path.folders("jobs", search_path.current_folder())
+    folders = search_path.search_folders("jobs", search_path.current_folder())
     for folder in folders:
         if (path := folder / "train" / name).is_file():
             return path.resolve()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SpecError
 from hpc_kit.script.context import working_folder
 from hpc_kit.spec import search_path
-from hpc_kit.spec.layout_checks import machine_too_small
+from hpc_kit.spec.layout_checks import find_memory_shortage
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _memory(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG
     Mend: fewer ranks, a smaller model, or `zero = 3`; a cluster file with `mem` under [node] says another size.
     Documented: docs/jobs-and-clusters.md.
     """
-    if small := machine_too_small(resolved.job, resolved.cluster, resolved.world_size):
+    if small := find_memory_shortage(resolved.job, resolved.cluster, resolved.world_size):
         yield small
 
 
@@ -287,7 +287,7 @@ def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
     remedy = " or ".join(near) or "the path as seen from there"
     if "$" in name or name.startswith("~"):
         remedy = "the path itself: no shell expands the words of `command`"
-    shipped = search_path.shipped("jobs")
+    shipped = search_path.shipped_folder("jobs")
     if (shipped.parent / name).exists():
         inside = folder.is_relative_to(shipped.parent)
         remedy = (
@@ -314,7 +314,7 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     for each in programs_of(resolved.argv):
         if each.file is None or each.program != resolved.python:
             continue
-        env = search_path.shipped("env")
+        env = search_path.shipped_folder("env")
         env = env.relative_to(root) if env.is_relative_to(root) else env
         absent: dict[str, tuple[str, str]] = {}
         for name in _imported(folder / each.file):

@@ -131,10 +131,10 @@ def _folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
     if out is None and as_json:
         return None
     if out is None:
-        from hpc_kit.spec.default_cluster import default_name
+        from hpc_kit.spec.default_cluster import default_cluster_name
         from hpc_kit.spec.load import load_cluster
 
-        runs = load_cluster(default_name(Path.cwd(), os.environ), root=Path.cwd()).runs
+        runs = load_cluster(default_cluster_name(Path.cwd(), os.environ), root=Path.cwd()).runs
         out = Path(runs, f"bench_{bench}", f"{dt.datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - the reader's own clock
     try:
         out.mkdir(parents=True, exist_ok=True)

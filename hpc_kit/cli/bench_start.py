@@ -42,7 +42,7 @@ def command(cluster: str | None, out: Path | None, as_json: bool, **asked: objec
     slurm = here(cluster)
     slurm.client.check_available(slurm.cluster.name)
     root = search_path.current_folder()
-    jobs = next(folder for folder in search_path.folders("jobs", root) if (folder / startup.PROGRAM).is_file())
+    jobs = next(folder for folder in search_path.search_folders("jobs", root) if (folder / startup.PROGRAM).is_file())
     slurm.runs.mkdir(parents=True, exist_ok=True)
     environ, gpus = slurm.client.environ, slurm.cluster.node.gpus
     gpus = start_jobs.gpus_of_a_node(environ) if gpus is None else gpus

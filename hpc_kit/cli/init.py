@@ -48,7 +48,7 @@ def command(folder: Path, jobs: tuple[str, ...]) -> None:
 
     From then on the project's own files come before the shipped ones. A file that is there is left as it is.
     """
-    shipped = search_path.shipped("jobs").parent
+    shipped = search_path.shipped_folder("jobs").parent
     wanted = [path.relative_to(shipped) for path in (_some(jobs) if jobs else _all())]
     texts = {path: (shipped / path).read_bytes() for path in [*wanted, *_clusters()]} | {
         Path("Makefile"): MAKEFILE.encode()
@@ -61,14 +61,14 @@ def command(folder: Path, jobs: tuple[str, ...]) -> None:
 
 
 def _all() -> Iterator[Path]:
-    jobs, templates = search_path.shipped("jobs"), search_path.shipped("templates")
+    jobs, templates = search_path.shipped_folder("jobs"), search_path.shipped_folder("templates")
     for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "**/*.j2"), (templates, "**/*.sh")):
         yield from sorted(folder.glob(pattern))
 
 
 def _clusters() -> list[Path]:
     """Cluster files, and the schemas by which an editor knows both kinds of files."""
-    jobs, env = search_path.shipped("jobs"), search_path.shipped("env")
+    jobs, env = search_path.shipped_folder("jobs"), search_path.shipped_folder("env")
     found = [*jobs.glob("*.schema.json"), *sorted(env.glob("*.schema.json")), *sorted(env.glob("*.toml"))]
     return [path.relative_to(path.parents[1]) for path in found]
 
@@ -84,7 +84,7 @@ def _some(jobs: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _files_of(job: str) -> Iterator[Path]:
-    shipped = search_path.shipped("jobs")
+    shipped = search_path.shipped_folder("jobs")
     name, data = job, dict[str, object]()
     while name:
         path = shipped / f"{name}.toml"
@@ -97,7 +97,7 @@ def _files_of(job: str) -> Iterator[Path]:
         yield path
         own = toml_documents.read_document(path, path.name).data
         name, data = str(own.get("extends", "")), {**own, **data}
-    templates = search_path.shipped("templates")
+    templates = search_path.shipped_folder("templates")
     # All but the templates of other kinds of jobs and of ssh.
     kinds = {f"{kind}{search_path.TEMPLATE}" for kind in ("base", data.get("template", "ddp"))}
     for path in sorted(templates.rglob("*")):

@@ -15,10 +15,10 @@ from msgspec import Struct
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec import load, search_path
-from hpc_kit.spec.default_cluster import Choice, default_cluster
+from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster
 from hpc_kit.spec.job import Job, Launch
-from hpc_kit.spec.load import Loaded
-from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.load import LoadedJob
+from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
 from hpc_kit.spec.resources import Resources
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -170,11 +170,15 @@ def job_of(request: Request, root: Path, *, sure: bool = False) -> Resolved:
     Raises:
         SpecError: The request, or a file that it names, says something that cannot be.
     """
-    choice = Choice(request.cluster, {}) if request.cluster else default_cluster(root, os.environ, sure=sure)
-    return resolve(loaded(request, root, choice), root=root, again=again(request, choice))
+    choice = (
+        ClusterChoice(request.cluster, {})
+        if request.cluster
+        else default_cluster(root, os.environ, require_answer=sure)
+    )
+    return resolve(loaded(request, root, choice), root=root, render_command=render_command(request, choice))
 
 
-def loaded(request: Request, root: Path, choice: Choice) -> Loaded:
+def loaded(request: Request, root: Path, choice: ClusterChoice) -> LoadedJob:
     """The job of a request and its cluster, as files and command line say.
 
     Raises:
@@ -231,23 +235,22 @@ def _settings(request: Request) -> dict[str, object]:
     return settings
 
 
-def again(request: Request, choice: Choice, *options: str) -> tuple[str, ...]:
-    """The command line that makes the same script on any machine.
+def render_command(request: Request, choice: ClusterChoice, *options: str) -> tuple[str, ...]:
+    """Return the command line of `hpc-kit render` for a request.
 
     Args:
         request: The job.
         choice: Its cluster.
-        options: Words before those of the job.
+        options: Options before the job.
     """
-    words = ["hpc-kit", "render", *options]
-    if request.job is not None:
-        words.append(request.job)
+    job_words = [*options, *([] if request.job is None else [request.job])]
     if request.shape is not None:
-        words += ["-j", request.shape]
-    words += ["--cluster", choice.name]
+        job_words += ["-j", request.shape]
+    sbatch_options: list[str] = []
     for name, value in request.options.items():
         option = f"--{name.replace('_', '-')}"
-        words += [option] if value is True else [f"{option}={value}"]
-    for setting in (*(f"{key}={value}" for key, value in choice.settings.items()), *request.settings):
-        words += ["--set", setting]
-    return (*words, "--", *request.program) if request.program else tuple(words)
+        sbatch_options.append(option if value is True else f"{option}={value}")
+    settings = (*(f"{key}={value}" for key, value in choice.settings.items()), *request.settings)
+    return format_render_command(
+        job_words, choice.name, options=sbatch_options, settings=settings, program=request.program
+    )

@@ -10,7 +10,7 @@ from hpc_kit.cli.table import widths
 from hpc_kit.errors import HpcKitError
 from hpc_kit.spec import search_path, toml_documents
 
-KINDS: tuple[tuple[search_path.Kind, str, str], ...] = (
+KINDS: tuple[tuple[search_path.FileKind, str, str], ...] = (
     ("jobs", "jobs", ".toml"),
     ("env", "clusters", ".toml"),
     ("templates", "templates", search_path.TEMPLATE),
@@ -37,11 +37,11 @@ def command(as_json: bool) -> None:
             click.echo(text.rstrip())
 
 
-def _entries(kind: search_path.Kind, suffix: str, root: Path) -> list[dict[str, str]]:
+def _entries(kind: search_path.FileKind, suffix: str, root: Path) -> list[dict[str, str]]:
     entries = []
-    for name in search_path.names(kind, root, suffix):
-        path = search_path.find(kind, name, root, suffix=suffix)
-        shown = search_path.shown(path, root)
+    for name in search_path.file_names(kind, root, suffix):
+        path = search_path.find_file(kind, name, root, suffix=suffix)
+        shown = search_path.display_path(path, root)
         if name != "base":
             entries.append({"name": name, "description": _description(path, shown, suffix), "file": shown})
     return entries

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from hpc_kit.cli.job_arguments import Request
-from hpc_kit.cli.job_arguments import again as again_words
+from hpc_kit.cli.job_arguments import Request, render_command
 from hpc_kit.cli.job_arguments import loaded as loaded_job
 from hpc_kit.errors import SpecError
-from hpc_kit.spec.default_cluster import Choice, cluster_of_hosts
+from hpc_kit.spec.default_cluster import ClusterChoice, ssh_cluster
 from hpc_kit.spec.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def job_on(hosts: Sequence[Host], request: Request, root: Path, *again: str) -> 
     """
     from hpc_kit.ssh.rank_placement import check_cluster, place_job
 
-    choice = Choice(request.cluster, {}) if request.cluster else cluster_of_hosts(root, os.environ)
+    choice = ClusterChoice(request.cluster, {}) if request.cluster else ssh_cluster(root, os.environ)
     if hosts and request.shape is not None and not request.shape.startswith(f"{len(hosts)}x"):
         raise SpecError(
             f"-j {request.shape} does not fit {len(hosts)} hosts",
@@ -79,6 +78,6 @@ def job_on(hosts: Sequence[Host], request: Request, root: Path, *again: str) -> 
             remedy="--cluster hosts",
         )
     loaded = structs.replace(loaded, job=place_job(loaded.job, hosts))
-    resolved = resolve(loaded, root=root, again=again_words(request, choice, *again))
+    resolved = resolve(loaded, root=root, render_command=render_command(request, choice, *again))
     check_cluster(resolved)
     return resolved

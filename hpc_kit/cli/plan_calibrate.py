@@ -23,10 +23,10 @@ def calibrate(cluster: str | None, measurement: Path | None, comm: Path | None) 
     """
     from hpc_kit.planner import calibration
     from hpc_kit.planner.target import measured_file
-    from hpc_kit.spec.default_cluster import default_name
+    from hpc_kit.spec.default_cluster import default_cluster_name
 
     root = Path.cwd()
-    name = cluster or default_name(root, os.environ)
+    name = cluster or default_cluster_name(root, os.environ)
     profile = _profile(name, root)
     path = measurement or measured_file(name, root)
     if comm is not None:

@@ -126,13 +126,13 @@ def _model(job: Job | None, own: Asked | None, given: Options) -> tuple[Model, i
 def _target(job: Job | None, given: Options, framework: str, root: Path) -> Target:
     """The machine; a job that says its ranks has them on a node."""
     from hpc_kit.planner.target import target
-    from hpc_kit.spec.default_cluster import default_name
+    from hpc_kit.spec.default_cluster import default_cluster_name
 
     ranks = None
     if job is not None and not given.gpu:
         ranks = job.launch.nproc_per_node if job.launch.starts_agents else job.resources.ntasks_per_node
     found = target(
-        given.cluster or default_name(root, os.environ),
+        given.cluster or default_cluster_name(root, os.environ),
         root,
         framework=framework,
         gpu=given.gpu,
@@ -159,12 +159,12 @@ def _machines() -> str:
 def _refusal(task: Task, answer: Answer, target: Target, given: Options, root: Path) -> AnswerNo:
     """The error where nothing fits."""
     from hpc_kit.planner.refuse import refuse
-    from hpc_kit.spec.default_cluster import default_name
+    from hpc_kit.spec.default_cluster import default_cluster_name
 
     if not _is_unnamed(target, given):
         return refuse(task, answer, target.rates)
     return AnswerNo(
         f"no cluster is named, and {task.model.name} does not fit on {task.gpus} x cpu",
-        found=f"cluster {default_name(root, os.environ)}, which has no GPUs",
+        found=f"cluster {default_cluster_name(root, os.environ)}, which has no GPUs",
         remedy=_machines(),
     )

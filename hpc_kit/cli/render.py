@@ -52,7 +52,7 @@ def command(
     if save is not None:
         from hpc_kit.spec.toml_documents import save_job
 
-        save_job(resolved.asked, save)
+        save_job(resolved.requested_job, save)
     write_shell_files(text, resolved, root)
     for note in resolved.notes:
         click.echo(f"hpc-kit: {note}", err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from hpc_kit.spec import search_path
-from hpc_kit.spec.default_cluster import default_name
+from hpc_kit.spec.default_cluster import default_cluster_name
 from hpc_kit.spec.load import load_cluster
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def here(name: str | None, *, sure: bool = False) -> Here:
     from hpc_kit.spec.cluster_client import open_client
 
     root = search_path.current_folder()
-    cluster = load_cluster(name or default_name(root, os.environ, sure=sure), root=root)
+    cluster = load_cluster(name or default_cluster_name(root, os.environ, require_answer=sure), root=root)
     return Here(cluster, open_client(cluster), root / (other_runs() or cluster.runs))
 
 

@@ -176,7 +176,7 @@ def _saved(resolved: Resolved, file: Path | None) -> Iterator[None]:
         return
     from hpc_kit.spec.toml_documents import save_job
 
-    save_job(resolved.asked, file)
+    save_job(resolved.requested_job, file)
     try:
         yield
     except HpcKitError:

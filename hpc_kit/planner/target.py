@@ -86,12 +86,12 @@ def target(
         own = calibration.of_card(found, machine.gpu)
         machine, rates = calibration.apply(own, machine, rates)
         links = "" if own == found else f", the links alone: its GPU is {found.gpu}, not {machine.gpu.name}"
-        notes = (*notes, f"measured numbers from {search_path.shown(path, root)}{links}")
+        notes = (*notes, f"measured numbers from {search_path.display_path(path, root)}{links}")
     return Target(machine, rates, notes)
 
 
 def _machine(cluster: str, root: Path, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
-    known = search_path.names("env", root, ".toml")
+    known = search_path.file_names("env", root, ".toml")
     if cluster in hardware.machines() and cluster not in known:
         machine = hardware.machine(cluster)
         if gpu:

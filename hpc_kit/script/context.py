@@ -12,7 +12,7 @@ from hpc_kit import __version__
 from hpc_kit.script.quoting import copyable_command
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 from hpc_kit.spec.job import Axis
-from hpc_kit.spec.layout_checks import node_of
+from hpc_kit.spec.layout_checks import node_of_rank
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def template_values(resolved: Resolved, *, template: str, standalone: bool, shel
         "description": job.description,
         "version": __version__,
         "sources": ", ".join((*resolved.sources, template)),
-        "again": copyable_command(render_command(resolved, standalone=standalone)),
+        "again": copyable_command(resolved.command_line(standalone=standalone)),
         "submit": submit_command(resolved),
         "notes": resolved.notes,
         "directives": directives(resolved),
@@ -77,7 +77,7 @@ def template_values(resolved: Resolved, *, template: str, standalone: bool, shel
         "threads_by_slurm": resolved.cpus_by_slurm and not own_threads,
         "world_size": resolved.world_size,
         "launcher": job.launch.launcher,
-        "launch_file": f"launchers/{'hetjob' if resolved.parts else job.launch.launcher}.j2",
+        "launch_file": f"launchers/{'hetjob' if resolved.components else job.launch.launcher}.j2",
         "mpi": job.launch.mpi,
         "task_output": job.launch.output,
         "task_error": job.launch.error,
@@ -98,15 +98,6 @@ def template_values(resolved: Resolved, *, template: str, standalone: bool, shel
 
 
 # The commands of the header
-
-
-def render_command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
-    """Return the command that renders the same script; empty for a job that was made in Python."""
-    words = list(resolved.again)
-    if standalone and words:
-        # Words behind `--` belong to the program.
-        words.insert(words.index("--") if "--" in words else len(words), "--standalone")
-    return tuple(words)
 
 
 def submit_command(resolved: Resolved) -> str:
@@ -152,7 +143,7 @@ def directives(resolved: Resolved) -> list[Directive]:
 def components(resolved: Resolved, *, standalone: bool) -> list[dict[str, object]]:
     """Return directives, size and task command of each component of a heterogeneous job."""
     found: list[dict[str, object]] = []
-    for part in resolved.parts:
+    for part in resolved.components:
         own = structs.replace(
             resolved, job=structs.replace(resolved.job, resources=part.resources, command=part.command)
         )
@@ -179,10 +170,10 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     # The tasks of each component have their own number of CPUs, and with cpus_by_slurm only the job knows the number.
-    if not resolved.parts and not resolved.cpus_by_slurm:
+    if not resolved.components and not resolved.cpus_by_slurm:
         ours[_THREADS] = max(1, resolved.cpus // launch.nproc_per_node)
-    if resolved.told:
-        ours["HPC_KIT_LAYOUT"] = resolved.told
+    if resolved.layout_text:
+        ours["HPC_KIT_LAYOUT"] = resolved.layout_text
     if launch.launcher == "mpirun" and resolved.cluster.slurm == "embedded":
         # Several virtual nodes share one host, where the shared memory of Open MPI mixes up their ranks. In a container
         # the user is root, whom Open MPI refuses.
@@ -299,5 +290,5 @@ def _list_ranks(group: range) -> str:
 def _nodes_of_groups(resolved: Resolved, groups: list[range]) -> int | None:
     """Return the most nodes that one group is on; None if not known."""
     per_node = resolved.ranks_per_node
-    node = node_of(resolved.job, resolved.nodes, per_node) if per_node else None
+    node = node_of_rank(resolved.job, resolved.nodes, per_node) if per_node else None
     return None if node is None else max(len({node(rank) for rank in group}) for group in groups)

@@ -19,7 +19,7 @@ from hpc_kit.script.quoting import quoting_environment
 from hpc_kit.script.shell_files import read_shell_files, write_shell_files
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.default_cluster import default_cluster
-from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
 from hpc_kit.spec.toml_documents import format_toml_value
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ def resolve_arguments(
         SlurmUnavailable: The default cluster cannot be determined, and `sure` demands it.
     """
     if cluster is None:
-        choice = default_cluster(root, os.environ, sure=sure)
+        choice = default_cluster(root, os.environ, require_answer=sure)
         cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
     loaded = load.load(job, cluster, set=set, root=root)
     again = _command_line(str(job), cluster, set) if isinstance(job, str | Path) else ()
-    return resolve(loaded, root=root, again=again)
+    return resolve(loaded, root=root, render_command=again)
 
 
 def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
@@ -96,8 +96,7 @@ def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, obj
         return ()
     name = str(cluster) if isinstance(cluster, str | Path) else cluster.name
     values = {key: value if isinstance(value, str) else format_toml_value(value) for key, value in set.items()}
-    chosen = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-    return ("hpc-kit", "render", job, "--cluster", name, *chosen)
+    return format_render_command([job], name, settings=(f"{key}={value}" for key, value in values.items()))
 
 
 def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path) -> str:
@@ -107,8 +106,8 @@ def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path)
         TemplateError: The template is missing, or uses a value that does not exist.
     """
     name = resolved.job.template
-    path = search_path.find("templates", name, root, suffix=search_path.TEMPLATE)
-    shell, shown = read_shell_files(resolved, root), search_path.shown(path, root)
+    path = search_path.find_file("templates", name, root, suffix=search_path.TEMPLATE)
+    shell, shown = read_shell_files(resolved, root), search_path.display_path(path, root)
     return fill_template(path, template_values(resolved, template=shown, standalone=standalone, shell=shell), root)
 
 
@@ -142,7 +141,7 @@ def _environment(root: Path, own: Path) -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined
 
     environment = quoting_environment(
-        loader=FileSystemLoader((own, *search_path.folders("templates", root))),
+        loader=FileSystemLoader((own, *search_path.search_folders("templates", root))),
         undefined=StrictUndefined,
         bytecode_cache=_bytecode_cache(),
         trim_blocks=True,

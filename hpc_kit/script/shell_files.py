@@ -42,7 +42,7 @@ class ShellFiles(NamedTuple):
 
 def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
     """Return the shell files for the script of a job; a file of the project replaces the shipped one of its name."""
-    folders = [folder / "shell" for folder in reversed(search_path.folders("templates", root))]
+    folders = [folder / "shell" for folder in reversed(search_path.search_folders("templates", root))]
     paths = {path.name: path for folder in folders for path in sorted(folder.glob("*.sh"))}
     texts = {name: paths[name].read_text(encoding="utf-8") for name in sorted(paths)}
     digest = hashlib.sha256("\0".join(word for item in texts.items() for word in item).encode()).hexdigest()

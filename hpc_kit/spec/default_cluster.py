@@ -11,14 +11,14 @@ VARIABLE = "HPC_KIT_CLUSTER"
 """Environment variable: name or path of the cluster file, for people who work on one cluster only."""
 
 
-class Choice(Struct, frozen=True):
+class ClusterChoice(Struct, frozen=True):
     """A cluster file, and what was found out about the machine besides, as `--set` would say it."""
 
     name: str
     settings: dict[str, object]
 
 
-def default_cluster(root: Path, environ: Mapping[str, str], *, sure: bool = True) -> Choice:
+def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: bool = True) -> ClusterChoice:
     """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`.
 
     Inside a job of the embedded Slurm, whose commands are then on PATH, it is that job's own cluster.
@@ -26,25 +26,25 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, sure: bool = True
     Args:
         root: The user's project.
         environ: The environment to look in.
-        sure: Refuse to guess where a Slurm without an answer leaves it open; else that is a `slurm`, too.
+        require_answer: Refuse to guess where a Slurm without an answer leaves it open; else that is a `slurm`, too.
 
     Raises:
         SlurmUnavailable: It cannot be known, and has to be.
     """
     if named := _named(root, environ):
-        return Choice(named, {})
-    name = _here(root, environ, sure=sure)
-    return Choice(name, {} if name != "slurm" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
+        return ClusterChoice(named, {})
+    name = _here(root, environ, sure=require_answer)
+    return ClusterChoice(name, {} if name != "slurm" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
 
 
-def default_name(root: Path, environ: Mapping[str, str], *, sure: bool = False) -> str:
+def default_cluster_name(root: Path, environ: Mapping[str, str], *, require_answer: bool = False) -> str:
     """The name of `default_cluster`, without a question for what its nodes have."""
-    return _named(root, environ) or _here(root, environ, sure=sure)
+    return _named(root, environ) or _here(root, environ, sure=require_answer)
 
 
-def cluster_of_hosts(root: Path, environ: Mapping[str, str]) -> Choice:
+def ssh_cluster(root: Path, environ: Mapping[str, str]) -> ClusterChoice:
     """As `default_cluster`, for a launch over ssh: without a name it is `hosts`, whatever Slurm there is here."""
-    return Choice(_named(root, environ) or "hosts", {})
+    return ClusterChoice(_named(root, environ) or "hosts", {})
 
 
 def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
@@ -75,7 +75,7 @@ def _surrounding(root: Path, environ: Mapping[str, str]) -> str | None:
         name = str(known["cluster"]) if known["slurm"] == "embedded" else ""
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return name if name in search_path.names("env", root) else None
+    return name if name in search_path.file_names("env", root) else None
 
 
 def _named(root: Path, environ: Mapping[str, str]) -> str | None:

@@ -84,14 +84,14 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         Degree | None, Meta(description="Numbers that it learns (default: 12 x layers x width squared)")
     ] = None
 
-    def count(self) -> int | None:
+    def count_parameters(self) -> int | None:
         """Parameters, as said, or those of the matrices of a transformer; None where neither is known."""
         if self.parameters is not None or self.layers is None or self.width is None:
             return self.parameters
         return 12 * self.layers * self.width**2
 
 
-def told(layout: Layout, model: Model, own: Mapping[str, object] | None = None) -> str:
+def format_layout(layout: Layout, model: Model, own: Mapping[str, object] | None = None) -> str:
     """Both as the program is told them: `dp=2 pp=2 heads=4`; empty where the job says nothing of them.
 
     Args:
@@ -166,7 +166,7 @@ class Component(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True
         tuple[str, ...] | None, Meta(description="Program of this component's ranks (default: the job's)")
     ] = None
 
-    def options(self) -> Resources:
+    def without_command(self) -> Resources:
         """The sbatch options alone."""
         return Resources(**{name: getattr(self, name) for name in Resources.__struct_fields__})
 

@@ -18,7 +18,7 @@ from hpc_kit.spec.secrets import looks_secret
 from hpc_kit.spec.toml_documents import Document
 
 
-class Where(Struct, frozen=True):
+class Origins(Struct, frozen=True):
     """The place of each key in the files of a job and its cluster."""
 
     job: Document
@@ -43,48 +43,48 @@ def _control(text: str) -> bool:
     return any(character < " " or character == "\x7f" for character in text)
 
 
-def check_words(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
+def check_values(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None:
     """Everything that can be said of a job before its nodes and tasks are counted."""
-    check_options(job.resources, where)
-    check_release(job.resources, cluster, where)
-    check_names(job, cluster, where)
-    check_place(cluster, where)
-    check_files(job, where)
-    check_root(job, cluster, root, where)
+    check_options(job.resources, origins)
+    check_release(job.resources, cluster, origins)
+    check_names(job, cluster, origins)
+    check_paths(cluster, origins)
+    check_files(job, origins)
+    check_root(job, cluster, root, origins)
 
 
-def check_names(job: Job, cluster: Cluster, where: Where) -> None:
+def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
     """The job's name must do as a folder, the command must be there, nothing may hold a secret."""
     if not job.name or job.name in {".", ".."} or "/" in job.name or "\\" in job.name or _control(job.name):
         raise SpecError(
             f"{job.name!r} cannot name a job",
-            found=f"name = {job.name!r} in {where.of(name_key(where))}: its logs go to {cluster.runs}/<name>/",
+            found=f"name = {job.name!r} in {origins.of(name_key(origins))}: its logs go to {cluster.runs}/<name>/",
             remedy="a name without '/', '\\' and line breaks",
         )
     if not job.command:
         raise SpecError(
             f"job {job.name} has no command",
-            found=where.of("command"),
+            found=origins.of("command"),
             remedy='command = ["python", "train.py"]',
         )
     for name, value in job.env.items():
-        _check_variable(name, str(value), where)
+        _check_variable(name, str(value), origins)
     said = ",".join(["", str(job.resources.export or "")])
-    _check_assignments(re.findall(r",(\w+)=([^,]*)", said), where.of("resources.export"))
-    for document, lines in ((where.cluster, cluster.setup), (where.job, job.setup)):
+    _check_assignments(re.findall(r",(\w+)=([^,]*)", said), origins.of("resources.export"))
+    for document, lines in ((origins.cluster, cluster.setup), (origins.job, job.setup)):
         for line in lines:
             _check_assignments(
                 re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line), document.origin_of("setup")
             )
 
 
-def name_key(where: Where) -> str:
+def name_key(origins: Origins) -> str:
     """The key that gives the job its name: sbatch's own where it is said."""
     key = "resources.job_name"
-    return key if where.job.has_key(key) or where.cluster.has_key("defaults.job_name") else "name"
+    return key if origins.job.has_key(key) or origins.cluster.has_key("defaults.job_name") else "name"
 
 
-def check_place(cluster: Cluster, where: Where) -> None:
+def check_paths(cluster: Cluster, origins: Origins) -> None:
     """Folder and interpreter are taken as they stand: no shell reads them."""
     own = cluster.environment
     said = [("runs", cluster.runs), ("python", cluster.python)]
@@ -92,22 +92,22 @@ def check_place(cluster: Cluster, where: Where) -> None:
     said += [("environment.modules", name) for name in own.modules] + [
         ("environment.mounts", each) for each in own.mounts
     ]
-    _check_embedded(cluster, where)
+    _check_embedded(cluster, origins)
     both = [key for key in ONE_OF if getattr(own, key) is not None]
     if len(both) > 1:
-        place = where.cluster.origin_of("environment")
+        place = origins.cluster.origin_of("environment")
         remedy = f"keep one of {', '.join(both)}"
         raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
     for key, value in said:
         if value is not None and _odd(value):
             raise SpecError(
-                f"wrong value for {key} in {where.cluster.origin_of(key)}",
+                f"wrong value for {key} in {origins.cluster.origin_of(key)}",
                 found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
                 remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
             )
 
 
-def _check_embedded(cluster: Cluster, where: Where) -> None:
+def _check_embedded(cluster: Cluster, origins: Origins) -> None:
     embedded = cluster.embedded
     for key, value, such in (
         ("nodes", embedded.nodes.strip(), '"127.0.0.[1-4]"'),
@@ -115,13 +115,13 @@ def _check_embedded(cluster: Cluster, where: Where) -> None:
     ):
         if not value:
             raise SpecError(
-                f"no {key} in {where.cluster.origin_of(f'embedded.{key}')}",
+                f"no {key} in {origins.cluster.origin_of(f'embedded.{key}')}",
                 found="a Slurm without any takes no job",
                 remedy=f"{key} = {such}, or leave it out",
             )
 
 
-def check_files(job: Job, where: Where) -> None:
+def check_files(job: Job, origins: Origins) -> None:
     """Slurm and srun take the names of logs as they stand, and make no folders."""
     keys = (
         "resources.chdir",
@@ -141,7 +141,7 @@ def check_files(job: Job, where: Where) -> None:
             why = "it is a folder" if folder else "it is taken as it stands, '~' and '$' mean nothing in it"
             remedy = "a path, from the project's folder or absolute"
             raise SpecError(
-                f"wrong value for {name} in {where.of(key)}",
+                f"wrong value for {name} in {origins.of(key)}",
                 found=f"{name} = {value!r}: {why}",
                 remedy=f"{remedy}, such as logs/%j.log" if folder else remedy,
             )
@@ -151,11 +151,11 @@ def _odd(value: str) -> bool:
     return not value.strip() or value.startswith("~") or "$" in value or _control(value)
 
 
-def check_root(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
+def check_root(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None:
     """Slurm looks for its patterns in the whole path of a log, the folder of the submission included."""
     if "\\" in cluster.runs:
         raise SpecError(
-            f"a backslash in runs in {where.cluster.origin_of('runs')}",
+            f"a backslash in runs in {origins.cluster.origin_of('runs')}",
             found=f"runs = {cluster.runs!r}: with one, Slurm puts no job id into the names of logs",
             remedy="a folder without it",
         )
@@ -170,17 +170,19 @@ def check_root(job: Job, cluster: Cluster, root: Path, where: Where) -> None:
         )
 
 
-def _check_variable(name: str, value: str, where: Where) -> None:
+def _check_variable(name: str, value: str, origins: Origins) -> None:
     key = f"env.{name}"
     if not (name.isidentifier() and name.isascii()):
         raise SpecError(
-            f"'{name}' cannot name a variable", found=f"[env] in {where.of(key)}", remedy="letters, digits and '_'"
+            f"'{name}' cannot name a variable",
+            found=f"[env] in {origins.of(key)}",
+            remedy="letters, digits and '_'",
         )
     if name in READONLY:
-        raise SpecError(f"{name} in {where.of(key)} is bash's own", found="it cannot be set", remedy="another name")
-    _check_assignments([(name, value)], where.of(key))
+        raise SpecError(f"{name} in {origins.of(key)} is bash's own", found="it cannot be set", remedy="another name")
+    _check_assignments([(name, value)], origins.of(key))
     if "\0" in value:
-        raise SpecError(f"{name} in {where.of(key)} holds a NUL byte", remedy="text without it")
+        raise SpecError(f"{name} in {origins.of(key)} holds a NUL byte", remedy="text without it")
 
 
 def _check_assignments(pairs: list[tuple[str, str]], place: str) -> None:
@@ -194,7 +196,7 @@ def _check_assignments(pairs: list[tuple[str, str]], place: str) -> None:
             )
 
 
-def check_release(resources: Resources, cluster: Cluster, where: Where) -> None:
+def check_release(resources: Resources, cluster: Cluster, origins: Origins) -> None:
     """Nothing may be asked of a Slurm that its release does not have; nothing is concluded where that is not told."""
     if cluster.slurm_version is None:
         return
@@ -202,7 +204,7 @@ def check_release(resources: Resources, cluster: Cluster, where: Where) -> None:
         version = versions.parse_version(cluster.slurm_version)
     except UnitError as error:
         raise SpecError(
-            f"wrong value for slurm_version in {where.cluster.origin_of('slurm_version')}",
+            f"wrong value for slurm_version in {origins.cluster.origin_of('slurm_version')}",
             found=f"slurm_version = {cluster.slurm_version!r}: {error.what}",
             remedy=error.remedy,
         ) from error
@@ -212,36 +214,37 @@ def check_release(resources: Resources, cluster: Cluster, where: Where) -> None:
             shown = f"--{option.name}" if option.since else f"--{option.name}={value}"
             raise SpecError(
                 f"{shown} is not in Slurm {version}",
-                found=f"{name} in {where.of(f'resources.{name}')}; {cluster.name} has {version}, it came with {since}",
+                found=f"{name} in {origins.of(f'resources.{name}')}; {cluster.name} has {version},"
+                f" and {since} added it",
                 remedy=f"leave {name} out on this cluster",
             )
 
 
-def check_container(job: Job, cluster: Cluster, where: Where) -> None:
+def check_container(job: Job, cluster: Cluster, origins: Origins) -> None:
     """A container is entered by each rank; torchrun's agents would start outside of it."""
     own = cluster.environment
     if own.mounts and not own.is_container:
         raise SpecError(
             "mounts without a container",
-            found=where.cluster.origin_of("environment.mounts"),
+            found=origins.cluster.origin_of("environment.mounts"),
             remedy="apptainer or pyxis",
         )
     if own.is_container and job.launch.launcher != "srun":
-        found = f"launcher = {job.launch.launcher!r} in {where.of('launch.launcher')}; {cluster.name} has a container"
+        found = f"launcher = {job.launch.launcher!r} in {origins.of('launch.launcher')}; {cluster.name} has a container"
         raise SpecError("ranks in containers are started by srun", found=found, remedy="launcher = 'srun'")
     if own.pyxis and job.component:
         raise SpecError(
             "components of a heterogeneous job run in no Pyxis container",
-            found=where.cluster.origin_of("environment.pyxis"),
+            found=origins.cluster.origin_of("environment.pyxis"),
             remedy="apptainer, or a job without components",
         )
 
 
-def check_components(job: Job, where: Where, uneven: list[int]) -> None:
+def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:
     """What a heterogeneous job cannot be; `uneven`: components whose nodes hold different numbers of tasks."""
     if not job.component:
         return
-    place = where.of("component")
+    place = origins.of("component")
     if len(job.component) == 1:
         raise SpecError(
             "a heterogeneous job of one component", found=place, remedy="its options under [resources]; or a second one"
@@ -261,18 +264,18 @@ def check_components(job: Job, where: Where, uneven: list[int]) -> None:
         )
 
 
-def check_options(resources: Resources, where: Where) -> None:
+def check_options(resources: Resources, origins: Origins) -> None:
     """Each option must be one that Slurm can read, and no two may exclude one another."""
     given = resources.given()
     for name, value in given.items():
         key = f"resources.{name}"
         if _control(str(value)):
             raise SpecError(
-                f"{name} in {where.of(key)} holds a line break", found=repr(value), remedy="text on one line"
+                f"{name} in {origins.of(key)} holds a line break", found=repr(value), remedy="text on one line"
             )
         if isinstance(value, str) and not value.strip():
             raise SpecError(
-                f"{name} in {where.of(key)} is empty",
+                f"{name} in {origins.of(key)} is empty",
                 found=f"{name} = {value!r}",
                 remedy=f"leave {name} out, or a value",
             )
@@ -283,13 +286,13 @@ def check_options(resources: Resources, where: Where) -> None:
             check_value(option, str(value))
         except HpcKitError as error:
             raise SpecError(
-                f"{error.what}, in {where.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy
+                f"{error.what}, in {origins.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy
             ) from error
     for group in EXCLUSIVE_OPTIONS:
         both = sorted(group & given.keys())
         if len(both) > 1:
             raise SpecError(
                 f"{' and '.join(both)} exclude one another",
-                found="; ".join(f"{name} = {given[name]!r} in {where.of(f'resources.{name}')}" for name in both),
+                found="; ".join(f"{name} = {given[name]!r} in {origins.of(f'resources.{name}')}" for name in both),
                 remedy=f"keep one of {', '.join(both)}",
             )

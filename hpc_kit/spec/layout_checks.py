@@ -9,21 +9,21 @@ from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values, units
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Axis, Job, idle_share
-from hpc_kit.spec.job_checks import Where
+from hpc_kit.spec.job_checks import Origins
 
 NodeOf = Callable[[int], int]
 """The index of the node that a rank runs on."""
 
 
-def check_degrees(
-    job: Job, cluster: Cluster, where: Where, world_size: int, per_node: int | None, servers: int = 0
+def check_layout(
+    job: Job, cluster: Cluster, origins: Origins, world_size: int, per_node: int | None, servers: int = 0
 ) -> tuple[str, ...]:
     """Refuse what cannot be trained; return what can be, but costs.
 
     Args:
         job: The job, of counted nodes and tasks.
         cluster: Tells the memory of a node.
-        where: The places of its keys.
+        origins: Origins of its keys.
         world_size: Ranks.
         per_node: Ranks on each node; None: not the same on all.
         servers: Ranks among them that have no part of the batch.
@@ -31,18 +31,18 @@ def check_degrees(
     Raises:
         SpecError: A degree that does not divide, fewer micro-batches than stages, more bytes than a node has.
     """
-    _check_model(job, where)
-    _check_batch(job, where, max(1, job.layout.replicas(world_size) - servers))
-    _check_shards(job, where, world_size)
+    _check_model(job, origins)
+    _check_batch(job, origins, max(1, job.layout.replicas(world_size) - servers))
+    _check_shards(job, origins, world_size)
     if per_node is None:
         return ()
-    _check_node(job, cluster, where, world_size, per_node)
-    small = machine_too_small(job, cluster, world_size)
+    _check_node(job, cluster, origins, world_size, per_node)
+    small = find_memory_shortage(job, cluster, world_size)
     notes = () if small is None else (f"{small.what}: {small.found}",)
     return (*notes, *(note for axis in ("tp", "cp") for note in _crossing(job, axis, world_size, per_node)))
 
 
-def node_of(job: Job, nodes: int, per_node: int) -> NodeOf | None:
+def node_of_rank(job: Job, nodes: int, per_node: int) -> NodeOf | None:
     """How --distribution puts ranks on nodes; None where a host file does."""
     said = job.resources.distribution
     if said is None or job.launch.starts_agents:  # an agent's ranks are neighbours
@@ -56,7 +56,7 @@ def node_of(job: Job, nodes: int, per_node: int) -> NodeOf | None:
     return None if found.nodes == "arbitrary" else lambda rank: rank // per_node
 
 
-def _check_model(job: Job, where: Where) -> None:
+def _check_model(job: Job, origins: Origins) -> None:
     layout, model = job.layout, job.model
     for degree, name in (("tp", "heads"), ("tp", "width"), ("cp", "sequence")):
         number, size = getattr(model, name), getattr(layout, degree)
@@ -64,19 +64,20 @@ def _check_model(job: Job, where: Where) -> None:
             fitting = [each for each in range(1, min(number, 2 * size) + 1) if number % each == 0]
             raise SpecError(
                 f"{degree} does not divide the model's {name}",
-                found=f"{degree} = {size} in {where.of(f'layout.{degree}')};"
-                f" {name} = {number} in {where.of(f'model.{name}')}",
+                found=f"{degree} = {size} in {origins.of(f'layout.{degree}')};"
+                f" {name} = {number} in {origins.of(f'model.{name}')}",
                 remedy=f"{degree} = {' or '.join(map(str, fitting[-2:]))}",
             )
     if model.layers is not None and model.layers < layout.pp:
         raise SpecError(
             "there are more stages than layers",
-            found=f"pp = {layout.pp} in {where.of('layout.pp')}; layers = {model.layers} in {where.of('model.layers')}",
+            found=f"pp = {layout.pp} in {origins.of('layout.pp')};"
+            f" layers = {model.layers} in {origins.of('model.layers')}",
             remedy=f"pp = {model.layers} at most",
         )
 
 
-def _check_batch(job: Job, where: Where, replicas: int) -> None:
+def _check_batch(job: Job, origins: Origins, replicas: int) -> None:
     layout = job.layout
     micro = layout.micro_batches or 1
     if layout.global_batch is not None and layout.global_batch % (replicas * micro):
@@ -84,7 +85,7 @@ def _check_batch(job: Job, where: Where, replicas: int) -> None:
         sizes = [size for size in (layout.global_batch // each * each, -(-layout.global_batch // each) * each) if size]
         raise SpecError(
             "the global batch does not divide",
-            found=f"global_batch = {layout.global_batch} in {where.of('layout.global_batch')};"
+            found=f"global_batch = {layout.global_batch} in {origins.of('layout.global_batch')};"
             f" dp {replicas} x micro_batches {micro} = {each}",
             remedy=" or ".join(f"global_batch = {size}" for size in sizes),
         )
@@ -92,26 +93,26 @@ def _check_batch(job: Job, where: Where, replicas: int) -> None:
         better = 4 * layout.pp
         raise SpecError(
             "there are fewer micro-batches than stages",
-            found=f"micro_batches = {layout.micro_batches} in {where.of('layout.micro_batches')}; pp = {layout.pp}:"
+            found=f"micro_batches = {layout.micro_batches} in {origins.of('layout.micro_batches')}; pp = {layout.pp}:"
             f" idle for {idle_share(layout.pp, layout.micro_batches):.0%} of a step, (p - 1) / (m + p - 1)",
             remedy=f"micro_batches = {better}: {idle_share(layout.pp, better):.0%}",
         )
 
 
-def _check_shards(job: Job, where: Where, world_size: int) -> None:
+def _check_shards(job: Job, origins: Origins, world_size: int) -> None:
     layout, replicas = job.layout, job.layout.replicas(world_size)
     if layout.dp_shard is None:
         return
     if not layout.zero:
         raise SpecError(
             "dp_shard says how many ranks share a replica, but nothing is shared",
-            found=f"dp_shard = {layout.dp_shard} in {where.of('layout.dp_shard')}; zero = 0",
+            found=f"dp_shard = {layout.dp_shard} in {origins.of('layout.dp_shard')}; zero = 0",
             remedy="zero = 1, 2 or 3; or leave dp_shard out",
         )
     if replicas % layout.dp_shard:
         raise SpecError(
             "dp_shard does not divide dp",
-            found=f"dp_shard = {layout.dp_shard} in {where.of('layout.dp_shard')}; dp = {replicas}",
+            found=f"dp_shard = {layout.dp_shard} in {origins.of('layout.dp_shard')}; dp = {replicas}",
             remedy=f"dp_shard = {max(each for each in range(1, layout.dp_shard) if replicas % each == 0)}",
         )
 
@@ -121,7 +122,7 @@ def rank_bytes(job: Job, world_size: int) -> int | None:
 
     None where the model's size is not said.
     """
-    layout, parameters = job.layout, job.model.count()
+    layout, parameters = job.layout, job.model.count_parameters()
     if parameters is None:
         return None
     shards = layout.dp_shard or layout.replicas(world_size)
@@ -134,18 +135,18 @@ def _memory_of_node(job: Job, cluster: Cluster) -> str | int | None:
     return job.resources.mem if job.resources.mem not in {None, "0", 0} else cluster.node.mem
 
 
-def _check_node(job: Job, cluster: Cluster, where: Where, world_size: int, per_node: int) -> None:
+def _check_node(job: Job, cluster: Cluster, origins: Origins, world_size: int, per_node: int) -> None:
     """On a node without GPUs; how much memory a GPU has is not known here."""
     each, said = rank_bytes(job, world_size), _memory_of_node(job, cluster)
     if each is None or said is None or cluster.node.gpus != 0:
         return
     there = units.parse_memory(str(said)) * 2**20
     if each * per_node > there:
-        place = f" ({where.of('model.parameters')})"
+        place = f" ({origins.of('model.parameters')})"
         raise _too_small("a node", job, each, per_node, there, place)
 
 
-def machine_too_small(job: Job, cluster: Cluster, world_size: int) -> SpecError | None:
+def find_memory_shortage(job: Job, cluster: Cluster, world_size: int) -> SpecError | None:
     """Why all ranks on this machine, as the nodes of the embedded Slurm, are too many; None where they are not.
 
     The script may be read all the same: only who submits it here is to be refused.
@@ -160,7 +161,7 @@ def machine_too_small(job: Job, cluster: Cluster, world_size: int) -> SpecError 
 def _too_small(what: str, job: Job, each: int, ranks: int, there: int, place: str = "") -> SpecError:
     return SpecError(
         f"the model does not fit {what}",
-        found=f"{job.model.count():,} parameters{place}: with {job.layout},"
+        found=f"{job.model.count_parameters():,} parameters{place}: with {job.layout},"
         f" zero {job.layout.zero}, {each / 2**30:.1f} GiB of parameters, gradients and moments a rank;"
         f" {ranks} ranks: {each * ranks / 2**30:.1f} GiB of its {there / 2**30:.1f}",
         remedy="more pp or tp, zero = 3, or fewer ranks on a node",
@@ -170,7 +171,7 @@ def _too_small(what: str, job: Job, each: int, ranks: int, there: int, place: st
 def _crossing(job: Job, axis: Axis, world_size: int, per_node: int) -> list[str]:
     """A note where groups that talk in every layer span nodes, with what that sends."""
     nodes, degree = world_size // per_node, job.layout.degrees(world_size)[axis]
-    place = node_of(job, nodes, per_node)
+    place = node_of_rank(job, nodes, per_node)
     if place is None or degree == 1:
         return []
     spans = max(len({place(rank) for rank in group}) for group in job.layout.groups(axis, world_size))

@@ -25,7 +25,7 @@ Settings = Mapping[str, object]
 """What overrides the files: dotted keys, such as {"resources.nodes": 2}."""
 
 
-class Loaded(Struct, frozen=True):
+class LoadedJob(Struct, frozen=True):
     """A job and a cluster as their files say, not yet fitted to one another."""
 
     job: Job
@@ -64,7 +64,7 @@ def load(
     *,
     set: Settings | None = None,  # noqa: A002
     root: Path | None = None,
-) -> Loaded:
+) -> LoadedJob:
     """Both, each given by name, path or value, with the place of every key.
 
     Raises:
@@ -88,7 +88,7 @@ def load(
         cluster_document, cluster_stem = _document_of(cluster, "the cluster"), cluster.name
     typed_job, job_document = _job(job_document, set, stem)
     typed_cluster, cluster_document = _cluster(cluster_document, set, cluster_stem)
-    return Loaded(typed_job, typed_cluster, job_document, cluster_document, tuple(sources))
+    return LoadedJob(typed_job, typed_cluster, job_document, cluster_document, tuple(sources))
 
 
 def _document_of(value: Job | Cluster, shown: str) -> Document:
@@ -104,8 +104,8 @@ def _job_document(name: str, root: Path) -> Document:
 
 def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tuple[Document, list[str]]:
     """A job file over those that it extends, and their names; `place` is where it was named, if in a file."""
-    path = search_path.find("jobs", name, root, said_in=seen[-1] if seen else None, place=place)
-    shown = search_path.shown(path, root)
+    path = search_path.find_file("jobs", name, root, said_in=seen[-1] if seen else None, place=place)
+    shown = search_path.display_path(path, root)
     if path.resolve() in seen:
         raise SpecError(
             f"{shown} extends itself", found=" -> ".join(p.name for p in (*seen, path)), remedy="drop one extends"
@@ -137,9 +137,9 @@ def _over(lower: Document, upper: Document) -> Document:
     return toml_documents.merge_documents(lower, upper)
 
 
-def _document(kind: search_path.Kind, name: str, root: Path) -> tuple[Document, str]:
-    path = search_path.find(kind, name, root)
-    shown = search_path.shown(path, root)
+def _document(kind: search_path.FileKind, name: str, root: Path) -> tuple[Document, str]:
+    path = search_path.find_file(kind, name, root)
+    shown = search_path.display_path(path, root)
     return toml_documents.read_document(path, shown), shown
 
 

@@ -13,7 +13,7 @@ from msgspec import ValidationError, convert, structs
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path
 from hpc_kit.spec.job import Job, Layout, Model, Program
-from hpc_kit.spec.job_checks import Where
+from hpc_kit.spec.job_checks import Origins
 from hpc_kit.spec.toml_documents import Document, Layer, merge_documents
 
 TABLES: Mapping[str, type[Layout | Model]] = {"layout": Layout, "model": Model}
@@ -45,7 +45,7 @@ def find_program(command: Sequence[str], described: Program | None, root: Path, 
     program = described
     if program is None or (file != program.file and path != root / program.file):
         # Other job files are read only for a program that lies beside them.
-        beside = any(path.is_relative_to(jobs / "train") for jobs in search_path.folders("jobs", root))
+        beside = any(path.is_relative_to(jobs / "train") for jobs in search_path.search_folders("jobs", root))
         programs = list_programs(root) if beside else []
         program = next((each for each in programs if PurePath(each.file).name == path.name), None)
     if program:
@@ -56,7 +56,7 @@ def find_program(command: Sequence[str], described: Program | None, root: Path, 
 def list_programs(root: Path) -> list[Program]:
     """Returns the [program] tables of all job files by file; the user's own come first."""
     found: dict[str, Program] = {}
-    for folder in search_path.folders("jobs", root):
+    for folder in search_path.search_folders("jobs", root):
         for path in sorted(folder.glob("*.toml")):
             try:
                 table = tomllib.loads(path.read_text(encoding="utf-8")).get("program")
@@ -79,12 +79,12 @@ def _values(words: Sequence[str], program: Program) -> dict[str, str]:
     return found
 
 
-def apply_command(job: Job, where: Where, run: RunProgram, world_size: int) -> tuple[Job, Where]:
+def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) -> tuple[Job, Origins]:
     """Returns the job with the degrees that its program will use, and where each was set.
 
     Args:
         job: The job, with counted nodes and tasks.
-        where: Where each key was set.
+        origins: Origins of its keys.
         run: The program of the command.
         world_size: Ranks.
     """
@@ -99,23 +99,23 @@ def apply_command(job: Job, where: Where, run: RunProgram, world_size: int) -> t
         for table, found in values.items()
         for name, value in found.items()
     ]
-    where = Where(merge_documents(where.job, Document(values, tuple(layers))), where.cluster)
+    origins = Origins(merge_documents(origins.job, Document(values, tuple(layers))), origins.cluster)
     layout = structs.replace(job.layout, **values["layout"])
     if run.program:
-        layout = structs.replace(layout, **_default_degrees(layout, where, run.program, world_size))
-    return structs.replace(job, layout=layout, model=structs.replace(job.model, **values["model"])), where
+        layout = structs.replace(layout, **_default_degrees(layout, origins, run.program, world_size))
+    return structs.replace(job, layout=layout, model=structs.replace(job.model, **values["model"])), origins
 
 
-def _default_degrees(layout: Layout, where: Where, program: Program, world_size: int) -> dict[str, int]:
+def _default_degrees(layout: Layout, origins: Origins, program: Program, world_size: int) -> dict[str, int]:
     """Returns the program's own values of the degrees that are not set."""
-    unset = [name for name in (*ALL_RANKS_DEGREES, "zero") if not where.job.has_key(f"layout.{name}")]
+    unset = [name for name in (*ALL_RANKS_DEGREES, "zero") if not origins.job.has_key(f"layout.{name}")]
     numbers = {name: program.defaults[name] for name in unset if name in program.defaults}
     layout = structs.replace(layout, **numbers)
     others = layout.pp * layout.tp * layout.cp * (layout.dp or 1)
     return numbers | {name: max(1, world_size // others) for name in unset if name in program.all_ranks}
 
 
-def fill_defaults(job: Job, where: Where, run: RunProgram) -> tuple[Job, Where]:
+def fill_defaults(job: Job, origins: Origins, run: RunProgram) -> tuple[Job, Origins]:
     """Returns the job with the program's own batch and model, for the checks; the script leaves them to the program."""
     numbers: dict[str, dict[str, int]] = {table: {} for table in TABLES}
     defaults = run.program.defaults if run.program else {}
@@ -123,14 +123,15 @@ def fill_defaults(job: Job, where: Where, run: RunProgram) -> tuple[Job, Where]:
         for name in kind.__struct_fields__:
             if name in defaults and getattr(getattr(job, table), name) is None:
                 numbers[table][name] = defaults[name]
-    where = Where(
-        merge_documents(Document(numbers, (Layer(f"{run.file}, its own", None, numbers),)), where.job), where.cluster
+    origins = Origins(
+        merge_documents(Document(numbers, (Layer(f"{run.file}, its own", None, numbers),)), origins.job),
+        origins.cluster,
     )
     layout, model = structs.replace(job.layout, **numbers["layout"]), structs.replace(job.model, **numbers["model"])
-    return structs.replace(job, layout=layout, model=model), where
+    return structs.replace(job, layout=layout, model=model), origins
 
 
-def check_splits(job: Job, where: Where, run: RunProgram, world_size: int, root: Path) -> None:
+def check_splits(job: Job, origins: Origins, run: RunProgram, world_size: int, root: Path) -> None:
     """Check that the program splits the work as the layout asks.
 
     Raises:
@@ -150,7 +151,7 @@ def check_splits(job: Job, where: Where, run: RunProgram, world_size: int, root:
         else:
             what, why = f"does not split by {name}", f"it has no --{name.replace('_', '-')}"
         others = [PurePath(each.file).name for each in list_programs(root) if can_split(each, degrees)]
-        place = f" in {where.of(f'layout.{name}')}" if where.job.has_key(f"layout.{name}") else ""
+        place = f" in {origins.of(f'layout.{name}')}" if origins.job.has_key(f"layout.{name}") else ""
         raise SpecError(
             f"{run.file} {what}",
             found=f"{name} = {degree}{place}; {why}",

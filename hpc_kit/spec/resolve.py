@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -12,15 +13,15 @@ from hpc_kit.slurm import option_values
 from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
 from hpc_kit.spec import job_checks, layout_checks, program_options, search_path, size_checks
 from hpc_kit.spec.cluster import Cluster
-from hpc_kit.spec.job import Job, told
-from hpc_kit.spec.load import Loaded
+from hpc_kit.spec.job import Job, format_layout
+from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
 """Options by which a step may have fewer CPUs than its job was given."""
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class ResolvedComponent(Struct, frozen=True, kw_only=True):
     """One component of a heterogeneous job, fitted to its cluster."""
 
     resources: Resources
@@ -33,17 +34,17 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """A job on a cluster: complete, consistent, ready to be rendered; `asked` is the job before it met the cluster."""
 
     job: Job
-    asked: Job
+    requested_job: Job
     cluster: Cluster
     nodes: int
     ntasks: int
     world_size: int
     python: str
-    parts: tuple[Part, ...] = ()
+    components: tuple[ResolvedComponent, ...] = ()
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    again: tuple[str, ...] = ()
-    told: str = ""
+    render_command: tuple[str, ...] = ()
+    layout_text: str = ""
     """Degrees, batch and model, as the program is told them."""
 
     @property
@@ -65,6 +66,14 @@ class Resolved(Struct, frozen=True, kw_only=True):
         gpus = resources.count_gpus(self.nodes, self.ntasks) or 0
         return resources.cpus_per_task or max(1, (resources.cpus_per_gpu or 1) * gpus // self.ntasks)
 
+    def command_line(self, *, standalone: bool) -> tuple[str, ...]:
+        """Return the command line that prints the script again, with `--standalone` if necessary."""
+        words = list(self.render_command)
+        if standalone and words:
+            # Words after -- belong to the program.
+            words.insert(words.index("--") if "--" in words else len(words), "--standalone")
+        return tuple(words)
+
     @property
     def log_folder(self) -> str:
         """Folder of this job's runs; it must exist before sbatch runs."""
@@ -77,29 +86,51 @@ class Resolved(Struct, frozen=True, kw_only=True):
         return (self.python if first in {"python", "python3"} else first, *rest)
 
 
-def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] = ()) -> Resolved:
+def format_render_command(
+    job_words: Sequence[str],
+    cluster: str,
+    *,
+    options: Sequence[str] = (),
+    settings: Iterable[str] = (),
+    program: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the command line of `hpc-kit render` that prints the same script on any machine.
+
+    Args:
+        job_words: Words that select the job: its name, `-j 4x2`.
+        cluster: Name of the cluster.
+        options: Further options.
+        settings: Arguments of `--set`.
+        program: The program of a job without job file.
+    """
+    words = ["hpc-kit", "render", *job_words, "--cluster", cluster, *options]
+    words += [word for setting in settings for word in ("--set", setting)]
+    return (*words, "--", *program) if program else tuple(words)
+
+
+def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tuple[str, ...] = ()) -> Resolved:
     """Fit a job to a cluster: fill in defaults, leave out what the cluster lacks, check the rest.
 
     Args:
         loaded: What the files say.
         root: The user's project; a path to the interpreter is written relative to it.
-        again: The command line that makes the same script.
+        render_command: The command line that prints the same script.
 
     Raises:
         SpecError: Something cannot be: a time Slurm cannot read, a layout that does not fill the job, a node too small.
     """
     job, cluster, root = loaded.job, loaded.cluster, root or search_path.current_folder()
-    where = job_checks.Where(loaded.job_origins, loaded.cluster_origins)
+    origins = job_checks.Origins(loaded.job_origins, loaded.cluster_origins)
     job = structs.replace(job, env={**cluster.env, **job.env})
-    fits = [_fit(structs.replace(job, resources=each), cluster, root, where) for each in _asked(job)]
+    fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _asked(job)]
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
-    search_path.find("templates", job.template, root, suffix=search_path.TEMPLATE, place=where.of("template"))
+    search_path.find_file("templates", job.template, root, suffix=search_path.TEMPLATE, place=origins.of("template"))
     uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
-    job_checks.check_components(job, where, uneven)
-    job_checks.check_container(job, cluster, where)
+    job_checks.check_components(job, origins, uneven)
+    job_checks.check_container(job, cluster, origins)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
-    size_checks.check_rank_files(job, where)
+    size_checks.check_rank_files(job, origins)
     commands = [each.command or job.command for each in job.component]
     # Of several programs none speaks for the job.
     program = program_options.find_program(
@@ -108,37 +139,40 @@ def resolve(loaded: Loaded, *, root: Path | None = None, again: tuple[str, ...] 
         root,
         root / (job.resources.chdir or ""),
     )
-    job, where = program_options.apply_command(job, where, program, world_size)
-    size_checks.check_layout(job, nodes, ntasks, world_size, where)
-    program_options.check_splits(job, where, program, world_size, root)
+    job, origins = program_options.apply_command(job, origins, program, world_size)
+    size_checks.check_ranks(job, nodes, ntasks, world_size, origins)
+    program_options.check_splits(job, origins, program, world_size, root)
     job = _keep_neighbours_together(job, nodes)
-    job, starter = _with_rank_starter(job, nodes, world_size, where)
+    job, starter = _with_rank_starter(job, nodes, world_size, origins)
     counts = {fit.job.resources.ntasks_per_node for fit in fits}
     each_node = counts.pop() if len(counts) == 1 else None
     per_node = world_size // nodes if job.launch.starts_agents else each_node
-    whole, places_of = program_options.fill_defaults(job, where, program)
+    whole, places_of = program_options.fill_defaults(job, origins, program)
     own = dict(program.program.defaults) if program.program else {}
-    costs = layout_checks.check_degrees(whole, cluster, places_of, world_size, per_node, own.get("servers", 0))
+    costs = layout_checks.check_layout(whole, cluster, places_of, world_size, per_node, own.get("servers", 0))
+    program_defaults = own | dict.fromkeys(program.program.all_ranks if program.program else ())
     return Resolved(
         job=job,
-        asked=loaded.job,
+        requested_job=loaded.job,
         cluster=cluster,
         nodes=nodes,
         ntasks=ntasks,
         world_size=world_size,
         python=cluster.python or ("python" if cluster.environment.brings_python else interpreter(root)),
-        parts=tuple(
-            Part(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
+        components=tuple(
+            ResolvedComponent(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
             for fit, command in zip(fits, commands, strict=False)
         ),
         notes=(*dict.fromkeys(note for fit in fits for note in fit.notes), *starter, *costs),
         sources=loaded.sources,
-        again=again,
-        told=told(job.layout, job.model, own | dict.fromkeys(program.program.all_ranks if program.program else ())),
+        render_command=render_command,
+        layout_text=format_layout(job.layout, job.model, program_defaults),
     )
 
 
-def _with_rank_starter(job: Job, nodes: int, world_size: int, where: job_checks.Where) -> tuple[Job, tuple[str, ...]]:
+def _with_rank_starter(
+    job: Job, nodes: int, world_size: int, origins: job_checks.Origins
+) -> tuple[Job, tuple[str, ...]]:
     """Decide whether the launcher or the program starts the ranks, and return the notes about this choice.
 
     One task with several GPUs leaves GPUs idle unless its program starts a rank for each of them.
@@ -150,7 +184,7 @@ def _with_rank_starter(job: Job, nodes: int, world_size: int, where: job_checks.
     if launch.ranks_by == "program" and world_size > 1:
         raise SpecError(
             "a program that starts its own ranks needs a job of one task",
-            found=f"ranks_by = 'program' in {where.of('launch.ranks_by')}; {world_size} ranks",
+            found=f"ranks_by = 'program' in {origins.of('launch.ranks_by')}; {world_size} ranks",
             remedy="set nodes = 1 and ntasks_per_node = 1, or leave ranks_by out",
         )
     if not launch.bootstrap or launch.ranks_by is not None:
@@ -176,7 +210,7 @@ def _keep_neighbours_together(job: Job, nodes: int) -> Job:
 
 def _asked(job: Job) -> list[Resources]:
     """What the job asks for; of a heterogeneous one what each component does, over what all share."""
-    return [_with_defaults(each.options(), job.resources) for each in job.component] or [job.resources]
+    return [_with_defaults(each.without_command(), job.resources) for each in job.component] or [job.resources]
 
 
 class _Fit(Struct, frozen=True):
@@ -188,19 +222,19 @@ class _Fit(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _fit(job: Job, cluster: Cluster, root: Path, where: job_checks.Where) -> _Fit:
+def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) -> _Fit:
     asked = _with_defaults(job.resources, cluster.defaults)
     name = job.name if asked.job_name is None else asked.job_name
     job = structs.replace(job, name=name, resources=asked)
-    job_checks.check_words(job, cluster, root, where)
+    job_checks.check_values(job, cluster, root, origins)
     # Counted before GPU options are left out: tasks may be told by them.
-    nodes, ntasks = size_checks.counts(job, cluster.node, where)
+    nodes, ntasks = size_checks.count_nodes_and_tasks(job, cluster.node, origins)
     resources, notes = _without_gpus(asked, cluster)
     resources, unheard = _without_features(resources, cluster)
     resources, share = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
     resources, more = _seen_by_all(resources)
     job = structs.replace(job, resources=resources)
-    size_checks.check_node(job, cluster, where, nodes)
+    size_checks.check_node(job, cluster, origins, nodes)
     return _Fit(job, nodes, ntasks, (*notes, *unheard, *share, *more))
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from hpc_kit.errors import SpecError
 
-Kind = Literal["jobs", "env", "templates"]
+FileKind = Literal["jobs", "env", "templates"]
 
 PROGRAMS = (".py", ".sh")
 """Endings of what is no job file, but may be taken for a job on the command line."""
@@ -28,27 +28,29 @@ def current_folder() -> Path:
         raise SpecError("the current folder is gone", found=str(error), remedy="cd to one that exists") from error
 
 
-def shipped(kind: Kind) -> Path:
+def shipped_folder(kind: FileKind) -> Path:
     """The folder that comes with hpc_kit: inside the wheel, or the checkout's own."""
     package = Path(__file__).parents[1]
     inside = package / "share" / kind
     return inside if inside.is_dir() else package.parent / kind
 
 
-def folders(kind: Kind, root: Path) -> tuple[Path, ...]:
+def search_folders(kind: FileKind, root: Path) -> tuple[Path, ...]:
     """Folders to search, in order; `root` is the user's project."""
-    own, ours = root / kind, shipped(kind)
+    own, ours = root / kind, shipped_folder(kind)
     return (own,) if own == ours else (own, ours)
 
 
-def names(kind: Kind, root: Path, suffix: str = ".toml") -> list[str]:
+def file_names(kind: FileKind, root: Path, suffix: str = ".toml") -> list[str]:
     """Names that can be given, sorted; a user's file hides the shipped one of the same name."""
-    found = {path.name.removesuffix(suffix) for folder in folders(kind, root) for path in folder.glob(f"*{suffix}")}
+    found = {
+        path.name.removesuffix(suffix) for folder in search_folders(kind, root) for path in folder.glob(f"*{suffix}")
+    }
     return sorted(found)
 
 
-def find(
-    kind: Kind, name: str, root: Path, *, suffix: str = ".toml", said_in: Path | None = None, place: str = ""
+def find_file(
+    kind: FileKind, name: str, root: Path, *, suffix: str = ".toml", said_in: Path | None = None, place: str = ""
 ) -> Path:
     """The file that `name` stands for: a path if it looks like one, else a name in the folders of its kind.
 
@@ -67,7 +69,7 @@ def find(
     if name.endswith(suffix) or "/" in name:
         paths = [folder / name for folder in (*beside, root)]
     else:
-        paths = [folder / f"{name}{suffix}" for folder in (*beside, *folders(kind, root))]
+        paths = [folder / f"{name}{suffix}" for folder in (*beside, *search_folders(kind, root))]
     there = [] if kind == "jobs" and name.endswith(PROGRAMS) else [path for path in paths if path.is_file()]
     if not there:
         raise _missing(kind, name, root, suffix, place)
@@ -75,13 +77,13 @@ def find(
     return others[0] if others else there[0]
 
 
-def _missing(kind: Kind, name: str, root: Path, suffix: str, place: str) -> SpecError:
+def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: str) -> SpecError:
     from difflib import get_close_matches
 
     word = {"jobs": "job file", "env": "cluster file", "templates": "template"}[kind]
-    known = names(kind, root, suffix)
+    known = file_names(kind, root, suffix)
     near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=3)
-    looked = ", ".join(str(folder) for folder in folders(kind, root))
+    looked = ", ".join(str(folder) for folder in search_folders(kind, root))
     if kind == "jobs" and not place and _is_batch_script(root / name):
         return SpecError(
             f"'{name}' is a batch script, and no job file",
@@ -111,7 +113,7 @@ def _is_batch_script(path: Path) -> bool:
 
 def is_program(name: str, root: Path) -> bool:
     """Whether what was named as a job is a program, and no job or batch script of that name is there."""
-    known = name in names("jobs", root) or (root / name).suffix == ".toml" or _is_batch_script(root / name)
+    known = name in file_names("jobs", root) or (root / name).suffix == ".toml" or _is_batch_script(root / name)
     return not known and _is_program(name)
 
 
@@ -121,7 +123,7 @@ def _is_program(name: str) -> bool:
     return name.endswith(PROGRAMS) or which(name) is not None
 
 
-def shown(path: Path, root: Path) -> str:
+def display_path(path: Path, root: Path) -> str:
     """A path as a person writes it: relative to the project where it lies inside, or to the shipped folder."""
     for base in (root, Path(__file__).parents[2], Path(__file__).parents[1] / "share"):
         if path.is_relative_to(base):

@@ -7,45 +7,45 @@ from hpc_kit.slurm import units
 from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Job
-from hpc_kit.spec.job_checks import Where
+from hpc_kit.spec.job_checks import Origins
 from hpc_kit.spec.resources import Resources
 
 
-def counts(job: Job, node: Node, where: Where) -> tuple[int, int]:
+def count_nodes_and_tasks(job: Job, node: Node, origins: Origins) -> tuple[int, int]:
     """Nodes and tasks of the job, exactly.
 
     Args:
         job: The job, with the cluster's defaults.
         node: What one node has: tells whether tasks alone fit one.
-        where: The places of its keys.
+        origins: Origins of its keys.
     """
     resources = job.resources
-    nodes, ntasks, per_node = _exact_nodes(resources, where), resources.ntasks, resources.ntasks_per_node
+    nodes, ntasks, per_node = _exact_nodes(resources, origins), resources.ntasks, resources.ntasks_per_node
     each = per_node or _tasks_by_node(resources)
     if nodes is None and each:
         nodes = -(-(ntasks or 1) // each)
     if resources.ntasks_per_gpu is not None:
-        ntasks = _by_gpu(resources, resources.ntasks_per_gpu, nodes or 1, where)
+        ntasks = _by_gpu(resources, resources.ntasks_per_gpu, nodes or 1, origins)
     if nodes is None:
-        nodes = _one(resources, ntasks or 1, node, where)
+        nodes = _one(resources, ntasks or 1, node, origins)
     if per_node is not None and ntasks not in {None, nodes * per_node}:
         raise SpecError(
             "the tasks do not fill the nodes",
             found=f"{nodes} nodes x {per_node} tasks = {nodes * per_node}; ntasks = {ntasks}"
-            f" in {where.of('resources.ntasks')}",
+            f" in {origins.of('resources.ntasks')}",
             remedy=f"leave ntasks out, or ntasks = {nodes * per_node}",
         )
     ntasks = nodes * (per_node or 1) if ntasks is None else ntasks
     if ntasks < nodes:
         raise SpecError(
             "fewer tasks than nodes",
-            found=f"nodes = {nodes} in {where.of('resources.nodes')}; {ntasks} tasks",
+            found=f"nodes = {nodes} in {origins.of('resources.nodes')}; {ntasks} tasks",
             remedy=f"nodes = {ntasks}, or ntasks = {nodes}",
         )
     return nodes, ntasks
 
 
-def _exact_nodes(resources: Resources, where: Where) -> int | None:
+def _exact_nodes(resources: Resources, origins: Origins) -> int | None:
     nodes = resources.nodes
     if not isinstance(nodes, str):
         return nodes
@@ -53,13 +53,13 @@ def _exact_nodes(resources: Resources, where: Where) -> int | None:
     if not low.isdigit() or int(low) < 1 or (high and high != low):
         raise SpecError(
             "a layout needs an exact number of nodes",
-            found=f"nodes = {nodes!r} in {where.of('resources.nodes')}",
+            found=f"nodes = {nodes!r} in {origins.of('resources.nodes')}",
             remedy="nodes = 4",
         )
     return int(low)
 
 
-def _one(resources: Resources, ntasks: int, node: Node, where: Where) -> int:
+def _one(resources: Resources, ntasks: int, node: Node, origins: Origins) -> int:
     """One node, where that is right for so many tasks; Slurm itself would take as many as it likes."""
     cpus, gpus = ntasks * (resources.cpus_per_task or 1), resources.count_gpus(1, ntasks) or 0
     known = node.cpus is not None and (not gpus or node.gpus is not None)
@@ -69,7 +69,7 @@ def _one(resources: Resources, ntasks: int, node: Node, where: Where) -> int:
     key = "resources.ntasks" if resources.ntasks is not None else "resources.ntasks_per_gpu"
     raise SpecError(
         f"on how many nodes are {ntasks} tasks to run?",
-        found=f"{ntasks} tasks in {where.of(key)}, and no nodes",
+        found=f"{ntasks} tasks in {origins.of(key)}, and no nodes",
         remedy=f"nodes = {least}" + ("" if known else f", or as many as {ntasks} tasks need"),
     )
 
@@ -80,10 +80,10 @@ def _tasks_by_node(resources: Resources) -> int:
     return (resources.ntasks_per_gpu or 0) * (resources.count_gpus(1, None) or 0) if by_node else 0
 
 
-def _by_gpu(resources: Resources, each: int, nodes: int, where: Where) -> int:
+def _by_gpu(resources: Resources, each: int, nodes: int, origins: Origins) -> int:
     """Tasks of a job that counts them by GPU."""
     gpus = resources.count_gpus(nodes, None)
-    place = where.of("resources.ntasks_per_gpu")
+    place = origins.of("resources.ntasks_per_gpu")
     if gpus is None and resources.ntasks is None:
         raise SpecError(
             "so many tasks for each GPU, but how many GPUs?",
@@ -99,7 +99,7 @@ def _by_gpu(resources: Resources, each: int, nodes: int, where: Where) -> int:
     return gpus * each if gpus is not None else resources.ntasks or 1
 
 
-def check_rank_files(job: Job, where: Where) -> None:
+def check_rank_files(job: Job, origins: Origins) -> None:
     """Files of the ranks are named for srun; ranks that others start write into the run's folder, a log each."""
     launch = job.launch
     given = [name for name in ("output", "error") if getattr(launch, name) is not None]
@@ -107,12 +107,12 @@ def check_rank_files(job: Job, where: Where) -> None:
         who = "the ranks of components" if job.component else f"{launch.launcher}'s ranks"
         raise SpecError(
             f"{who} write logs of their own",
-            found=f"{given[0]} = {getattr(launch, given[0])!r} in {where.of(f'launch.{given[0]}')}",
+            found=f"{given[0]} = {getattr(launch, given[0])!r} in {origins.of(f'launch.{given[0]}')}",
             remedy=f"leave {' and '.join(given)} out: rank 0's log is rank-0.log in the run's folder, and so on",
         )
 
 
-def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Where) -> None:
+def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Origins) -> None:
     """The launcher's geometry and the degrees of parallelism must fit together."""
     launch, per_node = job.launch, job.resources.ntasks_per_node
     if launch.starts_agents and ntasks != nodes:
@@ -120,13 +120,13 @@ def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Wher
         each = per_node or -(-ntasks // nodes)
         raise SpecError(
             f"{launch.launcher} would be started {each} times a node",
-            found=f"{key} = {per_node or ntasks} in {where.of(f'resources.{key}')}; launcher = '{launch.launcher}'",
+            found=f"{key} = {per_node or ntasks} in {origins.of(f'resources.{key}')}; launcher = '{launch.launcher}'",
             remedy=f"ntasks_per_node = 1, and [launch] nproc_per_node = {each}",
         )
     if not launch.starts_agents and launch.nproc_per_node != 1:
         raise SpecError(
             "nproc_per_node is torchrun's and Ray's",
-            found=f"nproc_per_node = {launch.nproc_per_node} in {where.of('launch.nproc_per_node')}; "
+            found=f"nproc_per_node = {launch.nproc_per_node} in {origins.of('launch.nproc_per_node')}; "
             f"launcher = '{launch.launcher}'",
             remedy=f"[resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
         )
@@ -139,12 +139,12 @@ def check_layout(job: Job, nodes: int, ntasks: int, world_size: int, where: Wher
     fitting = f"dp = {world_size // others}" if world_size % others == 0 else "degrees whose product is that"
     raise SpecError(
         "the layout does not fill the job",
-        found=f"{where.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
+        found=f"{origins.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
         remedy=f"{fitting} (or leave dp out: it takes what is left); or nodes and tasks for {size} ranks",
     )
 
 
-def check_node(job: Job, cluster: Cluster, where: Where, nodes: int) -> None:
+def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None:
     """What one node must give may not be more than it has."""
     resources, node = job.resources, cluster.node
     per_node, cpus = resources.ntasks_per_node, resources.cpus_per_task or 1
@@ -152,20 +152,20 @@ def check_node(job: Job, cluster: Cluster, where: Where, nodes: int) -> None:
         raise SpecError(
             "the job asks for more CPUs than a node has",
             found=f"{per_node} tasks x {cpus} CPUs = {per_node * cpus}; a node of {cluster.name} has {node.cpus}"
-            f" ({where.of('resources.cpus_per_task')})",
+            f" ({origins.of('resources.cpus_per_task')})",
             remedy=f"cpus_per_task = {max(1, node.cpus // per_node)}, or more nodes with fewer tasks",
         )
-    _check_memory(resources, cluster, where)
-    _check_gpus(resources, cluster, where, nodes)
+    _check_memory(resources, cluster, origins)
+    _check_gpus(resources, cluster, origins, nodes)
     if node.gpus == 0 and job.launch.backend == "nccl":
         raise SpecError(
             "nccl needs GPUs",
-            found=f"backend = 'nccl' in {where.of('launch.backend')}; {cluster.name} has no GPU",
+            found=f"backend = 'nccl' in {origins.of('launch.backend')}; {cluster.name} has no GPU",
             remedy="backend = 'auto'",
         )
 
 
-def _check_memory(resources: Resources, cluster: Cluster, where: Where) -> None:
+def _check_memory(resources: Resources, cluster: Cluster, origins: Origins) -> None:
     node_mem = cluster.node.mem
     if node_mem is None:
         return
@@ -173,19 +173,19 @@ def _check_memory(resources: Resources, cluster: Cluster, where: Where) -> None:
         there = units.parse_memory(str(node_mem))
     except UnitError as error:
         raise SpecError(
-            f"wrong value for node.mem in {where.cluster.origin_of('node.mem')}",
+            f"wrong value for node.mem in {origins.cluster.origin_of('node.mem')}",
             found=f"mem = {node_mem!r}: {error.what}",
             remedy=error.remedy,
         ) from error
     if resources.mem is not None and units.parse_memory(str(resources.mem)) > there:
         raise SpecError(
             "the job asks for more memory than a node has",
-            found=f"mem = {resources.mem} in {where.of('resources.mem')}; a node of {cluster.name} has {node_mem}",
+            found=f"mem = {resources.mem} in {origins.of('resources.mem')}; a node of {cluster.name} has {node_mem}",
             remedy=f"mem = '{node_mem}' at most",
         )
 
 
-def _check_gpus(resources: Resources, cluster: Cluster, where: Where, nodes: int) -> None:
+def _check_gpus(resources: Resources, cluster: Cluster, origins: Origins, nodes: int) -> None:
     there, per_node = cluster.node.gpus, resources.ntasks_per_node or 1
     if not there:
         return
@@ -205,7 +205,7 @@ def _check_gpus(resources: Resources, cluster: Cluster, where: Where, nodes: int
             tasks = f" x {per_node} tasks" if name == "gpus_per_task" else ""
             raise SpecError(
                 "the job asks for more GPUs than a node has",
-                found=f"{name} = {getattr(resources, name)}{tasks} in {where.of(f'resources.{name}')}"
+                found=f"{name} = {getattr(resources, name)}{tasks} in {origins.of(f'resources.{name}')}"
                 f"; a node of {cluster.name} has {there}",
                 remedy=f"{there} on each node at most, and more nodes",
             )

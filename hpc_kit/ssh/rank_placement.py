@@ -175,7 +175,7 @@ def render_shell_script(
 
 
 def _fill(template: str, resolved: Resolved, root: Path, *, standalone: bool, **values: object) -> str:
-    path = search_path.find("templates", template, root, suffix=".sh.j2")
-    shell, shown = read_shell_files(resolved, root), search_path.shown(path, root)
+    path = search_path.find_file("templates", template, root, suffix=".sh.j2")
+    shell, shown = read_shell_files(resolved, root), search_path.display_path(path, root)
     common = template_values(resolved, template=shown, standalone=standalone, shell=shell)
     return fill_template(path, {**common, "folder": working_folder(resolved, root), **values}, root)

@@ -35,7 +35,7 @@ from hpc_kit.slurm.units import UNLIMITED, parse_time
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import open_client
-from hpc_kit.spec.default_cluster import Choice, default_cluster
+from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Count, Number, Resources
@@ -160,7 +160,7 @@ class Executor(SlurmExecutor):
             folder or self.root / "runs" / "functions", max_num_timeout, max_pickle_size_gb, python or "python"
         )
         self._job = job
-        choice = Choice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
+        choice = ClusterChoice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster
         self._settings = {**choice.settings, **(set or {})}
         self._options = ExecutorOptions()

@@ -266,7 +266,7 @@ def _suggest_change(message: str, resolved: Resolved, client: SlurmClient) -> st
         if re.search(pattern, message, re.IGNORECASE):
             return remedy if isinstance(remedy, str) else remedy(client)
     fix = "change what the message names"
-    return f"{fix}; print the script: {copyable_command(resolved.again)}" if resolved.again else fix
+    return f"{fix}; print the script: {copyable_command(resolved.render_command)}" if resolved.render_command else fix
 
 
 def _sinfo(client: SlurmClient, field: str) -> list[str]:

@@ -19,7 +19,7 @@ from hpc_kit.script.shell_files import write_shell_files
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 from hpc_kit.spec.cluster_client import open_client, slurm_version_of
-from hpc_kit.spec.layout_checks import machine_too_small
+from hpc_kit.spec.layout_checks import find_memory_shortage
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
 from hpc_kit.submission.deferred_signals import defer_signals
@@ -65,7 +65,7 @@ def submit(
     """
     root = Path(root or current_folder()).absolute()
     resolved = resolve_arguments(job, cluster, set or {}, root, sure=True)
-    if small := machine_too_small(resolved.job, resolved.cluster, resolved.world_size):
+    if small := find_memory_shortage(resolved.job, resolved.cluster, resolved.world_size):
         raise small
     return submit_resolved(resolved, root=root, standalone=standalone)
 

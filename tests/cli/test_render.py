@@ -102,7 +102,7 @@ def _without_header(text: str) -> list[str]:
         (["render", "ddp_4nod"], "no job file 'ddp_4nod'"),
         (["render", "single", "--tmie", "3"], "--tmie"),
         (["render", "single", "--time", "2h30"], "2h30"),
-        (["render", "single", "--set", "resources.ndoes=2"], "do     nodes"),
+        (["render", "single", "--set", "resources.ndoes=2"], "do     write nodes"),
         (["render", "single", "--set", "nonsense"], "--set nonsense sets nothing"),
         (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is no shape"),
         (["render"], "neither a job nor a program"),

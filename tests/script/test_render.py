@@ -304,7 +304,7 @@ def test_the_command_that_makes_a_script_again_is_one_line_that_says_the_same(te
 
 def test_standalone_stands_before_the_program_of_the_command_line() -> None:
     command = ("hpc-kit", "render", "--cluster", "slurm", "--", "python", "t.py", "--x")
-    resolved = resolve(load.load("single", "slurm", root=ROOT), root=ROOT, again=command)
+    resolved = resolve(load.load("single", "slurm", root=ROOT), root=ROOT, render_command=command)
     script = render_resolved(resolved, standalone=True, root=ROOT)
     assert header(script, "again") == "hpc-kit render --cluster slurm --standalone -- python t.py --x"
 

@@ -8,7 +8,7 @@ from hpc_kit.spec import search_path
 from tests.conftest import ROOT
 from tests.golden import rendered
 
-JOBS = search_path.names("jobs", ROOT)
+JOBS = search_path.file_names("jobs", ROOT)
 
 
 @pytest.mark.parametrize("cluster", ["local", "slurm", "example-gpu"])

@@ -13,7 +13,7 @@ import pytest
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.script.render import render
 from hpc_kit.slurm import client, cluster_identity
-from hpc_kit.spec.default_cluster import Choice, default_cluster, default_name
+from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster, default_cluster_name
 from hpc_kit.submission.submit import submit
 
 
@@ -31,27 +31,27 @@ def slurm(tmp_path: Path) -> dict[str, str]:
 
 
 def test_told_by_the_environment(project: Path) -> None:
-    assert default_cluster(project, {"HPC_KIT_CLUSTER": "mine"}) == Choice("mine", {})
+    assert default_cluster(project, {"HPC_KIT_CLUSTER": "mine"}) == ClusterChoice("mine", {})
 
 
 def test_the_projects_own_default(project: Path) -> None:
     (project / "env" / "default.toml").write_text("")
-    assert default_cluster(project, {}) == Choice("default", {})
+    assert default_cluster(project, {}) == ClusterChoice("default", {})
 
 
 def test_the_embedded_one_where_there_is_no_sbatch(project: Path) -> None:
-    assert default_cluster(project, {"PATH": "/nowhere"}) == Choice("local", {})
+    assert default_cluster(project, {"PATH": "/nowhere"}) == ClusterChoice("local", {})
 
 
 def test_the_slurm_that_is_there(project: Path, slurm: dict[str, str]) -> None:
-    assert default_cluster(project, slurm) == Choice("slurm", {})
+    assert default_cluster(project, slurm) == ClusterChoice("slurm", {})
 
 
 def test_gpu_options_are_left_out_where_slurm_has_no_gpu(
     project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(slurm["FOLDER"], "sinfo.text").write_text("(null)\n")
-    assert default_cluster(project, slurm) == Choice("slurm", {"cluster.node.gpus": 0})
+    assert default_cluster(project, slurm) == ClusterChoice("slurm", {"cluster.node.gpus": 0})
     monkeypatch.setenv("PATH", f"{slurm['FOLDER']}:{os.environ['PATH']}")
     text = render("ddp_4node", root=project)
     assert "# note      left out --gpus-per-task=1: slurm has no GPU" in text
@@ -62,13 +62,13 @@ def test_a_client_without_configuration_is_no_slurm(project: Path, slurm: dict[s
     sinfo = Path(slurm["FOLDER"], "sinfo")
     sinfo.write_text("#!/bin/sh\necho 'sinfo: fatal: Could not establish a configuration source' >&2\nexit 1\n")
     if not Path("/etc/slurm/slurm.conf").exists():
-        assert default_cluster(project, slurm) == Choice("local", {})
+        assert default_cluster(project, slurm) == ClusterChoice("local", {})
 
 
 def test_a_controller_that_is_down_is_still_a_slurm(project: Path, slurm: dict[str, str]) -> None:
     sinfo = Path(slurm["FOLDER"], "sinfo")
     sinfo.write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2\nexit 1\n")
-    assert default_cluster(project, slurm) == Choice("slurm", {})
+    assert default_cluster(project, slurm) == ClusterChoice("slurm", {})
 
 
 def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
@@ -78,9 +78,12 @@ def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
     monkeypatch.setattr(client, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr("hpc_kit.spec.default_cluster._may_have_gpus", lambda _: True)
     Path(slurm["FOLDER"], "sinfo").write_text("#!/bin/sh\nexec sleep 60\n")
-    assert default_name(project, slurm) == "slurm"
-    assert default_cluster(project, slurm, sure=False) == Choice("slurm", {})
-    for refused in (lambda: default_cluster(project, slurm), lambda: default_name(project, slurm, sure=True)):
+    assert default_cluster_name(project, slurm) == "slurm"
+    assert default_cluster(project, slurm, require_answer=False) == ClusterChoice("slurm", {})
+    for refused in (
+        lambda: default_cluster(project, slurm),
+        lambda: default_cluster_name(project, slurm, require_answer=True),
+    ):
         with pytest.raises(SlurmUnavailable, match="does not tell whether it has a cluster"):
             refused()
 
@@ -102,7 +105,7 @@ def test_its_name_alone_asks_nothing_of_its_nodes(project: Path, slurm: dict[str
     sinfo.write_text(f'#!/bin/sh\necho "$@" >>{sinfo}.asked\n')
     (project / "slurm.conf").touch()
     environ = {**slurm, "SLURM_CONF": str(project / "slurm.conf")}
-    assert default_name(project, environ) == "slurm"
+    assert default_cluster_name(project, environ) == "slurm"
     assert not Path(f"{sinfo}.asked").exists()
     default_cluster(project, environ)
     assert Path(f"{sinfo}.asked").read_text() == "--noheader --format=%G\n"
@@ -115,7 +118,7 @@ def test_inside_a_job_of_the_embedded_slurm_it_is_that_jobs_cluster(project: Pat
     sbatch.chmod(0o755)
     (sbatch.parent / ".pocketslurm").touch()
     inside = {"PATH": f"{sbatch.parent}:/usr/bin:/bin", "HPC_KIT_SLURM_STATE": str(tmp_path / "state")}
-    assert default_cluster(project, inside) == Choice("local", {})
+    assert default_cluster(project, inside) == ClusterChoice("local", {})
     (project / "env" / "mine.toml").write_text('slurm = "embedded"\n')
     run = project / "runs" / "job" / "7"
     run.mkdir(parents=True)
@@ -126,8 +129,8 @@ def test_inside_a_job_of_the_embedded_slurm_it_is_that_jobs_cluster(project: Pat
         ("torn", "local"),
     ):
         (run / "record.json").write_text(record)
-        assert default_cluster(project, {**inside, "HPC_KIT_RUN": f"{run}_3"}) == Choice(cluster, {})
-    assert default_name(project, {**inside, "PATH": "/usr/bin:/bin"}) != "mine"
+        assert default_cluster(project, {**inside, "HPC_KIT_RUN": f"{run}_3"}) == ClusterChoice(cluster, {})
+    assert default_cluster_name(project, {**inside, "PATH": "/usr/bin:/bin"}) != "mine"
 
 
 def test_a_job_that_a_job_of_the_embedded_slurm_submits_is_known_outside(

@@ -29,7 +29,7 @@ def resolved(project: Path, text: str, cluster: str = "slurm", **settings: objec
 def test_components_are_counted_each_and_form_one_world(project: Path) -> None:
     found = resolved(project, TWO)
     assert (found.nodes, found.ntasks, found.world_size) == (3, 10, 10)
-    first, second = found.parts
+    first, second = found.components
     assert (first.resources.mem, first.resources.mem_per_cpu, first.resources.ntasks) == (None, "1G", 2)
     assert (second.resources.mem, second.resources.ntasks, second.resources.nodes) == ("4G", 8, 2)
     assert (first.command[-1], second.command[-1]) == ("train.py", "worker.py")
@@ -38,9 +38,9 @@ def test_components_are_counted_each_and_form_one_world(project: Path) -> None:
 
 def test_a_component_that_is_another_is_kept_in_the_job_file(project: Path) -> None:
     found = resolved(project, TWO)
-    save_job(found.asked, project / "jobs/again.toml")
+    save_job(found.requested_job, project / "jobs/again.toml")
     again = load.load_job("again", root=project)
-    assert again.component == found.asked.component
+    assert again.component == found.requested_job.component
     told = render("mine", "slurm", set={"component": [{"nodes": 1}, {"nodes": 1, "constraint": "a&b"}]}, root=project)
     line = next(line for line in told.splitlines() if line.startswith("# again"))
     assert "--set 'component=[{nodes = 1}, {nodes = 1, constraint = \"a&b\"}]'" in line
@@ -86,4 +86,7 @@ def test_the_real_parser_reads_each_component(project: Path) -> None:
 
 def test_the_shipped_one_has_two_components() -> None:
     found = resolve(load.load("hetjob", "slurm", root=ROOT), root=ROOT)
-    assert [(part.nodes, part.ntasks, part.resources.cpus_per_task) for part in found.parts] == [(1, 2, 2), (1, 2, 1)]
+    assert [(part.nodes, part.ntasks, part.resources.cpus_per_task) for part in found.components] == [
+        (1, 2, 2),
+        (1, 2, 1),
+    ]

@@ -13,7 +13,7 @@ from hpc_kit.check.preflight import find_missing
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node
-from hpc_kit.spec.job import Job, Layout, Model, told
+from hpc_kit.spec.job import Job, Layout, Model, format_layout
 from hpc_kit.spec.layout_checks import rank_bytes
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Resources
@@ -57,9 +57,9 @@ def test_a_group_differs_in_its_axis_only_and_every_rank_is_in_one(layout: Layou
 
 
 def test_what_is_said_is_told_to_the_program_and_nothing_else() -> None:
-    assert told(Layout(), Model()) == ""
+    assert format_layout(Layout(), Model()) == ""
     layout = Layout(dp=2, pp=2, zero=1, global_batch=64, micro_batches=4)
-    assert told(layout, Model(heads=8)) == "dp=2 pp=2 zero=1 global_batch=64 micro_batches=4 heads=8"
+    assert format_layout(layout, Model(heads=8)) == "dp=2 pp=2 zero=1 global_batch=64 micro_batches=4 heads=8"
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_degrees_that_nobody_says_are_the_programs_own() -> None:
     assert fit("fsdp.py").job.layout.zero == 3
     assert fit("modelparallel.py", ranks=2).job.layout.pp == 2
     assert fit("hybrid.py").job.layout == Layout()
-    assert fit("ddp.py").told == ""
+    assert fit("ddp.py").layout_text == ""
 
 
 def test_a_degree_of_one_is_told_to_a_program_that_would_take_all_ranks() -> None:
@@ -106,12 +106,12 @@ def test_a_degree_of_one_is_told_to_a_program_that_would_take_all_ranks() -> Non
         name="mine", command=("python", "jobs/train/context.py"), resources=Resources(nodes=1, ntasks_per_node=2)
     )
     loaded = load.load(made, CPUS, set={"layout.cp": 1}, root=ROOT)
-    assert resolve(loaded, root=ROOT).told == "cp=1"
+    assert resolve(loaded, root=ROOT).layout_text == "cp=1"
 
 
 def test_what_the_command_says_holds_over_the_layout_in_script_and_checks() -> None:
     resolved = fit("hybrid.py --tp 2 --micro-batches=2", nodes=2, layout={"tp": 4, "pp": 2, "global_batch": 64})
-    assert resolved.told == "pp=2 tp=2 global_batch=64 micro_batches=2"
+    assert resolved.layout_text == "pp=2 tp=2 global_batch=64 micro_batches=2"
     assert "# tp  2   parts of each matrix: ranks 0-1 | 2-3, each on one node" in render_resolved(resolved, root=ROOT)
 
 

@@ -23,7 +23,7 @@ RECORDED = json.loads(Path(__file__).with_name("losses.json").read_text())
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-LOADED = {name: load.load_job(name, root=ROOT) for name in search_path.names("jobs", ROOT)}
+LOADED = {name: load.load_job(name, root=ROOT) for name in search_path.file_names("jobs", ROOT)}
 JOBS = [name for name, job in LOADED.items() if "--steps" in job.command]
 """Those that train; tests/cluster starts all on a real one."""
 
