@@ -1,1 +1,1 @@
-"""What a user asks for: frozen values read from job and cluster files."""
+"""Job and cluster files become a complete, typed and checked `Resolved`."""

@@ -1,4 +1,4 @@
-"""Whether the degrees of parallelism fit the model, the batch and the nodes; known before the job is queued."""
+"""Checks the degrees of parallelism against model, batch, memory and nodes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Axis, Job, idle_share
 from hpc_kit.spec.job_checks import Origins
 
-NodeOf = Callable[[int], int]
-"""The index of the node that a rank runs on."""
+RankToNode = Callable[[int], int]
+"""Returns the index of the node of a rank."""
 
 
 def check_layout(
     job: Job, cluster: Cluster, origins: Origins, world_size: int, per_node: int | None, servers: int = 0
 ) -> tuple[str, ...]:
-    """Refuse what cannot be trained; return what can be, but costs.
+    """Refuse layouts that cannot work, and return notes about slow ones.
 
     Args:
-        job: The job, of counted nodes and tasks.
-        cluster: Tells the memory of a node.
+        job: The job with its exact numbers of nodes and tasks.
+        cluster: The cluster, for the memory of a node.
         origins: Origins of its keys.
-        world_size: Ranks.
-        per_node: Ranks on each node; None: not the same on all.
-        servers: Ranks among them that have no part of the batch.
+        world_size: Number of ranks.
+        per_node: Ranks on each node; None if nodes have different numbers.
+        servers: Number of ranks without a part of the batch, such as parameter servers.
 
     Raises:
-        SpecError: A degree that does not divide, fewer micro-batches than stages, more bytes than a node has.
+        SpecError: A degree does not divide its number, there are fewer micro-batches than stages, or the memory is too
+            small.
     """
     _check_model(job, origins)
     _check_batch(job, origins, max(1, job.layout.replicas(world_size) - servers))
@@ -42,12 +43,12 @@ def check_layout(
     return (*notes, *(note for axis in ("tp", "cp") for note in _crossing(job, axis, world_size, per_node)))
 
 
-def node_of_rank(job: Job, nodes: int, per_node: int) -> NodeOf | None:
-    """How --distribution puts ranks on nodes; None where a host file does."""
-    said = job.resources.distribution
-    if said is None or job.launch.starts_agents:  # an agent's ranks are neighbours
+def node_of_rank(job: Job, nodes: int, per_node: int) -> RankToNode | None:
+    """Return the function from rank to node that --distribution defines; None for a host file."""
+    value = job.resources.distribution
+    if value is None or job.launch.starts_agents:  # an agent starts consecutive ranks
         return lambda rank: rank // per_node
-    found = option_values.parse_distribution(str(said))
+    found = option_values.parse_distribution(str(value))
     if found.nodes == "cyclic":
         return lambda rank: rank % nodes
     if found.nodes == "plane" and found.plane_size:
@@ -66,14 +67,14 @@ def _check_model(job: Job, origins: Origins) -> None:
                 f"{degree} does not divide the model's {name}",
                 found=f"{degree} = {size} in {origins.of(f'layout.{degree}')};"
                 f" {name} = {number} in {origins.of(f'model.{name}')}",
-                remedy=f"{degree} = {' or '.join(map(str, fitting[-2:]))}",
+                remedy=f"set {degree} = {' or '.join(map(str, fitting[-2:]))}",
             )
     if model.layers is not None and model.layers < layout.pp:
         raise SpecError(
             "there are more stages than layers",
             found=f"pp = {layout.pp} in {origins.of('layout.pp')};"
             f" layers = {model.layers} in {origins.of('model.layers')}",
-            remedy=f"pp = {model.layers} at most",
+            remedy=f"set pp = {model.layers} or less",
         )
 
 
@@ -87,7 +88,7 @@ def _check_batch(job: Job, origins: Origins, replicas: int) -> None:
             "the global batch does not divide",
             found=f"global_batch = {layout.global_batch} in {origins.of('layout.global_batch')};"
             f" dp {replicas} x micro_batches {micro} = {each}",
-            remedy=" or ".join(f"global_batch = {size}" for size in sizes),
+            remedy="set " + " or ".join(f"global_batch = {size}" for size in sizes),
         )
     if layout.micro_batches is not None and layout.micro_batches < layout.pp:
         better = 4 * layout.pp
@@ -95,7 +96,7 @@ def _check_batch(job: Job, origins: Origins, replicas: int) -> None:
             "there are fewer micro-batches than stages",
             found=f"micro_batches = {layout.micro_batches} in {origins.of('layout.micro_batches')}; pp = {layout.pp}:"
             f" idle for {idle_share(layout.pp, layout.micro_batches):.0%} of a step, (p - 1) / (m + p - 1)",
-            remedy=f"micro_batches = {better}: {idle_share(layout.pp, better):.0%}",
+            remedy=f"set micro_batches = {better}: {idle_share(layout.pp, better):.0%}",
         )
 
 
@@ -105,22 +106,22 @@ def _check_shards(job: Job, origins: Origins, world_size: int) -> None:
         return
     if not layout.zero:
         raise SpecError(
-            "dp_shard says how many ranks share a replica, but nothing is shared",
+            "dp_shard needs zero = 1, 2 or 3",
             found=f"dp_shard = {layout.dp_shard} in {origins.of('layout.dp_shard')}; zero = 0",
-            remedy="zero = 1, 2 or 3; or leave dp_shard out",
+            remedy="set zero, or leave dp_shard out",
         )
     if replicas % layout.dp_shard:
         raise SpecError(
             "dp_shard does not divide dp",
             found=f"dp_shard = {layout.dp_shard} in {origins.of('layout.dp_shard')}; dp = {replicas}",
-            remedy=f"dp_shard = {max(each for each in range(1, layout.dp_shard) if replicas % each == 0)}",
+            remedy=f"set dp_shard = {max(each for each in range(1, layout.dp_shard) if replicas % each == 0)}",
         )
 
 
 def rank_bytes(job: Job, world_size: int) -> int | None:
-    """Parameters, gradients and AdamW's two moments of one rank, in float32; activations come on top.
+    """Return the bytes of one rank for parameters, gradients and AdamW's moments in float32, without activations.
 
-    None where the model's size is not said.
+    The result is None if the job file does not give the size of the model.
     """
     layout, parameters = job.layout, job.model.count_parameters()
     if parameters is None:
@@ -131,45 +132,45 @@ def rank_bytes(job: Job, world_size: int) -> int | None:
 
 
 def _memory_of_node(job: Job, cluster: Cluster) -> str | int | None:
-    """Memory of a node for this job; None where nobody says it."""
+    """Return the memory of a node for this job; None if neither job nor cluster gives it."""
     return job.resources.mem if job.resources.mem not in {None, "0", 0} else cluster.node.mem
 
 
 def _check_node(job: Job, cluster: Cluster, origins: Origins, world_size: int, per_node: int) -> None:
-    """On a node without GPUs; how much memory a GPU has is not known here."""
-    each, said = rank_bytes(job, world_size), _memory_of_node(job, cluster)
-    if each is None or said is None or cluster.node.gpus != 0:
+    """Check the memory of a node without GPUs. The memory of a GPU is unknown here."""
+    each, memory = rank_bytes(job, world_size), _memory_of_node(job, cluster)
+    if each is None or memory is None or cluster.node.gpus != 0:
         return
-    there = units.parse_memory(str(said)) * 2**20
-    if each * per_node > there:
+    available = units.parse_memory(str(memory)) * 2**20
+    if each * per_node > available:
         place = f" ({origins.of('model.parameters')})"
-        raise _too_small("a node", job, each, per_node, there, place)
+        raise _too_small("a node", job, each, per_node, available, place)
 
 
 def find_memory_shortage(job: Job, cluster: Cluster, world_size: int) -> SpecError | None:
-    """Why all ranks on this machine, as the nodes of the embedded Slurm, are too many; None where they are not.
+    """Return an error if this machine, which has all nodes of the embedded Slurm, has too little memory for all ranks.
 
-    The script may be read all the same: only who submits it here is to be refused.
+    The error is only raised for a submission. `render` shows it as a note.
     """
     each = rank_bytes(job, world_size)
     if each is None or cluster.slurm != "embedded" or cluster.node.gpus != 0 or _memory_of_node(job, cluster):
         return None
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return _too_small("this machine", job, each, world_size, there) if each * world_size > there else None
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return _too_small("this machine", job, each, world_size, available) if each * world_size > available else None
 
 
-def _too_small(what: str, job: Job, each: int, ranks: int, there: int, place: str = "") -> SpecError:
+def _too_small(what: str, job: Job, each: int, ranks: int, available: int, place: str = "") -> SpecError:
     return SpecError(
         f"the model does not fit {what}",
         found=f"{job.model.count_parameters():,} parameters{place}: with {job.layout},"
         f" zero {job.layout.zero}, {each / 2**30:.1f} GiB of parameters, gradients and moments a rank;"
-        f" {ranks} ranks: {each * ranks / 2**30:.1f} GiB of its {there / 2**30:.1f}",
-        remedy="more pp or tp, zero = 3, or fewer ranks on a node",
+        f" {ranks} ranks: {each * ranks / 2**30:.1f} GiB of its {available / 2**30:.1f}",
+        remedy="increase pp or tp, set zero = 3, or put fewer ranks on a node",
     )
 
 
 def _crossing(job: Job, axis: Axis, world_size: int, per_node: int) -> list[str]:
-    """A note where groups that talk in every layer span nodes, with what that sends."""
+    """Return a note if groups that communicate in every layer span nodes, with the amount of data."""
     nodes, degree = world_size // per_node, job.layout.degrees(world_size)[axis]
     place = node_of_rank(job, nodes, per_node)
     if place is None or degree == 1:

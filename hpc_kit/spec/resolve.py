@@ -1,4 +1,4 @@
-"""A job fitted to a cluster: every value that a script needs, checked and ready; templates hold no arithmetic."""
+"""Fits a job to a cluster: computes and checks every value that a script needs, so that templates need no arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
-"""Options by which a step may have fewer CPUs than its job was given."""
+"""Options with which a step may have fewer CPUs than its job."""
 
 
 class ResolvedComponent(Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class ResolvedComponent(Struct, frozen=True, kw_only=True):
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
-    """A job on a cluster: complete, consistent, ready to be rendered; `asked` is the job before it met the cluster."""
+    """A job on a cluster, complete and consistent, ready to be rendered; `asked` is the job before it met the cluster."""
 
     job: Job
     requested_job: Job
@@ -45,21 +45,21 @@ class Resolved(Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...] = ()
     render_command: tuple[str, ...] = ()
     layout_text: str = ""
-    """Degrees, batch and model, as the program is told them."""
+    """Degrees, batch and model: the value of HPC_KIT_LAYOUT."""
 
     @property
     def ranks_per_node(self) -> int | None:
-        """Ranks on each node; None where nodes hold different numbers of them."""
+        """Ranks on each node; None if nodes have different numbers."""
         return self.world_size // self.nodes if self.job.launch.starts_agents else self.job.resources.ntasks_per_node
 
     @property
     def cpus_by_slurm(self) -> bool:
-        """Whether only the job's allocation will tell how many CPUs it has."""
+        """Only the running job knows its number of CPUs, because the site's default applies."""
         return self.job.resources.cpus_per_task is None and self.job.resources.cpus_per_gpu is None
 
     @property
     def cpus(self) -> int:
-        """CPUs of one task, as far as they are known; at least 1."""
+        """CPUs of one task, at least 1."""
         if self.cpus_by_slurm:
             return 1
         resources = self.job.resources
@@ -76,7 +76,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     @property
     def log_folder(self) -> str:
-        """Folder of this job's runs; it must exist before sbatch runs."""
+        """Folder of the runs of this job, which must exist before sbatch runs."""
         return f"{self.cluster.runs}/{self.job.name}"
 
     @property
@@ -109,15 +109,15 @@ def format_render_command(
 
 
 def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tuple[str, ...] = ()) -> Resolved:
-    """Fit a job to a cluster: fill in defaults, leave out what the cluster lacks, check the rest.
+    """Fit a job to a cluster: add defaults, drop options that the cluster does not support, and check the rest.
 
     Args:
-        loaded: What the files say.
-        root: The user's project; a path to the interpreter is written relative to it.
+        loaded: The content of the files.
+        root: The user's project. The path of the interpreter is relative to it.
         render_command: The command line that prints the same script.
 
     Raises:
-        SpecError: Something cannot be: a time Slurm cannot read, a layout that does not fill the job, a node too small.
+        SpecError: The job has a wrong value, a layout that does not fill it, or asks for more than a node has.
     """
     job, cluster, root = loaded.job, loaded.cluster, root or search_path.current_folder()
     origins = job_checks.Origins(loaded.job_origins, loaded.cluster_origins)
@@ -197,9 +197,9 @@ def _with_rank_starter(
 
 
 def _keep_neighbours_together(job: Job, nodes: int) -> Job:
-    """The job with its ranks on node after node, if neighbours work together and nobody says otherwise.
+    """Set `--distribution=block` if neighbouring ranks work together and the job sets no distribution.
 
-    Without a word of the job, srun takes that of a SLURM_DISTRIBUTION which the shell of the submission has.
+    Otherwise srun would use a SLURM_DISTRIBUTION of the submitting shell.
     """
     layout, launch = job.layout, job.launch.launcher
     neighbours = max(layout.pp, layout.tp, layout.cp, layout.dp_shard or 1) > 1
@@ -209,7 +209,7 @@ def _keep_neighbours_together(job: Job, nodes: int) -> Job:
 
 
 def _asked(job: Job) -> list[Resources]:
-    """What the job asks for; of a heterogeneous one what each component does, over what all share."""
+    """Return the options of the job, or of each component of a heterogeneous job with the shared options."""
     return [_with_defaults(each.without_command(), job.resources) for each in job.component] or [job.resources]
 
 
@@ -227,7 +227,7 @@ def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) ->
     name = job.name if asked.job_name is None else asked.job_name
     job = structs.replace(job, name=name, resources=asked)
     job_checks.check_values(job, cluster, root, origins)
-    # Counted before GPU options are left out: tasks may be told by them.
+    # GPU options may define the number of tasks, so count before dropping them.
     nodes, ntasks = size_checks.count_nodes_and_tasks(job, cluster.node, origins)
     resources, notes = _without_gpus(asked, cluster)
     resources, unheard = _without_features(resources, cluster)
@@ -239,13 +239,13 @@ def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) ->
 
 
 def interpreter(root: Path) -> str:
-    """This interpreter as a script names it: relative where it lies in the project, else absolute."""
+    """Return the path of this interpreter for a script, relative to the project if it is inside."""
     path = Path(sys.executable)
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def _with_defaults(own: Resources, defaults: Resources) -> Resources:
-    """What a job says, a plain `false` too, puts a cluster's default aside, and those that it would exclude."""
+    """Add the cluster's defaults. A value of the job, also `false`, replaces a default and excluded options."""
     others = defaults.given()
     shut = excluded_options(own.given(), others)
     said = {name for name in own.__struct_fields__ if getattr(own, name) is not None}
@@ -253,7 +253,7 @@ def _with_defaults(own: Resources, defaults: Resources) -> Resources:
 
 
 def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tuple[str, ...]]:
-    """Leave GPU options out where the cluster is known to have none."""
+    """Drop GPU options on a cluster without GPUs."""
     given = resources.given()
     if cluster.node.gpus != 0:
         return resources, ()
@@ -261,12 +261,15 @@ def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tu
     entries = str(given.get("gres", "")).split(",")
     if any(is_gpu_item(entry) for entry in entries):
         dropped["gres"] = ",".join(entry for entry in entries if not is_gpu_item(entry)) or None
-    notes = tuple(f"left out --{name.replace('_', '-')}={given[name]}: {cluster.name} has no GPU" for name in dropped)
+    notes = tuple(
+        f"ignoring --{name.replace('_', '-')}={given[name]} because cluster '{cluster.name}' has no GPUs"
+        for name in dropped
+    )
     return structs.replace(resources, **dropped), notes
 
 
 def _without_features(resources: Resources, cluster: Cluster) -> tuple[Resources, tuple[str, ...]]:
-    """Leave out what only a real cluster has where the embedded Slurm stands in for it; a strict one refuses it."""
+    """Drop options that the embedded Slurm cannot fulfil, unless it is strict and refuses them."""
     given = resources.given()
     if cluster.slurm != "embedded" or cluster.embedded.strict:
         return resources, ()
@@ -276,16 +279,17 @@ def _without_features(resources: Resources, cluster: Cluster) -> tuple[Resources
     if resources.partition not in {None, known}:
         left["partition"] = known or None
     notes = tuple(
-        f"left out --{name}={given[name]}: {cluster.name} has no {lacking.get(name, 'such partition')}" for name in left
+        f"ignoring --{name}={given[name]} because cluster '{cluster.name}' has no {lacking.get(name, 'such partition')}"
+        for name in left
     )
     return structs.replace(resources, **left), notes
 
 
 def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
-    """Ask for a task's GPUs by node, where that is the same.
+    """Replace --gpus-per-task by --gpus-per-node if both mean the same.
 
-    --gpus-per-task hides a node's other GPUs from each rank, which costs NCCL its direct paths; and --gpu-bind=none,
-    which should undo that, makes Slurm 22.05 unset CUDA_VISIBLE_DEVICES.
+    With --gpus-per-task each rank only sees its own GPUs, so that NCCL cannot use direct paths between them. The option
+    --gpu-bind=none should help, but makes Slurm 22.05 unset CUDA_VISIBLE_DEVICES.
     """
     each, per_node = resources.gpus_per_task, resources.ntasks_per_node
     others = {"gpus", "gpus_per_node", "gpus_per_socket", "gpu_bind", "tres_bind"} & resources.given().keys()
@@ -293,12 +297,12 @@ def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
         return resources, ()
     counted = [(kind, number * per_node) for kind, number in option_values.parse_gpus(str(each))]
     text = ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counted)
-    note = f"--gpus-per-task={each} is asked for as --gpus-per-node={text}: every rank sees its node's GPUs"
+    note = f"using --gpus-per-node={text} for --gpus-per-task={each}, so that every rank sees all GPUs of its node"
     return structs.replace(resources, gpus_per_task=None, gpus_per_node=text), (note,)
 
 
 def _with_counts(resources: Resources, nodes: int, ntasks: int) -> Resources:
-    """Say every count: 23.02.0 to 23.02.4 leave SLURM_NTASKS unset where only --ntasks-per-node is given."""
+    """Set all counts: Slurm 23.02.0 to 23.02.4 leaves SLURM_NTASKS unset if only --ntasks-per-node is given."""
     per_node = resources.ntasks_per_node
     if resources.ntasks_per_gpu is None:
         _, per_node = spread_tasks(nodes, ntasks, per_node)
@@ -306,16 +310,19 @@ def _with_counts(resources: Resources, nodes: int, ntasks: int) -> Resources:
 
 
 def _with_cpus(resources: Resources, *, component: bool) -> tuple[Resources, tuple[str, ...]]:
-    """A CPU for each task where nobody says how many; of a job on GPUs, what the site gives with each of them.
+    """Set one CPU for each task if the job asks for none. A job with GPUs keeps the site's default for each GPU.
 
-    Slurm gives that (DefCpuPerGPU) to jobs alone that say neither --cpus-per-task nor --cpus-per-gpu. What it has given
-    the script divides among the tasks of a node: where they differ from node to node, or not all CPUs count, one it is.
+    Slurm only uses that default (DefCpuPerGPU) without --cpus-per-task and --cpus-per-gpu. The script divides the CPUs
+    of a node among its tasks. This fails with different numbers of tasks, or with options for cores and threads; then
+    the job gets one CPU for each task.
     """
     if resources.cpus_per_task is not None or resources.cpus_per_gpu is not None:
         return resources, ()
     given = resources.given()
     on_gpus = any(name in given for name in GPU_FIELDS) or count_gres_gpus(resources.gres) is not None
     if on_gpus and not component and resources.ntasks_per_node is not None and not _THREADS & given.keys():
-        return resources, ("no cpus_per_task or cpus_per_gpu: the site's default for each GPU (DefCpuPerGPU) holds",)
-    told = ("--cpus-per-task=1, whatever the site gives with a GPU: cpus_per_task or cpus_per_gpu says more",)
-    return structs.replace(resources, cpus_per_task=1), told if on_gpus else ()
+        return resources, (
+            "using the site's default of CPUs for each GPU (DefCpuPerGPU); set cpus_per_task or cpus_per_gpu to change it",
+        )
+    notes = ("using --cpus-per-task=1; set cpus_per_task or cpus_per_gpu for more CPUs",)
+    return structs.replace(resources, cpus_per_task=1), notes if on_gpus else ()

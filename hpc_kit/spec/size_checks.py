@@ -1,4 +1,4 @@
-"""How many nodes, tasks and GPUs a job has, and whether they fit together and fit a node."""
+"""Computes nodes and tasks of a job, and checks them against each other and against a node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hpc_kit.spec.resources import Resources
 
 
 def count_nodes_and_tasks(job: Job, node: Node, origins: Origins) -> tuple[int, int]:
-    """Nodes and tasks of the job, exactly.
+    """Return the exact numbers of nodes and tasks of a job.
 
     Args:
-        job: The job, with the cluster's defaults.
-        node: What one node has: tells whether tasks alone fit one.
+        job: The job with the cluster's defaults.
+        node: A node of the cluster. If the job only asks for tasks, they must fit on one node.
         origins: Origins of its keys.
     """
     resources = job.resources
@@ -33,14 +33,14 @@ def count_nodes_and_tasks(job: Job, node: Node, origins: Origins) -> tuple[int, 
             "the tasks do not fill the nodes",
             found=f"{nodes} nodes x {per_node} tasks = {nodes * per_node}; ntasks = {ntasks}"
             f" in {origins.of('resources.ntasks')}",
-            remedy=f"leave ntasks out, or ntasks = {nodes * per_node}",
+            remedy=f"leave ntasks out, or set ntasks = {nodes * per_node}",
         )
     ntasks = nodes * (per_node or 1) if ntasks is None else ntasks
     if ntasks < nodes:
         raise SpecError(
             "fewer tasks than nodes",
             found=f"nodes = {nodes} in {origins.of('resources.nodes')}; {ntasks} tasks",
-            remedy=f"nodes = {ntasks}, or ntasks = {nodes}",
+            remedy=f"set nodes = {ntasks} or ntasks = {nodes}",
         )
     return nodes, ntasks
 
@@ -54,13 +54,13 @@ def _exact_nodes(resources: Resources, origins: Origins) -> int | None:
         raise SpecError(
             "a layout needs an exact number of nodes",
             found=f"nodes = {nodes!r} in {origins.of('resources.nodes')}",
-            remedy="nodes = 4",
+            remedy="write one number: nodes = 4",
         )
     return int(low)
 
 
 def _one(resources: Resources, ntasks: int, node: Node, origins: Origins) -> int:
-    """One node, where that is right for so many tasks; Slurm itself would take as many as it likes."""
+    """Return 1 if all tasks fit on one node. Slurm itself would spread them over any number of nodes."""
     cpus, gpus = ntasks * (resources.cpus_per_task or 1), resources.count_gpus(1, ntasks) or 0
     known = node.cpus is not None and (not gpus or node.gpus is not None)
     if ntasks == 1 or (known and cpus <= (node.cpus or 0) and gpus <= (node.gpus or gpus)):
@@ -68,67 +68,67 @@ def _one(resources: Resources, ntasks: int, node: Node, origins: Origins) -> int
     least = max(-(-cpus // node.cpus) if node.cpus else 1, -(-gpus // node.gpus) if node.gpus else 1)
     key = "resources.ntasks" if resources.ntasks is not None else "resources.ntasks_per_gpu"
     raise SpecError(
-        f"on how many nodes are {ntasks} tasks to run?",
+        f"the number of nodes for {ntasks} tasks is missing",
         found=f"{ntasks} tasks in {origins.of(key)}, and no nodes",
-        remedy=f"nodes = {least}" + ("" if known else f", or as many as {ntasks} tasks need"),
+        remedy=f"set nodes = {least}" + ("" if known else f", or as many as {ntasks} tasks need"),
     )
 
 
 def _tasks_by_node(resources: Resources) -> int:
-    """Tasks of a node where they are told by GPU, and GPUs by node; else 0."""
+    """Return the tasks of a node for ntasks_per_gpu with GPUs per node, else 0."""
     by_node = resources.gpus is None and resources.ntasks_per_gpu is not None
     return (resources.ntasks_per_gpu or 0) * (resources.count_gpus(1, None) or 0) if by_node else 0
 
 
 def _by_gpu(resources: Resources, each: int, nodes: int, origins: Origins) -> int:
-    """Tasks of a job that counts them by GPU."""
+    """Return the tasks of a job with ntasks_per_gpu."""
     gpus = resources.count_gpus(nodes, None)
     place = origins.of("resources.ntasks_per_gpu")
     if gpus is None and resources.ntasks is None:
         raise SpecError(
-            "so many tasks for each GPU, but how many GPUs?",
+            "ntasks_per_gpu needs a number of GPUs",
             found=f"ntasks_per_gpu = {each} in {place}",
-            remedy="gpus_per_node = 4, or gpus = 8, or ntasks in place of ntasks_per_gpu",
+            remedy="set gpus_per_node = 4 or gpus = 8; or replace ntasks_per_gpu by ntasks",
         )
     if gpus is not None and resources.ntasks not in {None, gpus * each}:
         raise SpecError(
             "the tasks do not fill the GPUs",
             found=f"{gpus} GPUs x ntasks_per_gpu = {each} in {place}; ntasks = {resources.ntasks}",
-            remedy=f"leave ntasks out, or ntasks = {gpus * each}",
+            remedy=f"leave ntasks out, or set ntasks = {gpus * each}",
         )
     return gpus * each if gpus is not None else resources.ntasks or 1
 
 
 def check_rank_files(job: Job, origins: Origins) -> None:
-    """Files of the ranks are named for srun; ranks that others start write into the run's folder, a log each."""
+    """Check that only srun has names for the files of ranks. Other launchers write a log for each rank in the run folder."""
     launch = job.launch
     given = [name for name in ("output", "error") if getattr(launch, name) is not None]
     if given and (launch.launcher != "srun" or job.component):
-        who = "the ranks of components" if job.component else f"{launch.launcher}'s ranks"
+        ranks = "the ranks of components" if job.component else f"{launch.launcher}'s ranks"
         raise SpecError(
-            f"{who} write logs of their own",
+            f"{ranks} write logs of their own",
             found=f"{given[0]} = {getattr(launch, given[0])!r} in {origins.of(f'launch.{given[0]}')}",
             remedy=f"leave {' and '.join(given)} out: rank 0's log is rank-0.log in the run's folder, and so on",
         )
 
 
 def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Origins) -> None:
-    """The launcher's geometry and the degrees of parallelism must fit together."""
+    """Check that launcher, layout and number of ranks fit together."""
     launch, per_node = job.launch, job.resources.ntasks_per_node
     if launch.starts_agents and ntasks != nodes:
         key = "ntasks_per_node" if per_node is not None else "ntasks"
         each = per_node or -(-ntasks // nodes)
         raise SpecError(
-            f"{launch.launcher} would be started {each} times a node",
+            f"{launch.launcher} would start {each} times on each node",
             found=f"{key} = {per_node or ntasks} in {origins.of(f'resources.{key}')}; launcher = '{launch.launcher}'",
-            remedy=f"ntasks_per_node = 1, and [launch] nproc_per_node = {each}",
+            remedy=f"set ntasks_per_node = 1, and [launch] nproc_per_node = {each}",
         )
     if not launch.starts_agents and launch.nproc_per_node != 1:
         raise SpecError(
-            "nproc_per_node is torchrun's and Ray's",
+            "only torchrun and Ray have nproc_per_node",
             found=f"nproc_per_node = {launch.nproc_per_node} in {origins.of('launch.nproc_per_node')}; "
             f"launcher = '{launch.launcher}'",
-            remedy=f"[resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
+            remedy=f"set [resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
         )
     size = job.layout.size(world_size)
     if size == world_size:
@@ -136,16 +136,16 @@ def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Ori
     each_node = launch.nproc_per_node if launch.starts_agents else per_node
     shape = f"{nodes} nodes x {each_node} ranks" if each_node else f"{nodes} nodes, ntasks"
     others = size // (job.layout.dp or 1)
-    fitting = f"dp = {world_size // others}" if world_size % others == 0 else "degrees whose product is that"
+    fitting = f"dp = {world_size // others}" if world_size % others == 0 else f"degrees with the product {world_size}"
     raise SpecError(
         "the layout does not fill the job",
         found=f"{origins.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
-        remedy=f"{fitting} (or leave dp out: it takes what is left); or nodes and tasks for {size} ranks",
+        remedy=f"set {fitting}, or leave dp out, or ask for nodes and tasks for {size} ranks",
     )
 
 
 def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None:
-    """What one node must give may not be more than it has."""
+    """Check that the job asks for no more than a node has."""
     resources, node = job.resources, cluster.node
     per_node, cpus = resources.ntasks_per_node, resources.cpus_per_task or 1
     if per_node and node.cpus and per_node * cpus > node.cpus:
@@ -153,7 +153,7 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
             "the job asks for more CPUs than a node has",
             found=f"{per_node} tasks x {cpus} CPUs = {per_node * cpus}; a node of {cluster.name} has {node.cpus}"
             f" ({origins.of('resources.cpus_per_task')})",
-            remedy=f"cpus_per_task = {max(1, node.cpus // per_node)}, or more nodes with fewer tasks",
+            remedy=f"set cpus_per_task = {max(1, node.cpus // per_node)}, or use more nodes with fewer tasks",
         )
     _check_memory(resources, cluster, origins)
     _check_gpus(resources, cluster, origins, nodes)
@@ -161,7 +161,7 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
         raise SpecError(
             "nccl needs GPUs",
             found=f"backend = 'nccl' in {origins.of('launch.backend')}; {cluster.name} has no GPU",
-            remedy="backend = 'auto'",
+            remedy="set backend = 'auto'",
         )
 
 
@@ -181,7 +181,7 @@ def _check_memory(resources: Resources, cluster: Cluster, origins: Origins) -> N
         raise SpecError(
             "the job asks for more memory than a node has",
             found=f"mem = {resources.mem} in {origins.of('resources.mem')}; a node of {cluster.name} has {node_mem}",
-            remedy=f"mem = '{node_mem}' at most",
+            remedy=f"set mem = '{node_mem}' or less",
         )
 
 
@@ -207,5 +207,5 @@ def _check_gpus(resources: Resources, cluster: Cluster, origins: Origins, nodes:
                 "the job asks for more GPUs than a node has",
                 found=f"{name} = {getattr(resources, name)}{tasks} in {origins.of(f'resources.{name}')}"
                 f"; a node of {cluster.name} has {there}",
-                remedy=f"{there} on each node at most, and more nodes",
+                remedy=f"ask for {there} or fewer on each node, and for more nodes",
             )
