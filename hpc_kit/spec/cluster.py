@@ -9,11 +9,11 @@ from hpc_kit.spec.resources import Count, Number, Resources, Size
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one node has; None: not known, nothing is concluded from it."""
+    """Resources of one node. None means unknown, so that nothing is checked."""
 
     cpus: Annotated[Count | None, Meta(description="CPUs that Slurm counts on a node")] = None
     mem: Annotated[Size | None, Meta(description="Memory of a node")] = None
-    gpus: Annotated[Number | None, Meta(description="GPUs of a node; 0: GPU options are left out, and said so")] = None
+    gpus: Annotated[Number | None, Meta(description="GPUs of a node; 0: GPU options are ignored with a note")] = None
     gpu: Annotated[str | None, Meta(description="Kind of GPU, such as 'a100'")] = None
     network: Annotated[Count | None, Meta(description="Network of a node, Gb/s each way, all its cards together")] = (
         None
@@ -24,7 +24,7 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a job activates before its first rank, in this order; what fails ends the job there."""
+    """Software that a job activates before its first rank, in this order. A failure ends the job."""
 
     modules: Annotated[tuple[str, ...], Meta(description="Modules to load, such as 'cuda/12.6'")] = ()
     conda: Annotated[str | None, Meta(description="conda environment, by name or path")] = None
@@ -33,7 +33,9 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     apptainer: Annotated[str | None, Meta(description="Image that each rank runs in, by Apptainer")] = None
     pyxis: Annotated[str | None, Meta(description="Image that each rank runs in, by Slurm's plugin Pyxis")] = None
-    mounts: Annotated[tuple[str, ...], Meta(description="Folders that the container sees besides the project")] = ()
+    mounts: Annotated[
+        tuple[str, ...], Meta(description="Folders that the container sees in addition to the project")
+    ] = ()
 
     @property
     def is_container(self) -> bool:
@@ -42,12 +44,12 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def activates(self) -> bool:
-        """Something has to be done, or looked at, before the first rank."""
+        """The script has to activate or check something before the first rank."""
         return bool(self.modules) or self.brings_python or self.is_container
 
     @property
     def brings_python(self) -> bool:
-        """The job's interpreter is the one that it puts on PATH."""
+        """The environment puts the job's interpreter on PATH."""
         return bool(self.conda or self.venv or self.uv or self.is_container)
 
 
@@ -71,7 +73,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     description: Annotated[str, Meta(description="One line about it")] = ""
     slurm: Annotated[
         Literal["system", "embedded"],
-        Meta(description="system: the commands on PATH; embedded: the one that comes along"),
+        Meta(description="system: the commands on PATH; embedded: the embedded Slurm of this package"),
     ] = "system"
     slurm_version: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Which cluster file holds where the user names none."""
+"""Chooses the cluster file if the user names none."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ VARIABLE = "HPC_KIT_CLUSTER"
 
 
 class ClusterChoice(Struct, frozen=True):
-    """A cluster file, and what was found out about the machine besides, as `--set` would say it."""
+    """A cluster file, and facts about the machine as `--set` values."""
 
     name: str
     settings: dict[str, object]
 
 
 def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: bool = True) -> ClusterChoice:
-    """$HPC_KIT_CLUSTER; else the project's env/default.toml; else `slurm` where there is one, or `local`.
+    """Return $HPC_KIT_CLUSTER, else the project's env/default.toml, else `slurm` if there is a Slurm, else `local`.
 
-    Inside a job of the embedded Slurm, whose commands are then on PATH, it is that job's own cluster.
+    Inside a job of the embedded Slurm the result is the cluster of that job.
 
     Args:
         root: The user's project.
-        environ: The environment to look in.
-        require_answer: Refuse to guess where a Slurm without an answer leaves it open; else that is a `slurm`, too.
+        environ: The environment.
+        require_answer: Raise an error if sbatch exists but Slurm does not answer. Otherwise that counts as `slurm`.
 
     Raises:
-        SlurmUnavailable: It cannot be known, and has to be.
+        SlurmUnavailable: Slurm does not answer, and `require_answer` is set.
     """
     if named := _named(root, environ):
         return ClusterChoice(named, {})
@@ -38,12 +38,12 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: b
 
 
 def default_cluster_name(root: Path, environ: Mapping[str, str], *, require_answer: bool = False) -> str:
-    """The name of `default_cluster`, without a question for what its nodes have."""
+    """Return the name from `default_cluster` without asking for GPUs of its nodes."""
     return _named(root, environ) or _here(root, environ, sure=require_answer)
 
 
 def ssh_cluster(root: Path, environ: Mapping[str, str]) -> ClusterChoice:
-    """As `default_cluster`, for a launch over ssh: without a name it is `hosts`, whatever Slurm there is here."""
+    """Return the cluster file for a launch over ssh, by default `hosts`."""
     return ClusterChoice(_named(root, environ) or "hosts", {})
 
 
@@ -62,7 +62,7 @@ def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
 
 
 def _surrounding(root: Path, environ: Mapping[str, str]) -> str | None:
-    """The cluster of the embedded Slurm's job that this process runs in, by the job's record."""
+    """Return the cluster in the record of the surrounding job of the embedded Slurm."""
     import json
 
     from hpc_kit.run_files import RECORD
@@ -83,7 +83,7 @@ def _named(root: Path, environ: Mapping[str, str]) -> str | None:
 
 
 def _may_have_gpus(environ: Mapping[str, str]) -> bool:
-    """False only where Slurm says that no node has any: a job's GPU options would be refused there."""
+    """Return False if Slurm shows that no node has GPUs, since it would refuse GPU options."""
     from hpc_kit.errors import SlurmUnavailable
     from hpc_kit.slurm.client import PROBE_SECONDS, run_command
 

@@ -1,4 +1,4 @@
-"""How the ranks share the work: the degree of each kind of parallelism, and which ranks that puts together."""
+"""The structs of a job file: `Job`, `Launch`, `Component`, `Layout` and `Model`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Axis = Literal["pp", "dp", "cp", "tp"]
 
 
 class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Degrees of parallelism, whose product must be the number of ranks; and how a batch is cut for them."""
+    """Degrees of parallelism, whose product must be the number of ranks, and the division of a batch."""
 
     dp: Annotated[Degree | None, Meta(description="Data parallel degree (default: what fills the job)")] = None
     pp: Annotated[Degree, Meta(description="Pipeline stages")] = 1
@@ -32,19 +32,19 @@ class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     ] = None
 
     def size(self, world_size: int) -> int:
-        """Ranks that the layout asks for; a `dp` left out takes what the others leave of `world_size`."""
+        """Return the number of ranks of the layout. An unset `dp` is computed from `world_size`."""
         return self.pp * self.tp * self.cp * self.replicas(world_size)
 
     def replicas(self, world_size: int) -> int:
-        """The data parallel degree in a world of that size."""
+        """Return the data parallel degree in a world of that size."""
         return self.dp if self.dp is not None else max(1, world_size // (self.pp * self.tp * self.cp))
 
     def degrees(self, world_size: int) -> dict[Axis, int]:
-        """Axes of the mesh, slowest first: neighbouring ranks differ in tp, those of two stages lie farthest apart."""
+        """Return the axes of the mesh, slowest first: consecutive ranks differ in tp, and stages are farthest apart."""
         return {"pp": self.pp, "dp": self.replicas(world_size), "cp": self.cp, "tp": self.tp}
 
     def groups(self, axis: Axis, world_size: int) -> list[range]:
-        """The ranks that differ in this axis only, group by group."""
+        """Return the groups of ranks that differ in this axis only."""
         degrees = self.degrees(world_size)
         order = list(degrees)
         step = 1
@@ -61,20 +61,20 @@ class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 def idle_share(stages: int, micro_batches: int, per_rank: int = 1) -> float:
-    """The share of a step for which the ranks of a pipeline stand idle, where all stages take equally long.
+    """Return the idle share of a pipeline step if all stages take the same time.
 
     (p - 1) / (v m + p - 1): Huang et al., 2019 (arXiv:1811.06965), section 2.3.
 
     Args:
         stages: p, the ranks of the pipeline.
         micro_batches: m.
-        per_rank: v, how many stages a rank has that take turns.
+        per_rank: v, interleaved stages of each rank.
     """
     return (stages - 1) / (per_rank * micro_batches + stages - 1)
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the checks and the program are told of the model; what is not said is not checked."""
+    """Numbers of the model, for checks and for the program. Missing numbers are not checked."""
 
     layers: Annotated[Degree | None, Meta(description="Layers; a pipeline stage needs one at least")] = None
     heads: Annotated[Degree | None, Meta(description="Attention heads; tp must divide them")] = None
@@ -85,14 +85,14 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     ] = None
 
     def count_parameters(self) -> int | None:
-        """Parameters, as said, or those of the matrices of a transformer; None where neither is known."""
+        """Return the number of parameters, or an estimate for a transformer; None without layers and width."""
         if self.parameters is not None or self.layers is None or self.width is None:
             return self.parameters
         return 12 * self.layers * self.width**2
 
 
 def format_layout(layout: Layout, model: Model, own: Mapping[str, object] | None = None) -> str:
-    """Both as the program is told them: `dp=2 pp=2 heads=4`; empty where the job says nothing of them.
+    """Return layout and model as text for the program: `dp=2 pp=2 heads=4`. Default values are left out.
 
     Args:
         layout: The degrees.
@@ -113,7 +113,7 @@ Value = str | int | float
 
 
 class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the ranks are started and meet."""
+    """Start and rendezvous of the ranks."""
 
     launcher: Annotated[
         Literal["srun", "torchrun", "mpirun", "ray"],
@@ -124,16 +124,14 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     ] = "srun"
     mpi: Annotated[
         Literal["openmpi", "mpich"],
-        Meta(description="Whose mpirun it is; mpich: also Intel MPI and MVAPICH2, which take the same options"),
+        Meta(description="MPI that provides mpirun; mpich: also Intel MPI and MVAPICH2, which take the same options"),
     ] = "openmpi"
     nproc_per_node: Annotated[Count, Meta(description="Ranks that torchrun or Ray starts on each node")] = 1
     backend: Annotated[
         Literal["auto", "gloo", "nccl", "mpi"],
         Meta(description="torch.distributed's backend; auto: nccl where there is CUDA, gloo elsewhere"),
     ] = "auto"
-    timeout: Annotated[Count | None, Meta(description="Seconds after which a rank gives up waiting for the others")] = (
-        None
-    )
+    timeout: Annotated[Count | None, Meta(description="Seconds that a rank waits for other ranks")] = None
     bootstrap: Annotated[
         bool,
         Meta(description="Start the program through `python -m hpc_kit.runtime`: for one that imports nothing of ours"),
@@ -155,19 +153,19 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     @property
     def starts_agents(self) -> bool:
-        """A task is a node's agent, which starts the ranks itself."""
+        """Each task is the agent of a node, which starts the ranks."""
         return self.launcher in {"torchrun", "ray"}
 
 
 class Component(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One component of a heterogeneous job: its own sbatch options, over those of [resources]."""
+    """One component of a heterogeneous job. Its sbatch options replace those of [resources]."""
 
     command: Annotated[
         tuple[str, ...] | None, Meta(description="Program of this component's ranks (default: the job's)")
     ] = None
 
     def without_command(self) -> Resources:
-        """The sbatch options alone."""
+        """Return the sbatch options without `command`."""
         return Resources(**{name: getattr(self, name) for name in Resources.__struct_fields__})
 
 
@@ -214,7 +212,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
         tuple[Component, ...], Meta(description="Components of a heterogeneous job, whose ranks form one world")
     ] = ()
     layout: Annotated[Layout, Meta(description="Degrees of parallelism")] = field(default_factory=Layout)
-    model: Annotated[Model, Meta(description="What the checks and the program are told of the model")] = field(
+    model: Annotated[Model, Meta(description="Numbers of the model, for checks and for the program")] = field(
         default_factory=Model
     )
     program: Annotated[Program | None, Meta(description="What the program of the command supports")] = None

@@ -1,4 +1,4 @@
-"""What must hold before a job goes near the queue; each fault names the file, the numbers and the edit to make."""
+"""Checks a job before it is submitted. Each error names the file, the values and the edit to make."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hpc_kit.spec.toml_documents import Document
 
 
 class Origins(Struct, frozen=True):
-    """The place of each key in the files of a job and its cluster."""
+    """Origins of the keys of a job and its cluster: file and line."""
 
     job: Document
     cluster: Document
 
     def of(self, key: str) -> str:
-        """Where a key of the job was said, or the cluster's default for it."""
+        """Return the origin of a key of the job, or of the cluster's default for it."""
         table, _, name = key.rpartition(".")
         default = f"defaults.{name}" if table == "resources" else key
         in_cluster = not self.job.has_key(key) and self.cluster.has_key(default)
@@ -36,7 +36,7 @@ ONE_OF = ("conda", "venv", "uv", "apptainer", "pyxis")
 """Keys of [environment] that exclude one another."""
 
 READONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
-"""Variables that bash lets nobody set: a script that tries ends there."""
+"""Read-only variables of bash. A script that sets one ends there."""
 
 
 def _control(text: str) -> bool:
@@ -44,7 +44,7 @@ def _control(text: str) -> bool:
 
 
 def check_values(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None:
-    """Everything that can be said of a job before its nodes and tasks are counted."""
+    """Run all checks that need no number of nodes or tasks."""
     check_options(job.resources, origins)
     check_release(job.resources, cluster, origins)
     check_names(job, cluster, origins)
@@ -54,7 +54,7 @@ def check_values(job: Job, cluster: Cluster, root: Path, origins: Origins) -> No
 
 
 def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
-    """The job's name must do as a folder, the command must be there, nothing may hold a secret."""
+    """Check that the name can be a folder, that there is a command, and that no value is a secret."""
     if not job.name or job.name in {".", ".."} or "/" in job.name or "\\" in job.name or _control(job.name):
         raise SpecError(
             f"{job.name!r} cannot name a job",
@@ -79,13 +79,13 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
 
 
 def name_key(origins: Origins) -> str:
-    """The key that gives the job its name: sbatch's own where it is said."""
+    """Return the key that sets the name of the job: resources.job_name if it is set, else name."""
     key = "resources.job_name"
     return key if origins.job.has_key(key) or origins.cluster.has_key("defaults.job_name") else "name"
 
 
 def check_paths(cluster: Cluster, origins: Origins) -> None:
-    """Folder and interpreter are taken as they stand: no shell reads them."""
+    """Check folders and interpreter. No shell expands them."""
     own = cluster.environment
     said = [("runs", cluster.runs), ("python", cluster.python)]
     said += [(f"environment.{key}", getattr(own, key)) for key in ONE_OF]
@@ -102,7 +102,7 @@ def check_paths(cluster: Cluster, origins: Origins) -> None:
         if value is not None and _odd(value):
             raise SpecError(
                 f"wrong value for {key} in {origins.cluster.origin_of(key)}",
-                found=f"{key} = {value!r}: it is taken as it stands, '~' and '$' mean nothing in it",
+                found=f"{key} = {value!r}: the value is not expanded: '~' and '$' have no meaning",
                 remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
             )
 
@@ -122,7 +122,7 @@ def _check_embedded(cluster: Cluster, origins: Origins) -> None:
 
 
 def check_files(job: Job, origins: Origins) -> None:
-    """Slurm and srun take the names of logs as they stand, and make no folders."""
+    """Check the names of logs. Slurm neither expands them nor creates folders."""
     keys = (
         "resources.chdir",
         "resources.output",
@@ -138,7 +138,7 @@ def check_files(job: Job, origins: Origins) -> None:
             continue
         folder = name != "chdir" and (value.endswith("/") or Path(value).name in {"", ".."})
         if folder or _odd(value):
-            why = "it is a folder" if folder else "it is taken as it stands, '~' and '$' mean nothing in it"
+            why = "it is a folder" if folder else "the value is not expanded: '~' and '$' have no meaning"
             remedy = "a path, from the project's folder or absolute"
             raise SpecError(
                 f"wrong value for {name} in {origins.of(key)}",
@@ -152,7 +152,7 @@ def _odd(value: str) -> bool:
 
 
 def check_root(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None:
-    """Slurm looks for its patterns in the whole path of a log, the folder of the submission included."""
+    """Check the folder of the submission: Slurm expands patterns such as %j in the whole path of a log."""
     if "\\" in cluster.runs:
         raise SpecError(
             f"a backslash in runs in {origins.cluster.origin_of('runs')}",
@@ -197,7 +197,7 @@ def _check_assignments(pairs: list[tuple[str, str]], place: str) -> None:
 
 
 def check_release(resources: Resources, cluster: Cluster, origins: Origins) -> None:
-    """Nothing may be asked of a Slurm that its release does not have; nothing is concluded where that is not told."""
+    """Check that the cluster's release of Slurm has all options, if the release is known."""
     if cluster.slurm_version is None:
         return
     try:
@@ -221,7 +221,7 @@ def check_release(resources: Resources, cluster: Cluster, origins: Origins) -> N
 
 
 def check_container(job: Job, cluster: Cluster, origins: Origins) -> None:
-    """A container is entered by each rank; torchrun's agents would start outside of it."""
+    """Check the container. Each rank enters it, but the agents of torchrun would start outside."""
     own = cluster.environment
     if own.mounts and not own.is_container:
         raise SpecError(
@@ -241,7 +241,7 @@ def check_container(job: Job, cluster: Cluster, origins: Origins) -> None:
 
 
 def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:
-    """What a heterogeneous job cannot be; `uneven`: components whose nodes hold different numbers of tasks."""
+    """Check a heterogeneous job. `uneven` lists components whose nodes have different numbers of tasks."""
     if not job.component:
         return
     place = origins.of("component")
@@ -265,7 +265,7 @@ def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:
 
 
 def check_options(resources: Resources, origins: Origins) -> None:
-    """Each option must be one that Slurm can read, and no two may exclude one another."""
+    """Check the values of all options, and that no two options exclude one another."""
     given = resources.given()
     for name, value in given.items():
         key = f"resources.{name}"

@@ -1,6 +1,6 @@
-"""Job and cluster files: found, read, put together, typed.
+"""Loads a job file with the files that it extends, its cluster file and `--set` values.
 
-Order, the later wins: built-in defaults, cluster, job (first what it extends), --set.
+Priority, lowest first: built-in defaults, cluster, job (first what it extends), --set.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hpc_kit.spec.toml_documents import Document
 from hpc_kit.spec.typed_values import coerce, convert
 
 CLUSTER_PREFIX = "cluster."
-"""Keys of --set that begin so go to the cluster file."""
+"""Beginning of --set keys for the cluster file."""
 
 Settings = Mapping[str, object]
-"""What overrides the files: dotted keys, such as {"resources.nodes": 2}."""
+"""Values with priority over the files, by dotted key: {"resources.nodes": 2}."""
 
 
 class LoadedJob(Struct, frozen=True):
-    """A job and a cluster as their files say, not yet fitted to one another."""
+    """A job and a cluster as in their files, before the job is fitted to the cluster."""
 
     job: Job
     cluster: Cluster
@@ -36,24 +36,24 @@ class LoadedJob(Struct, frozen=True):
 
 
 def load_job(name: str, *, set: Settings | None = None, root: Path | None = None) -> Job:  # noqa: A002 - the option's name
-    """The job of that name or path.
+    """Load a job by name or path.
 
     Args:
         name: `ddp_4node`, or `jobs/mine.toml`.
-        set: Values over those of the file, by dotted key.
+        set: Values with priority over the file, by dotted key.
         root: The user's project (default: the current folder).
 
     Raises:
-        SpecError: It is missing, malformed, or holds an unknown key or a wrong value.
+        SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
     return _job(_job_document(name, root or search_path.current_folder()), set, Path(name).stem)[0]
 
 
 def load_cluster(name: str, *, set: Settings | None = None, root: Path | None = None) -> Cluster:  # noqa: A002
-    """The cluster of that name or path; keys of `set` that do not begin with `cluster.` are not its.
+    """Load a cluster by name or path. Only keys of `set` that begin with `cluster.` are used.
 
     Raises:
-        SpecError: It is missing, malformed, or holds an unknown key or a wrong value.
+        SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
     return _cluster(_document("env", name, root or search_path.current_folder())[0], set, Path(name).stem)[0]
 
@@ -65,7 +65,7 @@ def load(
     set: Settings | None = None,  # noqa: A002
     root: Path | None = None,
 ) -> LoadedJob:
-    """Both, each given by name, path or value, with the place of every key.
+    """Load a job and a cluster, each by name, path or value, with the origin of every key.
 
     Raises:
         SpecError: As `load_job` and `load_cluster`.
@@ -103,12 +103,12 @@ def _job_document(name: str, root: Path) -> Document:
 
 
 def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tuple[Document, list[str]]:
-    """A job file over those that it extends, and their names; `place` is where it was named, if in a file."""
+    """Merge a job file with the files that it extends, and return their names. `place` is the line with its name."""
     path = search_path.find_file("jobs", name, root, said_in=seen[-1] if seen else None, place=place)
     shown = search_path.display_path(path, root)
     if path.resolve() in seen:
         raise SpecError(
-            f"{shown} extends itself", found=" -> ".join(p.name for p in (*seen, path)), remedy="drop one extends"
+            f"{shown} extends itself", found=" -> ".join(p.name for p in (*seen, path)), remedy="remove one extends"
         )
     document = toml_documents.read_document(path, shown)
     base = document.data.get("extends")
@@ -116,9 +116,9 @@ def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tu
         return document, [shown]
     if not isinstance(base, str):
         raise SpecError(
-            f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy="the name of a job file"
+            f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy="write the name of a job file"
         )
-    # What the base is called and says of itself is not inherited.
+    # Name and description of the base file are not inherited.
     lower, sources = _chain(base, root, (*seen, path.resolve()), document.origin_of("extends"))
     lower, document = (
         toml_documents.drop_keys(lower, "name", "description"),
@@ -130,10 +130,10 @@ def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tu
 
 
 def _over(lower: Document, upper: Document) -> Document:
-    """Both documents, the upper one over the lower: its choice among options that exclude one another holds."""
-    said, below = upper.data.get("resources"), lower.data.get("resources")
-    if isinstance(said, dict) and isinstance(below, dict):
-        lower = toml_documents.drop_keys(lower, *excluded_options(said, below), table="resources")
+    """Merge two documents. An option of the upper one also removes options of the lower one that it excludes."""
+    above, below = upper.data.get("resources"), lower.data.get("resources")
+    if isinstance(above, dict) and isinstance(below, dict):
+        lower = toml_documents.drop_keys(lower, *excluded_options(above, below), table="resources")
     return toml_documents.merge_documents(lower, upper)
 
 
@@ -149,9 +149,9 @@ def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job,
     job = convert(document, Job)
     if job.extends is not None:
         raise SpecError(
-            f"extends cannot be said in {document.origin_of('extends')}",
+            f"extends is not allowed in {document.origin_of('extends')}",
             found=f"extends = {job.extends!r}",
-            remedy="a job file that says it: extends is resolved before anything is set",
+            remedy="write extends into a job file; it is resolved before other values are set",
         )
     return (job if job.name else structs.replace(job, name=stem)), document
 

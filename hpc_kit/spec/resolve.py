@@ -1,4 +1,4 @@
-"""Fits a job to a cluster: computes and checks every value that a script needs, so that templates need no arithmetic."""
+"""Fits a job to a cluster: computes and checks all values of a script, so that templates need no arithmetic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ResolvedComponent(Struct, frozen=True, kw_only=True):
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
-    """A job on a cluster, complete and consistent, ready to be rendered; `asked` is the job before it met the cluster."""
+    """A job on a cluster, complete and consistent, ready to be rendered. `requested_job` is the job before that."""
 
     job: Job
     requested_job: Job
@@ -132,7 +132,7 @@ def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tupl
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
     size_checks.check_rank_files(job, origins)
     commands = [each.command or job.command for each in job.component]
-    # Of several programs none speaks for the job.
+    # Only a single program defines options of the whole job.
     program = program_options.find_program(
         job.command if not commands else commands[0] if len(set(commands)) == 1 else (),
         job.program,
@@ -321,8 +321,7 @@ def _with_cpus(resources: Resources, *, component: bool) -> tuple[Resources, tup
     given = resources.given()
     on_gpus = any(name in given for name in GPU_FIELDS) or count_gres_gpus(resources.gres) is not None
     if on_gpus and not component and resources.ntasks_per_node is not None and not _THREADS & given.keys():
-        return resources, (
-            "using the site's default of CPUs for each GPU (DefCpuPerGPU); set cpus_per_task or cpus_per_gpu to change it",
-        )
+        note = "using the site's default of CPUs per GPU (DefCpuPerGPU): neither cpus_per_task nor cpus_per_gpu is set"
+        return resources, (note,)
     notes = ("using --cpus-per-task=1; set cpus_per_task or cpus_per_gpu for more CPUs",)
     return structs.replace(resources, cpus_per_task=1), notes if on_gpus else ()

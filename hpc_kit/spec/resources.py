@@ -1,7 +1,7 @@
-"""What a job asks of Slurm, in sbatch's own words: each field is the long option with `_` for `-`.
+"""The sbatch options of a job: each field is a long option with `_` in place of `-`.
 
 The order is that of the sbatch man page (22.05), what newer releases added last, and a script's directives follow it.
-What belongs to one submission rather than to the job (`--wait`, `--parsable`, `--test-only`, `--wrap`) is not here.
+Options of a single submission (`--wait`, `--parsable`, `--test-only`, `--wrap`) are not included.
 
 The annotations are evaluated here, once, and are plain: every command that touches a job pays for them. The description
 of each option is in `schema.py`, which only `hpc-kit schema` imports.
@@ -24,7 +24,7 @@ Size = str | int
 
 
 class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of one job; None: not said, the cluster's default holds; False: not given, whatever the default."""
+    """The options of one job. None means the cluster's default. False removes a default."""
 
     account: str | None = None
     acctg_freq: str | None = None

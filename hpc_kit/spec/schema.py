@@ -1,4 +1,4 @@
-"""What each sbatch option of a job file means, for the schema; a row an option."""
+"""The published JSON Schema of job and cluster files, with a description of each sbatch option."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESOURCES = {
     "deadline": "Remove the job if it cannot end before",
     "delay_boot": "Wait this long before rebooting nodes for a feature",
     "dependency": "Jobs to wait for, such as 'afterok:123' or 'singleton'",
-    "distribution": "How tasks are spread: block, cyclic, plane=N, arbitrary",
+    "distribution": "Distribution of tasks: block, cyclic, plane=N, arbitrary",
     "error": "File of the batch script's stderr (default: with its stdout)",
     "exclude": "Nodes not to use, such as 'n[3,7]'",
     "exclusive": "Whole nodes; or 'user', 'mcs'",
@@ -107,8 +107,8 @@ RESOURCES = {
     "container_id": "Name of the OCI container (Slurm 23.02)",
     "container_type": "Kind of container (Slurm 26.05)",
     "extra": "Text for filters and plugins of the site (Slurm 23.02)",
-    "mem_update": "How the memory may change while the job runs (Slurm 26.05)",
-    "oom_kill_step": "Whether a task out of memory ends its step (Slurm 24.05)",
+    "mem_update": "Changes of memory while the job runs (Slurm 26.05)",
+    "oom_kill_step": "End a step if one of its tasks is out of memory (Slurm 24.05)",
     "resources": "Resources of the whole job, such as licences (Slurm 25.05)",
     "resv_ports": "Ports kept for the job's communication (Slurm 24.11)",
     "segment": "Nodes that must lie close together, in groups of this size (Slurm 24.05)",

@@ -1,4 +1,4 @@
-"""Where job files, cluster files and templates are looked for: the user's own folder first, then what is shipped."""
+"""Finds job files, cluster files and templates: first in the user's project, then among the shipped files."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from hpc_kit.errors import SpecError
 FileKind = Literal["jobs", "env", "templates"]
 
 PROGRAMS = (".py", ".sh")
-"""Endings of what is no job file, but may be taken for a job on the command line."""
+"""Suffixes of programs, which users may confuse with job files on the command line."""
 
 TEMPLATE = ".sbatch.j2"
-"""Ending of a template."""
+"""Suffix of templates."""
 
 
 def current_folder() -> Path:
-    """The folder that this process is in.
+    """Return the current folder.
 
     Raises:
-        SpecError: It has been removed.
+        SpecError: The folder has been removed.
     """
     try:
         return Path.cwd()
     except OSError as error:
-        raise SpecError("the current folder is gone", found=str(error), remedy="cd to one that exists") from error
+        raise SpecError(
+            "the current folder is gone", found=str(error), remedy="change to an existing folder"
+        ) from error
 
 
 def shipped_folder(kind: FileKind) -> Path:
-    """The folder that comes with hpc_kit: inside the wheel, or the checkout's own."""
+    """Return the folder of shipped files in the wheel, or in the checkout."""
     package = Path(__file__).parents[1]
     inside = package / "share" / kind
     return inside if inside.is_dir() else package.parent / kind
 
 
 def search_folders(kind: FileKind, root: Path) -> tuple[Path, ...]:
-    """Folders to search, in order; `root` is the user's project."""
+    """Return the folders to search, in order. `root` is the user's project."""
     own, ours = root / kind, shipped_folder(kind)
     return (own,) if own == ours else (own, ours)
 
 
 def file_names(kind: FileKind, root: Path, suffix: str = ".toml") -> list[str]:
-    """Names that can be given, sorted; a user's file hides the shipped one of the same name."""
+    """Return all names, sorted. A user's file hides a shipped file with the same name."""
     found = {
         path.name.removesuffix(suffix) for folder in search_folders(kind, root) for path in folder.glob(f"*{suffix}")
     }
@@ -52,18 +54,18 @@ def file_names(kind: FileKind, root: Path, suffix: str = ".toml") -> list[str]:
 def find_file(
     kind: FileKind, name: str, root: Path, *, suffix: str = ".toml", said_in: Path | None = None, place: str = ""
 ) -> Path:
-    """The file that `name` stands for: a path if it looks like one, else a name in the folders of its kind.
+    """Return the file with a name, or with a path if the name looks like one.
 
     Args:
-        kind: What is looked for.
+        kind: Kind of the file.
         name: A name such as `ddp_4node`, or a path such as `jobs/mine.toml`.
         root: The user's project.
-        suffix: Ending of the files.
-        said_in: The file that names this one: its folder is looked in first, and it hides no other of its own name.
-        place: Where the name was said, for the message.
+        suffix: Suffix of the files.
+        said_in: The file that names this one. Its folder comes first, and it may have the same name.
+        place: Line that contains the name, for messages.
 
     Raises:
-        SpecError: Nothing of that name; near matches are named.
+        SpecError: There is no such file; the message has similar names.
     """
     beside: tuple[Path, ...] = (said_in.parent,) if said_in else ()
     if name.endswith(suffix) or "/" in name:
@@ -93,7 +95,7 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: str) -> 
         words = f"python {name}" if name.endswith(".py") else name
         return SpecError(
             f"'{name}' is a program, and no job file",
-            remedy=f"a program stands behind --:  hpc-kit submit -j 4x2 -- {words}",
+            remedy=f"write the program after --:  hpc-kit submit -j 4x2 -- {words}",
         )
     return SpecError(
         f"no {word} '{name}'" + (f", named in {place}" if place else ""),
@@ -103,7 +105,7 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: str) -> 
 
 
 def _is_batch_script(path: Path) -> bool:
-    """It has directives of its own: as a program of another job it would be run with none of them."""
+    """Return whether a file has #SBATCH lines, which a job would ignore if it ran the file as its program."""
     try:
         with path.open("rb") as file:
             return any(line.startswith(b"#SBATCH") for line in file.read(1 << 16).splitlines())
@@ -112,7 +114,7 @@ def _is_batch_script(path: Path) -> bool:
 
 
 def is_program(name: str, root: Path) -> bool:
-    """Whether what was named as a job is a program, and no job or batch script of that name is there."""
+    """Return whether a name given as a job is that of a program, and no job or batch script has it."""
     known = name in file_names("jobs", root) or (root / name).suffix == ".toml" or _is_batch_script(root / name)
     return not known and _is_program(name)
 
@@ -124,7 +126,7 @@ def _is_program(name: str) -> bool:
 
 
 def display_path(path: Path, root: Path) -> str:
-    """A path as a person writes it: relative to the project where it lies inside, or to the shipped folder."""
+    """Return a path for messages, relative to the project or to the shipped folder if possible."""
     for base in (root, Path(__file__).parents[2], Path(__file__).parents[1] / "share"):
         if path.is_relative_to(base):
             return str(path.relative_to(base))

@@ -1,4 +1,4 @@
-"""Which variables hold a secret, told by their names: what `[env]` refuses, records leave out and `check` finds."""
+"""Detects variables with secrets by their names. `[env]` refuses them, records omit them, `check` reports them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ SECRETS = frozenset({
     "KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PWD", "PASSPHRASE", "PAT",
     "CREDENTIAL", "CREDENTIALS",
 })  # fmt: skip
-"""A variable with one of these among the words of its name is taken for a secret."""
+"""Words in the names of secret variables."""
 
 _ENDS = ("APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
 _PLAIN_NAMES = frozenset({"PWD", "OLDPWD"})
@@ -14,7 +14,7 @@ _PLAIN_ENDS = ("_FILE", "_PATH", "_DIR")
 
 
 def looks_secret(name: str, value: str | None = None) -> bool:
-    """Whether a variable is likely to hold a secret: by its name; a number, or what the shell looks up, is none."""
+    """Return whether a variable probably contains a secret. Numbers and shell expansions are no secrets."""
     if value is not None and (not value.strip("\"'") or value.isdigit() or value.lstrip('"').startswith(("$", "`"))):
         return False
     upper = name.upper()

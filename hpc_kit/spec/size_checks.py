@@ -100,7 +100,7 @@ def _by_gpu(resources: Resources, each: int, nodes: int, origins: Origins) -> in
 
 
 def check_rank_files(job: Job, origins: Origins) -> None:
-    """Check that only srun has names for the files of ranks. Other launchers write a log for each rank in the run folder."""
+    """Check that only srun has names for files of ranks. Other launchers write logs of ranks in the run folder."""
     launch = job.launch
     given = [name for name in ("output", "error") if getattr(launch, name) is not None]
     if given and (launch.launcher != "srun" or job.component):

@@ -28,7 +28,7 @@ def convert(document: Document, kind: type[T]) -> T:
 
 
 def coerce(text: str, kind: type[Struct], key: str) -> object:
-    """Return the value that a text of the command line stands for.
+    """Convert a text of the command line to a value.
 
     The text is read as TOML if the key accepts such a value; otherwise it stays text. So `--set resources.nodes=2` is a
     number, `--set resources.comment=2` is text, and `--set env.LR=1e5` stays `1e5`.
@@ -180,7 +180,7 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _expected(problem: str) -> str:
-    """Return the expected value in words: "Expected `int | null`, got `str`" becomes "a whole number"."""
+    """Describe the expected value: "Expected `int | null`, got `str`" becomes "a whole number"."""
     if match := re.match(r"Expected `([\w |]+)`(?: (>=|<=|>|<) (-?\d+))?", problem):
         kinds = [_TYPE_NAMES.get(kind, kind) for kind in match[1].split(" | ") if kind != "null"]
         limit = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}.get(match[2] or "", "")

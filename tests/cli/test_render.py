@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 def test_render_prints_the_golden_script(kit: Kit) -> None:
     done = kit("render", "ddp_4node", "--cluster", "local", "--set", "cluster.python=.venv/bin/python")
     assert (done.returncode, done.stdout) == (0, golden.script("ddp_4node"))
-    assert done.stderr == "hpc-kit: left out --gpus-per-task=1: local has no GPU\n"
+    assert done.stderr == "hpc-kit: ignoring --gpus-per-task=1 because cluster 'local' has no GPUs\n"
 
 
 def test_the_command_in_the_header_prints_the_same_script_again(kit: Kit) -> None:
@@ -106,7 +106,7 @@ def _without_header(text: str) -> list[str]:
         (["render", "single", "--set", "nonsense"], "--set nonsense sets nothing"),
         (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is no shape"),
         (["render"], "neither a job nor a program"),
-        (["render", "-j", "2x2", "t.py"], "do     a program stands behind --:  hpc-kit submit -j 4x2 -- python t.py"),
+        (["render", "-j", "2x2", "t.py"], "do     write the program after --:  hpc-kit submit -j 4x2 -- python t.py"),
         (["render", "./t.py"], "'./t.py' is a program, and no job file"),
         (["render", "bash"], "'bash' is a program, and no job file"),
         (["render", "single", "--cluster", "locl"], "no cluster file 'locl'"),

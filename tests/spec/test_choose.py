@@ -54,7 +54,7 @@ def test_gpu_options_are_left_out_where_slurm_has_no_gpu(
     assert default_cluster(project, slurm) == ClusterChoice("slurm", {"cluster.node.gpus": 0})
     monkeypatch.setenv("PATH", f"{slurm['FOLDER']}:{os.environ['PATH']}")
     text = render("ddp_4node", root=project)
-    assert "# note      left out --gpus-per-task=1: slurm has no GPU" in text
+    assert "# note      ignoring --gpus-per-task=1 because cluster 'slurm' has no GPUs" in text
     assert "hpc-kit render ddp_4node --cluster slurm --set cluster.node.gpus=0" in text
 
 

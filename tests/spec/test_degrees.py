@@ -68,16 +68,16 @@ def test_what_is_said_is_told_to_the_program_and_nothing_else() -> None:
         ({"tp": 8}, {"heads": 12}, ("tp does not divide the model's heads", "tp = 8", "heads = 12", "tp = 6 or 12")),
         ({"tp": 8}, {"width": 100}, ("tp does not divide the model's width", "width = 100", "tp = 5 or 10")),
         ({"cp": 8}, {"sequence": 100}, ("cp does not divide the model's sequence", "cp = 5 or 10")),
-        ({"pp": 8}, {"layers": 6}, ("more stages than layers", "pp = 8", "layers = 6", "pp = 6 at most")),
+        ({"pp": 8}, {"layers": 6}, ("more stages than layers", "pp = 8", "layers = 6", "pp = 6 or less")),
         ({"global_batch": 50}, {}, ("global_batch = 50", "dp 8 x micro_batches 1 = 8", "= 48 or global_batch = 56")),
-        ({"global_batch": 4}, {}, ("the global batch does not divide", "do     global_batch = 8")),
+        ({"global_batch": 4}, {}, ("the global batch does not divide", "do     set global_batch = 8")),
         (
             {"pp": 4, "micro_batches": 3},
             {},
             ("fewer micro-batches than stages", "pp = 4: idle for 50% of a step", "micro_batches = 16: 16%"),
         ),
         ({"zero": 3, "dp_shard": 3}, {}, ("dp_shard does not divide dp", "dp_shard = 3", "dp = 8", "dp_shard = 2")),
-        ({"dp_shard": 2}, {}, ("nothing is shared", "zero = 0")),
+        ({"dp_shard": 2}, {}, ("needs zero = 1, 2 or 3", "zero = 0")),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_numbers(layout: Any, model: Any, words: tuple[str, ...]) -> None:

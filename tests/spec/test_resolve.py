@@ -47,7 +47,7 @@ def test_gpus_of_a_task_are_asked_for_by_node(asked: object, by_node: str) -> No
     job = fit(nodes=2, ntasks_per_node=2, gpus_per_task=asked, cpus_per_task=1)
     assert options(job, *GPUS) == {"gpus_per_node": by_node}
     assert job.notes == (
-        f"--gpus-per-task={asked} is asked for as --gpus-per-node={by_node}: every rank sees its node's GPUs",
+        f"using --gpus-per-node={by_node} for --gpus-per-task={asked}, so that every rank sees all GPUs of its node",
     )
 
 
@@ -71,11 +71,11 @@ def test_gpus_of_a_task_stay_as_said_where_tasks_are_uneven_or_the_job_says_more
         ({"nodes": 2, "ntasks_per_node": 2}, 1, None),
         ({"ntasks_per_node": 2, "gpus_per_task": 1, "cpus_per_task": 3}, 3, None),
         ({"ntasks_per_node": 2, "gpus_per_node": 2, "cpus_per_gpu": 3}, None, None),
-        ({"nodes": 2, "ntasks_per_node": 2, "gpus_per_task": 1}, None, "(DefCpuPerGPU) holds"),
-        ({"nodes": 2, "gres": "gpu:a100:4"}, None, "(DefCpuPerGPU) holds"),
+        ({"nodes": 2, "ntasks_per_node": 2, "gpus_per_task": 1}, None, "(DefCpuPerGPU)"),
+        ({"nodes": 2, "gres": "gpu:a100:4"}, None, "(DefCpuPerGPU)"),
         ({"nodes": 2, "gres": "lscratch:4"}, 1, None),
-        ({"nodes": 2, "ntasks": 3, "gpus_per_node": 2}, 1, "--cpus-per-task=1, whatever the site gives"),
-        ({"ntasks_per_node": 2, "gpus_per_node": 2, "hint": "nomultithread"}, 1, "--cpus-per-task=1, whatever"),
+        ({"nodes": 2, "ntasks": 3, "gpus_per_node": 2}, 1, "using --cpus-per-task=1"),
+        ({"ntasks_per_node": 2, "gpus_per_node": 2, "hint": "nomultithread"}, 1, "using --cpus-per-task=1"),
     ],
 )
 def test_cpus_that_nobody_asks_for_are_the_sites_for_each_gpu(
@@ -99,7 +99,7 @@ def test_other_generic_resources_are_no_gpus() -> None:
     assert options(fit(defaults={"gpus_per_node": 2}, gres="disk:1"), *GPUS) == {"gpus_per_node": 2, "gres": "disk:1"}
     none = fit(Cluster(name="c", node=Node(gpus=0)), gres="disk:1,gpu:2,tmp:3")
     assert options(none, *GPUS) == {"gres": "disk:1,tmp:3"}
-    assert none.notes == ("left out --gres=disk:1,gpu:2,tmp:3: c has no GPU",)
+    assert none.notes == ("ignoring --gres=disk:1,gpu:2,tmp:3 because cluster 'c' has no GPUs",)
 
 
 def test_kinds_of_nodes_and_licences_are_left_out_where_the_embedded_slurm_stands_in() -> None:
@@ -107,8 +107,8 @@ def test_kinds_of_nodes_and_licences_are_left_out_where_the_embedded_slurm_stand
     here, there = (fit(Cluster(name="c", slurm=slurm), **asked) for slurm in ("embedded", "system"))
     assert options(here, *asked) == {}
     assert here.notes == (
-        "left out --constraint=a100: c has no features",
-        "left out --licenses=solver:1: c has no licences",
+        "ignoring --constraint=a100 because cluster 'c' has no features",
+        "ignoring --licenses=solver:1 because cluster 'c' has no licences",
     )
     assert (options(there, *asked), there.notes) == (asked, ())
 
@@ -123,7 +123,9 @@ def test_a_partition_of_a_real_cluster_is_left_out_where_the_embedded_slurm_stan
     embedded = Embedded(partitions=("a", "b"), strict=strict)
     job = fit(Cluster(name="c", slurm="embedded", embedded=embedded), partition=asked)
     assert job.job.resources.partition == left
-    assert job.notes == (() if left == asked else (f"left out --partition={asked}: c has no such partition",))
+    assert job.notes == (
+        () if left == asked else (f"ignoring --partition={asked} because cluster 'c' has no such partition",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,14 +177,14 @@ def test_tasks_by_gpu_are_counted_where_there_is_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ({"ntasks_per_gpu": 1}, "how many GPUs?"),
+        ({"ntasks_per_gpu": 1}, "ntasks_per_gpu needs a number of GPUs"),
         ({"nodes": 1, "gpus": 4, "ntasks_per_gpu": 1, "ntasks": 3}, "ntasks = 4"),
         ({"ntasks_per_gpu": 1, "gpus": 4, "ntasks_per_node": 4}, "exclude one another"),
         ({"ntasks_per_gpu": 1, "gpus_per_task": 1}, "exclude one another"),
         ({"ntasks_per_gpu": 1, "gpus_per_socket": 1}, "exclude one another"),
         ({"cpus_per_gpu": 1, "cpus_per_task": 1}, "exclude one another"),
         ({"ntasks": 64}, "nodes = 1, or as many as 64 tasks need"),
-        ({"nodes": 4, "ntasks": 2}, "nodes = 2, or ntasks = 4"),
+        ({"nodes": 4, "ntasks": 2}, "set nodes = 2 or ntasks = 4"),
         ({"ntasks": 7, "ntasks_per_node": 4}, "2 nodes x 4 tasks = 8; ntasks = 7"),
         ({"partition": ""}, "partition in the job is empty"),
         ({"exclusive": " "}, "is empty"),
@@ -255,7 +257,7 @@ def test_a_cluster_that_cannot_be_is_refused(cluster: Cluster, expected: str) ->
 def test_torchrun_is_started_once_a_node() -> None:
     uneven = Job(name="job", command=("a",), resources=Resources(nodes=3, ntasks=7))
     loaded = load.load(uneven, UNKNOWN, set={"launch.launcher": "torchrun"})
-    with pytest.raises(SpecError, match="torchrun would be started 3 times a node"):
+    with pytest.raises(SpecError, match="torchrun would start 3 times on each node"):
         resolve(loaded)
 
 
