@@ -38,8 +38,8 @@ OPTIONS = Table(
 
 COMMANDS = {
     "hold": (1, 99), "uhold": (1, 99), "release": (1, 99), "requeue": (1, 99), "requeuehold": (1, 99), "top": (1, 1),
-    "update": (1, 99), "show": (1, 2), "ping": (0, 0), "version": (0, 0), "help": (0, 0), "wait_job": (1, 1),
-    "write": (2, 3), "listpids": (0, 1), "completing": (0, 0), "reconfigure": (0, 0), "reboot": (0, 99),
+    "update": (1, 99), "show": (1, 2), "ping": (0, 0), "version": (0, 0), "help": (0, 0),
+    "write": (2, 3), "reconfigure": (0, 0), "reboot": (0, 99),
     "suspend": (1, 99), "resume": (1, 99), "notify": (2, 99),
 }  # fmt: skip
 """The commands, with the fewest and the most words that may follow."""
@@ -93,6 +93,8 @@ def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str
         option_support.check_clusters("scontrol", flags["clusters"], State.open(environ).settings)
     if name in {"version", "help"}:
         print(f"slurm {SLURM_VERSION}" if name == "version" else _help())
+    elif name == "ping":
+        print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
     elif name == "reconfigure":
         return 0
     elif name == "reboot":
@@ -132,8 +134,9 @@ def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
     state = _open(environ)
     if name == "update":
         status = scontrol_update.update(state, words)
-    elif name in {"ping", "completing", "wait_job", "write", "listpids"}:
-        return scontrol_show.odds(state, name, words)
+    elif name == "write":
+        scontrol_show.write_script(state, words)
+        return 0
     elif name == "top":
         status = move_to_top(state, words[0])
     elif name in {"suspend", "resume"}:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
-from pocketslurm import exit_status, processes
+from pocketslurm import exit_status
 from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.listings import views
 from pocketslurm.listings.views import JobView, NodeView, format_timestamp, megabytes, node_views, null, step_id
@@ -92,29 +92,8 @@ def _show_nothing(kind: str, name: str | None) -> None:
         print(_NONE[kind])
 
 
-def odds(state: State, name: str, words: list[str]) -> int:
-    """The small commands: ping, completing, wait_job, write batch_script, listpids."""
-    if name == "ping":
-        print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
-    elif name == "completing":
-        for job in state.jobs("completing"):
-            since = f"EndTime={format_timestamp(job.end_time)} CompletingTime={format_time(int(now() - job.end_time))}"
-            print(f"JobId={job.job_id} {since} Nodes(COMPLETING)={fold(job.nodes)}")
-    elif name == "wait_job":
-        jobs = _find(state, words[0])
-        if not jobs[0].active:
-            raise PlainError(f"scontrol: Problem running job {words[0]}")
-        if jobs[0].state != "RUNNING":
-            raise PlainError("scontrol: error: Job is not running")
-        print(f"scontrol: Nodes are ready for job {words[0]}", file=sys.stderr)
-    elif name == "write":
-        _write_script(state, words)
-    else:
-        _list_pids(state, words)
-    return 0
-
-
-def _write_script(state: State, words: list[str]) -> None:
+def write_script(state: State, words: list[str]) -> None:
+    """Run `scontrol write batch_script JOB [FILE]`."""
     if words[0].lower() not in {"batch_script", "batch"}:
         raise PlainError(f"invalid entity:{words[0]} for keyword:write ")
     try:
@@ -132,15 +111,6 @@ def _write_script(state: State, words: list[str]) -> None:
     with open(target, "wb") as file:  # noqa: PTH123
         file.write(script)
     print(f"batch script for job {words[1]} written to {target}")
-
-
-def _list_pids(state: State, words: list[str]) -> None:
-    print(f"{'PID':<8} {'JOBID':<8} {'STEPID':<8} {'LOCALID':<7} GLOBALID")
-    wanted = words[0].partition(".")[0] if words else None
-    for job in state.jobs("state = 'RUNNING'"):
-        if wanted in {None, str(job.job_id)} and job.leader_id == job.job_id:
-            for process in processes.descendants([processes.pid_of(job.supervisor)]):
-                print(f"{process.pid:<8} {job.job_id:<8} {'-':<8} {'-':<7} -")
 
 
 def _known(state: State) -> tuple[str, tuple[float]]:

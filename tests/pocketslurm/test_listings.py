@@ -271,11 +271,6 @@ def test_a_name_that_is_empty_ends_the_columns_of_sacct(queue: Slurm, columns: s
     assert queue.said("sacct", "-P", "-j", "1", "-X", "-o", columns).splitlines()[0] == shown
 
 
-def test_a_job_that_is_over_is_not_waited_for(slurm: Slurm) -> None:
-    job = slurm.ended(slurm.submit("true", "-o", "/dev/null")).job_id
-    assert slurm.refused("scontrol", "wait_job", str(job)) == (1, f"scontrol: Problem running job {job}\n")
-
-
 @pytest.mark.parametrize("entity", ["topology", "aliases", "burstbuffer", "bbstat", "dwstat", "federation"])
 def test_what_no_site_has_to_have_is_shown_as_nothing(slurm: Slurm, entity: str) -> None:
     done = slurm.run("scontrol", "show", entity)
