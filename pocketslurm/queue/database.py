@@ -36,7 +36,6 @@ def _column(name: str, record: type[Job | Step]) -> str:
 
 
 _JOB_COLUMNS = ", ".join(_column(name, Job) for name in Job._fields)
-_STEP_NAMES = ", ".join(f'"{name}"' for name in Step._fields)
 _STEP_COLUMNS = ", ".join(_column(name, Step) for name in Step._fields)
 _STEPS = f"CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id, component))"
 _TABLES = f"""
@@ -93,7 +92,6 @@ def _make(db: sqlite3.Connection, directory: Path) -> None:
             _run(db, _TABLES)
             for table, record in _RECORDS:
                 _add_columns(db, table, record)
-            _key_steps_by_component(db)
             _run(db, _INDICES)
             db.execute(f"PRAGMA user_version = {_VERSION}")
             db.execute("COMMIT")
@@ -104,16 +102,6 @@ def _make(db: sqlite3.Connection, directory: Path) -> None:
 def _run(db: sqlite3.Connection, statements: str) -> None:
     for statement in statements.split(";"):
         db.execute(statement)
-
-
-def _key_steps_by_component(db: sqlite3.Connection) -> None:
-    """Older releases kept a step in one row: a key cannot be changed, so the rows move to another table."""
-    if any(row["name"] == "component" and row["pk"] for row in db.execute("PRAGMA table_info(steps)")):
-        return
-    db.execute("ALTER TABLE steps RENAME TO older_steps")
-    db.execute(_STEPS)
-    db.execute(f"INSERT INTO steps ({_STEP_NAMES}) SELECT {_STEP_NAMES} FROM older_steps")  # noqa: S608 - own names
-    db.execute("DROP TABLE older_steps")
 
 
 def _add_columns(db: sqlite3.Connection, table: str, record: type[Job | Step]) -> None:
