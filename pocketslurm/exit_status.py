@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from pocketslurm.resources import OUT_OF_MEMORY
+
 if TYPE_CHECKING:
     from pocketslurm.queue.records import Job
 
@@ -27,3 +29,21 @@ def format_accounted_exit_code(status: int) -> str:
 def exit_status(job: Job) -> int:
     """Return the exit status of `sbatch --wait`."""
     return os.waitstatus_to_exitcode(job.exit_code) if os.WIFEXITED(job.exit_code) else 1
+
+
+def srun_exit_code(status: int) -> int:
+    """Return the exit code of srun for the wait status of its step."""
+    if status == OUT_OF_MEMORY:
+        return 1
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def step_state(status: int) -> str:
+    """Return the state of an ended step in sacct."""
+    if status == OUT_OF_MEMORY:
+        return "OUT_OF_MEMORY"
+    if os.WIFSIGNALED(status):
+        return "CANCELLED"
+    return "FAILED" if status else "COMPLETED"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm.units import parse_time
 from pocketslurm import processes
 from pocketslurm.errors import CommandError
+from pocketslurm.exit_status import srun_exit_code
 from pocketslurm.log_paths import Names
 from pocketslurm.pmi import plugins
 from pocketslurm.queue import job_size
@@ -19,7 +20,7 @@ from pocketslurm.queue.submission import working_folder
 from pocketslurm.settings import SLURM_VERSION, load_settings
 from pocketslurm.steps import allocation, launch, options, step_creation
 from pocketslurm.steps.environment import check_types
-from pocketslurm.steps.messages import SrunMessages, exit_code, write_stderr
+from pocketslurm.steps.messages import SrunMessages, write_stderr
 from pocketslurm.steps.request import part_requests
 from pocketslurm.steps.running_step import RunningStep, StepRecorder
 from pocketslurm.steps.task_io import StepStreams
@@ -223,7 +224,7 @@ class _Srun:
             allocation.release(self.state, self.home.job.leader_id, run.status)
         if failed := self._script("epilog", program):
             self.talk.error(f"srun epilog failed status= {failed}.")
-        return exit_code(run.status)
+        return srun_exit_code(run.status)
 
     def _terminal(self) -> Terminal | None:
         if not self.asked.has("pty"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hpc_kit.slurm.option_values import parse_signal
 from pocketslurm import processes, resources
+from pocketslurm.exit_status import step_state
 from pocketslurm.queue import batch_step, controller_start, job_processes, messages, submission
 from pocketslurm.queue.controller_start import log
 from pocketslurm.queue.database import is_damaged
@@ -354,11 +355,7 @@ def record_steps(state: State, job: Job, status: int) -> int:
 
 def _state(status: int) -> str:
     """Return the state of the batch step in sacct."""
-    if status == resources.OUT_OF_MEMORY:
-        return "OUT_OF_MEMORY"
-    if os.WIFSIGNALED(status) or status == batch_step.LAUNCH_FAILED:
-        return "CANCELLED"
-    return "FAILED" if status else "COMPLETED"
+    return "CANCELLED" if status == batch_step.LAUNCH_FAILED else step_state(status)
 
 
 class WarningSignal(NamedTuple):

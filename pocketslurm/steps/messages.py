@@ -7,6 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from pocketslurm.exit_status import srun_exit_code
 from pocketslurm.resources import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -138,30 +139,12 @@ class TaskExits:
     @property
     def exit_code(self) -> int:
         """Return the exit code of srun."""
-        return exit_code(highest_exit_code([self]))
+        return srun_exit_code(highest_exit_code([self]))
 
 
 def highest_exit_code(reports: Iterable[TaskExits]) -> int:
     """Return the highest wait status of a step's parts."""
     return max((report.status for report in reports if report.status is not None), key=_rank, default=0)
-
-
-def exit_code(status: int) -> int:
-    """Return the exit code of srun for the wait status of its step."""
-    if status == OUT_OF_MEMORY:
-        return 1
-    if os.WIFSIGNALED(status):
-        return 128 + os.WTERMSIG(status)
-    return os.WEXITSTATUS(status)
-
-
-def accounted_state(status: int) -> str:
-    """Return the state of an ended step in sacct."""
-    if status == OUT_OF_MEMORY:
-        return "OUT_OF_MEMORY"
-    if os.WIFSIGNALED(status):
-        return "CANCELLED"
-    return "FAILED" if status else "COMPLETED"
 
 
 def _rank(status: int) -> tuple[int, int]:

@@ -11,10 +11,11 @@ import time
 from typing import TYPE_CHECKING
 
 from pocketslurm import processes, resources
+from pocketslurm.exit_status import step_state
 from pocketslurm.queue.messages import wake
 from pocketslurm.queue.state import now
 from pocketslurm.resources import OUT_OF_MEMORY, OomCounter
-from pocketslurm.steps.messages import TaskExits, accounted_state, format_tasks, highest_exit_code
+from pocketslurm.steps.messages import TaskExits, format_tasks, highest_exit_code
 from pocketslurm.steps.step_creation import merge_step_parts
 from pocketslurm.steps.task_io import StreamMover, TaskPosition
 from pocketslurm.steps.termination import StepTermination
@@ -390,7 +391,7 @@ class StepRecorder:
 
     def _end(self, part: RunningPart) -> None:
         status = part.report.status or 0
-        ending = "TIMEOUT" if part.ending.timed_out else accounted_state(status)
+        ending = "TIMEOUT" if part.ending.timed_out else step_state(status)
         self._state.update_step(part.step, state=ending, exit_code=status, end_time=now())
         if self._job.het_job_id is not None:  # a component that was cancelled is over now
             wake(self._state.directory, self._job.leader_id)
