@@ -87,7 +87,7 @@ def rules_page() -> str:
         f"| [{topic.code}](#{topic.code.lower()}) | {topic.severity} | {_title(topic)} |" for topic in explained_codes()
     ]
     for topic in explained_codes():
-        paragraphs = re.sub(r"(?m)^(Mend|Documented): ", r"\n**\1:** ", topic.text.partition("\n")[2].strip())
+        paragraphs = re.sub(r"(?m)^(Fix|Documented): ", r"\n**\1:** ", topic.text.partition("\n")[2].strip())
         lines += ["", f"## {topic.code}", "", f"{_title(topic)}.", "", re.sub(r"\n{3,}", "\n\n", paragraphs)]
     return "\n".join(lines) + "\n"
 

@@ -958,7 +958,7 @@ def test_every_text_says_what_why_how_and_where(topic: object) -> None:
     assert title.endswith(".")
     assert len(title) < 100
     assert empty == ""
-    assert re.search(r"^Mend: ", "\n".join(rest), re.MULTILINE)
+    assert re.search(r"^Fix: ", "\n".join(rest), re.MULTILINE)
     assert re.search(r"^Documented: ", "\n".join(rest), re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Rules of torchrun and its like: do they know how many nodes there are, and which one each is?"""
+"""Rules for torchrun, accelerate and deepspeed: number of nodes, node ranks, and the variables that they read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _SOURCES = re.compile(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
 
 @rule("KIT207")
 def agent_node_count(subject: RuleInput) -> Iterator[RuleFinding]:
-    """An agent, torchrun or accelerate, is told another number of nodes than it is started on.
+    """An agent (torchrun, accelerate) expects another number of nodes than it is started on.
 
-    Without --nnodes torchrun takes its own node for all there are: started on four, each trains the same model by
-    itself. With too many it waits for nodes that never come, with too few the last ones are not let in. Without
-    --node-rank those that meet at a --master-addr all take themselves for node 0. A loop that starts one after the
-    other, without `&`, does not get beyond the first.
+    Without --nnodes, torchrun assumes that its node is the only one: started on four nodes, it trains four separate
+    models. With too many nodes it waits for nodes that never start, with too few it refuses the last ones. Without
+    --node-rank, all agents that meet at one --master-addr take the rank 0. A loop that starts one agent after another
+    without `&` never gets beyond the first.
 
-    Mend: `--nnodes=$SLURM_NNODES`, and `srun torchrun ...` for all nodes at once.
+    Fix: `--nnodes=$SLURM_NNODES`, and `srun torchrun ...` for all nodes together.
     Documented: pytorch.org/docs/stable/elastic/run.html.
     """
     script = subject.script
@@ -58,7 +58,7 @@ def agent_node_count(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _told(agent: LaunchStage) -> tuple[int, int] | None:
-    """The least and the most nodes that an agent was told of; None where that is not known."""
+    """Return the smallest and largest number of nodes that an agent accepts; None if unknown."""
     if agent.kind == "deepspeed":
         return None
     if "standalone" in agent.options:
@@ -71,7 +71,7 @@ def _told(agent: LaunchStage) -> tuple[int, int] | None:
 
 
 def _one_by_one(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
-    """A loop over hosts that waits for each before it starts the next."""
+    """Find a loop over hosts that waits for each host before it starts the next."""
     starter, nodes = launch.stage("ssh", "srun"), agent.option("nnodes", "num-machines")
     if starter is None or nodes is None or nodes.text in {"1", "1:1"} or not launch.in_loop:
         return None
@@ -109,14 +109,14 @@ def _miscounted(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> 
 
 
 def _one_a_pass(launch: LaunchLine) -> bool:
-    """A loop over the job's nodes starts it, one on each."""
+    """Tell whether a loop over the nodes of the job starts one agent on each."""
     srun = launch.stage("srun")
     loops = [place for place in launch.command.position.outward() if place.compound and place.compound.kind in LOOPS]
     return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 
 def _all_first(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
-    """Agents that meet at a fixed address, each of which takes itself for the first."""
+    """Find agents that meet at a fixed address and all take the rank 0."""
     nodes, geometry = agent.option("nnodes", "num-machines"), script.geometry_of(launch)
     if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _elsewhere_said(script, agent):
         return None
@@ -136,13 +136,13 @@ def _all_first(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> t
 
 
 def _meets(agent: LaunchStage) -> bool:
-    """The nodes get their numbers as they meet."""
+    """Tell whether the rendezvous numbers the nodes."""
     backend = agent.option("rdzv-backend")
     return backend is not None and backend.text != "static"
 
 
 def _elsewhere_said(script: BatchScript, agent: LaunchStage) -> bool:
-    """A file, or the environment, may tell the agent what its line does not."""
+    """Tell whether a file or the environment may set options of the agent."""
     said = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assignments)
     return said or "config-file" in agent.options or "standalone" in agent.options
 
@@ -152,22 +152,22 @@ def _are(count: int) -> str:
 
 
 def _elsewhere(agent: LaunchStage) -> bool:
-    """Its number is said from outside: the other nodes may be those of other jobs."""
+    """Tell whether the node rank comes from outside, so that other jobs may be the other nodes."""
     number = agent.option("node-rank", "machine-rank")
     return number is not None and not number.is_known
 
 
 @rule("KIT209", "warning")
 def unset_slurm_variables(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A variable of Slurm that is empty where it is read.
+    """The script reads a variable that Slurm does not set there.
 
-    SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK are there only
-    where the job gives the option of that name; in the batch script so is SLURM_NTASKS, or with --ntasks-per-node.
-    SLURM_LAUNCH_NODE_IPADDR and SLURM_STEP_... are srun's, for its tasks. In a session of ssh there is none of Slurm's
-    at all: what stands in single quotes is expanded there (an error).
+    Slurm sets SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK only
+    if the job gives the option of that name. In the batch script, the same applies to SLURM_NTASKS, which
+    --ntasks-per-node sets, too. srun sets SLURM_LAUNCH_NODE_IPADDR and SLURM_STEP_... for its tasks only. A session of
+    ssh has no variable of Slurm at all: in single quotes, the remote shell expands the variable (an error).
 
-    Mend: give the option, or read what is always there: SLURM_GPUS_ON_NODE, SLURM_NNODES; over ssh, let
-    the batch shell expand it, in double quotes.
+    Fix: give the option, or read a variable that is always set: SLURM_GPUS_ON_NODE, SLURM_NNODES. For ssh, use double
+    quotes, so that the batch shell expands the variable.
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
     script = subject.script
@@ -187,7 +187,7 @@ def unset_slurm_variables(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _tasks_not_given(script: BatchScript) -> Iterator[RuleFinding]:
-    """In the batch shell, not in a task, the number of tasks is there only where it was asked for."""
+    """Find uses of the number of tasks in the batch shell of a job that does not request one."""
     own = {each.name for each in script.assignments}
     for step in script.commands if script.options.keys() & {"nodes", "nodelist"} else ():
         if step.in_task:
@@ -208,7 +208,7 @@ def _tasks_not_given(script: BatchScript) -> Iterator[RuleFinding]:
 
 
 def _lines_of_steps(script: BatchScript, option: str) -> set[int]:
-    """Lines of what a task's shell expands where its own srun gives an option: srun sets the variable there."""
+    """Return lines that a task expands whose own srun gives an option. srun sets the variable there."""
     given = [
         launch.command.syntax for launch in script.launch_lines if any(option in each.options for each in launch.stages)
     ]
@@ -219,12 +219,12 @@ def _lines_of_steps(script: BatchScript, option: str) -> set[int]:
 
 
 def _given_wrongly(script: BatchScript, option: str) -> bool:
-    """A directive that sbatch does not take gives it."""
+    """Tell whether a directive that sbatch refuses gives an option."""
     return any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
 
 
 def _of_steps_alone(script: BatchScript) -> Iterator[RuleFinding]:
-    """What srun sets for its tasks is not there in the batch script."""
+    """Find variables of srun's tasks that the batch script reads."""
     own = {each.name for each in script.assignments}
     for each in script.assignments:
         match = re.fullmatch(r"\$\{?(SLURM_(LAUNCH_NODE_IPADDR|SRUN_COMM_HOST|STEP_\w+))\}?", each.value.text)
@@ -236,6 +236,7 @@ def _of_steps_alone(script: BatchScript) -> Iterator[RuleFinding]:
 
 def _options_not_given(script: BatchScript) -> Iterator[RuleFinding]:
     # A script that says nothing of its size gets all of it from the command line.
+    """Find variables of options that the job does not give."""
     if not script.is_readable or script.is_heterogeneous or not (script.geometry.is_stated or script.geometry.has_gpus):
         return
     if script.options.keys().isdisjoint({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}):

@@ -1,4 +1,4 @@
-"""Rules of counts: nodes, tasks, GPUs and processes must agree."""
+"""Rules for counts: nodes, tasks, GPUs and processes must agree."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "r
 
 @rule("KIT201")
 def contradicting_task_counts(subject: RuleInput) -> Iterator[RuleFinding]:
-    """--ntasks is not nodes x tasks a node.
+    """--ntasks is not nodes x tasks per node.
 
-    Where all three are given, --ntasks counts and --ntasks-per-node becomes an upper bound. More tasks than fit make
-    sbatch ask for more nodes or refuse; fewer leave some nodes with fewer ranks than the others. With fewer tasks than
-    nodes the job gets as many nodes as tasks, with one line about it from sbatch.
+    If all three are given, Slurm uses --ntasks, and --ntasks-per-node becomes an upper bound. With more tasks than fit,
+    sbatch adds nodes or refuses the job. With fewer, some nodes get fewer ranks. With fewer tasks than nodes, the job
+    gets only as many nodes as tasks, and sbatch prints one line about it.
 
-    Mend: leave one of the three out, or make them agree.
+    Fix: remove one of the three, or make them agree.
     Documented: sbatch(1), --ntasks-per-node.
     """
     for part in subject.script.components:
@@ -61,10 +61,10 @@ def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[RuleFindi
 def too_many_hosts(subject: RuleInput) -> Iterator[RuleFinding]:
     """--nodelist names more hosts than --nodes.
 
-    All hosts of --nodelist are taken; it is no list to choose from. sbatch refuses the script ("invalid number of
+    Slurm allocates all hosts of --nodelist; the list is not a choice. sbatch refuses the script ("invalid number of
     nodes").
 
-    Mend: as many nodes as hosts; or --exclude, --constraint or a partition, to choose among others.
+    Fix: request as many nodes as hosts. To choose among hosts, use --exclude, --constraint or a partition.
     Documented: sbatch(1), --nodelist.
     """
     for part in subject.script.components:
@@ -79,13 +79,13 @@ def too_many_hosts(subject: RuleInput) -> Iterator[RuleFinding]:
 
 @rule("KIT119")
 def contradicting_gpu_counts(subject: RuleInput) -> Iterator[RuleFinding]:
-    """--gpus does not agree with the GPUs of a task or node, or with how many of them there are.
+    """--gpus contradicts the GPUs per task or per node.
 
-    --gpus counts those of the whole job. With --gpus-per-task it says how many tasks there are, with --gpus-per-node
-    how many nodes; sbatch refuses the script where --ntasks or --nodes says another number ("Failed to validate job
-    spec"), or where it is fewer than one a node.
+    --gpus counts the GPUs of the whole job. With --gpus-per-task it implies the number of tasks, with --gpus-per-node
+    the number of nodes. sbatch refuses the script if --ntasks or --nodes gives another number ("Failed to validate job
+    spec"), or if --gpus is less than one per node.
 
-    Mend: leave --gpus out.
+    Fix: remove --gpus.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
     """
     for part in subject.script.components:
@@ -118,19 +118,20 @@ def _disagreement(part: Mapping[str, DirectiveOption]) -> tuple[str, DirectiveOp
 
 
 def _gpus(part: Mapping[str, DirectiveOption], name: str) -> int | None:
-    """The one number that an option for GPUs gives."""
+    """Return the number that an option for GPUs gives; None if it gives several types."""
     text = part[name].value.rpartition(":")[2] if name in part and "," not in part[name].value else ""
     return int(text) if text.isdigit() and int(text) else None
 
 
 @rule("KIT208")
 def more_processes_than_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
-    """More processes a node than GPUs.
+    """More processes per node than GPUs.
 
-    A process without a GPU of its own ends with "invalid device ordinal", or shares one with another, which NCCL
-    refuses ("Duplicate GPU detected"). With fewer processes than GPUs the others are paid for and idle (a warning).
+    A process without a GPU fails with "invalid device ordinal", or shares a GPU, which NCCL refuses ("Duplicate GPU
+    detected"). With fewer processes than GPUs, some GPUs are idle (a warning).
 
-    Mend: one process a GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`, or --ntasks-per-node as many as --gpus-per-node.
+    Fix: start one process per GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`, or --ntasks-per-node equal to
+    --gpus-per-node.
     Documented: pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/gres.html.
     """
     script = subject.script
@@ -158,12 +159,13 @@ def more_processes_than_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
 
 @rule("KIT210")
 def wrong_world_size(subject: RuleInput) -> Iterator[RuleFinding]:
-    """WORLD_SIZE is not the number of processes that are started.
+    """WORLD_SIZE is not the number of started processes.
 
-    With `init_method="env://"` rank 0 waits until as many have come; a rank that is none of them is refused. torchrun
-    and its like set it themselves. One that counts a node's GPUs may be right, where the program starts the processes.
+    With `init_method="env://"`, rank 0 waits for WORLD_SIZE processes and refuses a rank beyond them. torchrun and
+    similar launchers set the variable themselves. A value that counts GPUs may be right if the program starts
+    processes.
 
-    Mend: `export WORLD_SIZE=$SLURM_NTASKS`.
+    Fix: `export WORLD_SIZE=$SLURM_NTASKS`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     script = subject.script
@@ -194,12 +196,12 @@ def wrong_world_size(subject: RuleInput) -> Iterator[RuleFinding]:
 
 @rule("KIT213", "warning")
 def too_many_by_mpirun(subject: RuleInput) -> Iterator[RuleFinding]:
-    """Mpirun is told of more processes than the job has tasks.
+    """More processes under mpirun than the job has tasks.
 
-    Open MPI takes a job's tasks for its slots, and ends with "There are not enough slots available"; Intel MPI and
-    MPICH start them all, several on the CPUs of one.
+    Open MPI treats the tasks of a job as its slots and ends with "There are not enough slots available". Intel MPI and
+    MPICH start all processes, several on the CPUs of one task.
 
-    Mend: as many tasks as processes (--ntasks, or --nodes and --ntasks-per-node); then mpirun without -n starts them.
+    Fix: request as many tasks as processes (--ntasks, or --nodes and --ntasks-per-node); mpirun needs no -n then.
     Documented: docs.open-mpi.org, "Launching with Slurm".
     """
     script = subject.script
@@ -241,7 +243,7 @@ def _processes_on_node(launch: LaunchLine, geometry: JobSize) -> int | None:
 
 
 def count_processes(agent: LaunchStage) -> int | None:
-    """Processes that an agent starts on its node; None: several, or not known how many."""
+    """Return the number of processes that an agent starts on its node; None if it is unknown."""
     if agent.kind == "torchrun":
         text = agent.option("nproc-per-node")
         if text is None:
@@ -257,12 +259,12 @@ def count_processes(agent: LaunchStage) -> int | None:
 
 @rule("KIT205", "warning")
 def step_without_cpus(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A launch line without --cpus-per-task, in a job that asks for several.
+    """A launch line without --cpus-per-task in a job that requests several CPUs per task.
 
-    In Slurm 22.05 and 23.02, srun no longer takes the job's --cpus-per-task along: every step falls to one CPU a
-    task, and data loaders and threads share it. No message tells.
+    In Slurm 22.05 and 23.02, srun no longer inherits --cpus-per-task from the job. Every task gets one CPU, which its
+    data loaders and threads share. Slurm prints no message.
 
-    Mend: say it on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
+    Fix: repeat the option on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
     Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
     """
     script = subject.script
@@ -289,7 +291,7 @@ def step_without_cpus(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _may_hide_options(srun: LaunchStage) -> bool:
-    """A variable in front of the program may hold options, or the value of the one before it."""
+    """Tell whether a variable before the program may contain options, or the value of the option before it."""
     for word in srun.words[1:]:
         if is_known_program(word):
             return False
@@ -300,12 +302,12 @@ def _may_hide_options(srun: LaunchStage) -> bool:
 
 @rule("KIT206")
 def refused_srun_options(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A launch line with an option that srun does not take.
+    """A launch line with an option that srun does not accept.
 
-    The job waits in the queue, starts, and ends at once with srun's "unrecognized option". An option that resembles
-    none of srun's is a warning only: it may belong to a plugin of the site.
+    The job waits in the queue, starts, and fails immediately with "unrecognized option". An option that resembles no
+    option of srun is only a warning: it may belong to a plugin of the site.
 
-    Mend: as the message says. Options of the program stand behind the program.
+    Fix: follow the message. Put options of the program after the program.
     Documented: srun(1), OPTIONS.
     """
     for launch in subject.script.launch_lines:
@@ -319,19 +321,19 @@ def refused_srun_options(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _unset(script: BatchScript) -> bool:
-    """The script itself says what srun is to take for --gpus."""
+    """Tell whether the script itself sets or unsets SLURM_GPUS."""
     unset = [word.text for step in script.commands if step.name == "unset" for word in step.words]
     return "SLURM_GPUS" in unset or any(each.name == "SLURM_GPUS" for each in script.assignments)
 
 
 @rule("KIT211")
 def step_inherits_all_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A step on fewer nodes takes all GPUs of the job along.
+    """A step on fewer nodes inherits --gpus of the whole job.
 
-    srun inherits the job's --gpus. On one node of several there are fewer, and it ends with "Invalid generic resource
-    (gres) specification", also where it only asks for a host's address.
+    srun inherits --gpus of the job. One node of several has fewer GPUs, so that the step ends with "Invalid generic
+    resource (gres) specification", even if it only looks up the address of a host.
 
-    Mend: `srun --gpus=0 --nodes=1 ...` for what needs none; or --gpus-per-node for the job, which fits any step.
+    Fix: `srun --gpus=0 --nodes=1 ...` for a step without GPUs; or --gpus-per-node for the job, which fits any step.
     Documented: srun(1), INPUT ENVIRONMENT VARIABLES, SLURM_GPUS; seen with Slurm 22.05.
     """
     script = subject.script

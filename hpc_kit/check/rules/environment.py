@@ -1,4 +1,4 @@
-"""Rules of what goes before the launch: the environment, and words as they were typed."""
+"""Rules for the environment of the job: conda, typographic characters, node-local files, secrets."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - {
 
 @rule("KIT109", "warning")
 def conda_without_init(subject: RuleInput) -> Iterator[RuleFinding]:
-    """`conda activate` where no shell has learnt it.
+    """`conda activate` in a shell without conda's set-up.
 
-    It is a function of the shell, and a batch script is no login shell: without conda's set-up it ends with "Run
-    'conda init' before 'conda activate'", and the script goes on with another Python. `conda init` writes to ~/.bashrc,
-    for shells to come, and `conda shell.bash ...` only prints what is to be evaluated.
+    `conda` is a shell function, and a batch script is no login shell. Without the set-up, the command ends with "Run
+    'conda init' before 'conda activate'", and the script continues with another Python. `conda init` changes ~/.bashrc
+    for future shells only, and `conda shell.bash ...` only prints code to evaluate.
 
-    Mend: `eval "$(conda shell.bash hook)"` or `source .../etc/profile.d/conda.sh` in front of it; or
-    `conda run -n NAME python ...`, or the environment's own `.../envs/NAME/bin/python`.
+    Fix: put `eval "$(conda shell.bash hook)"` or `source .../etc/profile.d/conda.sh` before it. Or use `conda run -n
+    NAME python ...`, or the interpreter of the environment, `.../envs/NAME/bin/python`.
     Documented: docs.conda.io, "conda init"; bash(1), INVOCATION.
     """
     script = subject.script
@@ -68,26 +68,26 @@ def conda_without_init(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _in_login_shell(script: BatchScript, step: TracedCommand) -> bool:
-    """It stands in the code of a `bash -l`, which reads what `conda init` wrote."""
+    """Tell whether the command runs in a `bash -l`, which reads the result of `conda init`."""
     inside = [launch for launch in script.launch_lines if launch.inner_command is step]
     shells = (stage for launch in inside for stage in launch.stages if stage.kind == "shell")
     return any(_LOGIN.match("#!" + " ".join(word.text for word in stage.words)) for stage in shells)
 
 
 def _taken_up(step: TracedCommand) -> bool:
-    """Its output goes into a file or a pipe."""
+    """Tell whether the output of a command goes to a file or a pipe."""
     return step.syntax.output is not None or step.position.pipeline_index + 1 < len(step.position.pipeline.commands)
 
 
 @rule("KIT110")
 def typographic_characters(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A dash or a quote as word processors and web pages set it.
+    """A dash or a quote of a word processor or web page.
 
-    A long dash (U+2013) begins no option, and a curly quote quotes nothing: both look right and are ordinary letters,
-    so that the program takes them for its first argument. In the first line, the shell takes it for a file. It is a
-    warning where the program may want them as they are: one that is not known, or that searches for text.
+    A long dash (U+2013) starts no option, and a curly quote quotes nothing. Both look right but are ordinary letters,
+    so that the program gets them as an argument. In the first line, the shell takes the dash for a file name. The
+    finding is a warning if the program may want the character: an unknown program, or one that searches for text.
 
-    Mend: type `-`, `"` and `'` anew.
+    Fix: type `-`, `"` and `'` instead.
     Documented: bash(1), QUOTING.
     """
     script = subject.script
@@ -110,7 +110,7 @@ def typographic_characters(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _only_talks(script: BatchScript, name: str) -> bool:
-    """A function of the script that writes what it is given for people to read."""
+    """Tell whether a function of the script only prints its arguments."""
     return name in script.functions and all(
         step.name in {*_TALKS, "", "date", "local"} for step in script.functions[name]
     )
@@ -130,13 +130,13 @@ _LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
 
 @rule("KIT212", "warning")
 def first_node_files(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A node's own disk is filled on the first node only.
+    """The script fills a node-local folder on the first node only.
 
-    The batch script runs on the first node, and $SLURM_TMPDIR, /tmp and the like are each node's own: what it
-    unpacks or installs there is not there for the tasks on the other nodes.
+    The batch script runs on the first node. $SLURM_TMPDIR, /tmp and similar folders are local to each node: the tasks
+    on the further nodes do not see what the script unpacks or installs there.
 
-    Mend: once a node, `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 tar -xf ...`, or sbcast; or a folder that all
-    nodes share.
+    Fix: run the command once per node, `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 tar -xf ...`, or use sbcast, or
+    a folder that all nodes share.
     Documented: sbcast(1); docs.alliancecan.ca/wiki/PyTorch, "Multi-node".
     """
     script = subject.script
@@ -167,7 +167,7 @@ def first_node_files(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bool:
-    """The launch comes after the step, and is not what runs the step's branch of this very script on each node."""
+    """Tell whether the launch runs after the command, and does not run the same script again on each node."""
     calls = {name for name, body in script.functions.items() if any(each is launch.command for each in body)}
     starts = [
         each is not step for each in script.commands if each is step or each is launch.command or each.name in calls
@@ -180,7 +180,7 @@ def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bo
 
 
 def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
-    """The tasks are told of the folder: on their line, by a variable, or by what the batch shell entered before."""
+    """Tell whether the tasks use the folder: on their line, in a variable, or as the current folder."""
     texts = [word.text for word in (*launch.command.words, *launch.inner_command.words)]
     exported = {word.text for step in script.commands if step.name in {"declare", "export"} for word in step.words[1:]}
     known = [each for each in script.assignments if each.is_exported or each.name in exported]
@@ -193,7 +193,7 @@ def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
 
 
 def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
-    """Another step fills the folder on the other nodes, too."""
+    """Tell whether another step fills the folder on the further nodes, too."""
     for each in script.launch_lines:
         elsewhere = each.multiplier or each.stage("ssh") or each.program.name in _SPREADERS
         if each.command.line > launch.command.line or not elsewhere or each.program.name in _LOOKS:
@@ -215,7 +215,7 @@ def _first_only(folder: str, step: TracedCommand, launch: LaunchLine) -> RuleFin
 
 
 def _entered(step: TracedCommand, before: str | None) -> str | None:
-    """The node's own folder in which the shell is after a `cd` or its like."""
+    """Return the node-local folder that is current after a `cd` or similar command."""
     if step.name == "popd":
         return None
     target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
@@ -225,7 +225,7 @@ def _entered(step: TracedCommand, before: str | None) -> str | None:
 
 
 def _fills_here(step: TracedCommand) -> bool:
-    """A command that writes files into the folder in which it is run."""
+    """Tell whether a command writes files to the current folder."""
     rest = [word.text for word in step.words[1:]]
     if step.name in {"cp", "rsync"}:
         return bool(rest) and not rest[-1].startswith(("/", "$", "~"))
@@ -236,7 +236,7 @@ def _fills_here(step: TracedCommand) -> bool:
 
 
 def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, last: TracedCommand) -> bool:
-    """Between the two the shell goes elsewhere; or it went there in a subshell alone."""
+    """Tell whether the shell changes the folder between two commands, or entered it only in a subshell."""
     between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
     inside = {id(place.compound) for place in last.position.outward()}
     alone = any(
@@ -251,7 +251,7 @@ def _plain(text: str) -> str:
 
 
 def _filled(step: TracedCommand) -> str | None:
-    """The folder on a node's own disk that a command fills."""
+    """Return the node-local folder that a command fills."""
     texts = [word.text for word in step.words]
     name, rest = step.name.rpartition("/")[2], texts[1:]
     places: list[str] = []
@@ -283,13 +283,13 @@ _PLACEHOLDER = re.compile(
 
 @rule("KIT501")
 def secrets_in_script(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A secret is written into the script.
+    """The script contains a secret.
 
-    Slurm keeps a copy of every batch script, `scontrol write batch_script` and many sites' accounting show it, and the
-    file itself tends to end in a repository. A secret on a command line can be read by everybody on the node (`ps`).
+    Slurm keeps a copy of every batch script. `scontrol write batch_script` and the accounting of many sites show it,
+    and the file often ends up in a repository. Every user of a node can read a secret on a command line (`ps`).
 
-    Mend: export it in the shell that submits (sbatch takes the environment along), or read it in the job from a file
-    of mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`.
+    Fix: export it in the shell that submits (sbatch passes the environment on). Or read it in the job from a file with
+    mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`.
     Documented: sbatch(1), --export; scontrol(1), "write batch_script".
     """
     script = subject.script
@@ -304,7 +304,7 @@ def secrets_in_script(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Neither number, path, nor placeholder; and long and odd enough where the name alone tells little."""
+    """Tell whether a value looks like a secret: no number, path or placeholder, and random enough for its name."""
     if not looks_secret(name) or re.search(r"[\s/$]", value) or _PLACEHOLDER.search(value):
         return False
     if _SURE.search(name):

@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds."""
+"""The types of rules and of their findings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Severity = Literal["error", "warning"]
 
 
 class Evidence(NamedTuple):
-    """A line of the script by which a fault was seen."""
+    """A line of the script that shows the problem."""
 
     line: int
     text: str
 
 
 class Finding(NamedTuple):
-    """A fault: where it is, what it is, and the edit that mends it. Line 0: it is in no line of the script."""
+    """A problem, its position, and the edit that fixes it. Line 0: it is in no line of the script."""
 
     code: str
     severity: Severity
@@ -33,12 +33,12 @@ class Finding(NamedTuple):
 
 
 class RuleInput(NamedTuple):
-    """What is looked at.
+    """The input of a rule.
 
     Args:
         script: The batch script.
-        is_folder: Tells of a path, relative to where sbatch will be run, whether it is a folder; None: not known.
-        version: The release of the Slurm that it is for; None: not known.
+        is_folder: Tests whether a path, relative to the folder of sbatch, is a folder; None: unknown.
+        version: The Slurm release of the cluster; None: unknown.
     """
 
     script: BatchScript
@@ -47,9 +47,9 @@ class RuleInput(NamedTuple):
 
 
 class RuleFinding(NamedTuple):
-    """A finding as a rule sees it: lines instead of their text; `severity`: where it is not the rule's usual one.
+    """A finding as a rule returns it, with line numbers as evidence.
 
-    `secret` is text that must not be repeated.
+    `severity` overrides the severity of the rule. `secret` is text that messages must not repeat.
     """
 
     line: int
@@ -63,7 +63,7 @@ class RuleFinding(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One check, with its code and the text that explains it."""
+    """One rule, with its code and the text that explains it."""
 
     code: str
     severity: Severity
@@ -71,16 +71,16 @@ class Rule(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What happens, why, how to mend it, where it is documented."""
+        """The explanation: effect, reason, fix, documentation."""
         return inspect.getdoc(self.check) or ""
 
     @property
     def title(self) -> str:
-        """One line."""
+        """The first line of the explanation."""
         return self.text.partition("\n")[0].rstrip(".")
 
     def findings(self, subject: RuleInput) -> Iterator[Finding]:
-        """What the rule finds, each place once."""
+        """Yield the findings of the rule, one per position."""
         seen: set[tuple[int, int]] = set()
         for fault in self.check(subject):
             if (fault.line, fault.column) not in seen:
@@ -101,7 +101,7 @@ class Rule(NamedTuple):
 
 
 def rule(code: str, severity: Severity = "error") -> Callable[[Callable[[RuleInput], Iterator[RuleFinding]]], Rule]:
-    """Make a rule of a function; its docstring explains it."""
+    """Make a rule of a function. The docstring of the function explains the rule."""
 
     def made(check: Callable[[RuleInput], Iterator[RuleFinding]]) -> Rule:
         return Rule(code, severity, check)

@@ -1,4 +1,4 @@
-"""Rules of the end: does the job fail when the training does?"""
+"""Rules for the end of a job: exit status, background processes, signals."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _LOOPS = {"for", "while", "until", "select", "case"}
 
 
 class ExitStatusFlow(NamedTuple):
-    """What the batch script does with the exit status of its last training.
+    """The way of the exit status of the last training through the batch script.
 
-    `followers` are the steps that come after it; `pipe`, `shield` and `background` the places where it stands before a
-    `|` without pipefail, before a `&&` or `||` (or behind a `!`), in a statement with `&`; `sure`: in no loop.
+    `followers` are the commands after it. `piped_at` is its position before a `|` without pipefail, `shielded_at` its
+    position before a `&&` or `||`, or behind a `!`. `background`: its statement ends in `&`. `is_certain`: it is in no
+    loop.
     """
 
     launch: LaunchLine
@@ -38,7 +39,7 @@ class ExitStatusFlow(NamedTuple):
     is_certain: bool
 
     def finding(self, what: str, remedy: str, *evidence: int, doubtful: bool = False) -> RuleFinding:
-        """A finding at the launch line."""
+        """Return a finding at the launch line."""
         first = self.launch.stages[0].words[0]
         lines = (self.launch.command.line, *evidence)
         return RuleFinding(
@@ -47,7 +48,7 @@ class ExitStatusFlow(NamedTuple):
 
 
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
-    """That of the last training; None where there is none, or it cannot be told."""
+    """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
     if not training or script.unread_part:
         return None
@@ -72,7 +73,7 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
 
 
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
-    """Whether a later step may follow the launch: not in the other branch of its `if`, no function, none of its own."""
+    """Tell whether a command may run after the launch, rather than in another branch, a function or a task."""
     if step.in_task:
         return False
     branches = {id(place.compound): place.role for place in launch.position.outward()}
@@ -85,7 +86,7 @@ def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
 
 
 def saves_status(followers: tuple[TracedCommand, ...]) -> bool:
-    """The script ends with a status that it chose: `exit "$status"`, or `exit 1` under a condition."""
+    """Tell whether the script ends with a status that it chose: `exit "$status"`, or `exit 1` under a condition."""
     for step in followers:
         if step.name in {"exit", "return"} and len(step.words) > 1:
             text = step.words[1].text
@@ -102,7 +103,7 @@ def _under_condition(step: TracedCommand) -> bool:
 
 
 def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
-    """The step whose status becomes the script's; None where that may be the training's."""
+    """Return the command whose status becomes the status of the script; None if it may be the training."""
     if saves_status(followers) or any(step.name in {"exec", "scancel"} for step in followers):
         return None
     if followers and followers[0].name == "exit" and len(followers[0].words) == 1:
@@ -112,13 +113,13 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
 
 @rule("KIT401")
 def lost_status(subject: RuleInput) -> Iterator[RuleFinding]:
-    """The job's exit status is not the training's.
+    """The exit status of the job is not the status of the training.
 
-    Slurm books what the batch script returns, and that is the status of its last command: with an `echo`, a copy or a
-    bookkeeping command behind the launch line, a training that failed is a COMPLETED job. Dependencies (afterok) then
-    start on nothing. `|| true` does the same.
+    Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
+    after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
+    results. `|| true` has the same effect.
 
-    Mend: `set -e` at the top; or keep the status: `srun ... || status=$?` and `exit "$status"` as the last line.
+    Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
     """
     found = trace_exit_status(subject.script)
@@ -146,7 +147,7 @@ def lost_status(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _lost_behind_wait(found: ExitStatusFlow) -> Iterator[RuleFinding]:
-    """`wait "$pid"` has the training's status, and what follows it another."""
+    """Find commands that replace the status of `wait "$pid"`."""
     waits = [index for index, step in enumerate(found.followers) if step.name == "wait" and len(step.words) > 1]
     if not waits or found.followers[waits[-1]].errexit or _shielded(found.followers[waits[-1]]):
         return
@@ -158,20 +159,20 @@ def _lost_behind_wait(found: ExitStatusFlow) -> Iterator[RuleFinding]:
 
 
 def _shielded(step: TracedCommand) -> bool:
-    """Its status is looked at: by `if`, `||` or `&&`."""
+    """Tell whether `if`, `||` or `&&` uses the status."""
     places = list(step.position.outward())
     return any(place.role == "condition" or len(place.chain.pipelines) > 1 for place in places)
 
 
 @rule("KIT402")
 def bare_wait(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A bare `wait` forgets how the training ended.
+    """A `wait` without a process id loses the status of the training.
 
-    `wait` without a process id returns 0, whatever became of the children: a failed training is a COMPLETED job. And a
-    launch line that ends in `&` with no `wait` at all ends at once: the job is over when the batch script is. So is one
-    of several trainings that ends in `&`, when the last one, which does not, is over.
+    `wait` without a process id always returns 0, so that a failed training is a COMPLETED job. Without any `wait`, a
+    launch line that ends in `&` returns immediately, and the job ends with the batch script. The same happens to all
+    but the last of several trainings if only the last one runs in the foreground.
 
-    Mend: `srun ... & pid=$!`, then `wait "$pid"`; for several, one `wait` each, keeping the worst status.
+    Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
     """
     found = trace_exit_status(subject.script)
@@ -196,7 +197,7 @@ def bare_wait(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _left_behind(script: BatchScript, found: ExitStatusFlow) -> Iterator[RuleFinding]:
-    """Earlier starts of the same program, in the background: they end when the last one does."""
+    """Find earlier background starts of the same program. They end when the last one does."""
     program = found.launch.program.option("file", "module")
     if program is None or any(map(_waits, script.commands)):
         return
@@ -215,7 +216,7 @@ def _left_behind(script: BatchScript, found: ExitStatusFlow) -> Iterator[RuleFin
 
 
 def _waits(step: TracedCommand) -> bool:
-    """By `wait`, or for a process id: `tail --pid`, or a loop on `kill -0`."""
+    """Tell whether a command waits for a process: `wait`, `tail --pid`, or a loop on `kill -0`."""
     texts = [word.text for word in step.words]
     if step.name == "kill":
         return "-0" in texts and any(
@@ -226,7 +227,7 @@ def _waits(step: TracedCommand) -> bool:
 
 
 def _is_short(step: TracedCommand) -> bool:
-    """It ends within minutes, and waits for nobody."""
+    """Tell whether a command ends within minutes and waits for nothing."""
     if step.name == "sleep":
         return len(step.words) == 2 and step.words[1].text.isdigit() and int(step.words[1].text) < 600
     return step.name in _SHORT
@@ -234,12 +235,12 @@ def _is_short(step: TracedCommand) -> bool:
 
 @rule("KIT403")
 def lost_in_pipe(subject: RuleInput) -> Iterator[RuleFinding]:
-    """The training's exit status is lost in a pipe.
+    """A pipe loses the exit status of the training.
 
-    A pipeline ends with the status of its last command: `srun ... | tee log` is 0 whatever srun was, and the job is
-    COMPLETED.
+    A pipeline returns the status of its last command: `srun ... | tee log` returns 0 even if srun failed, and the job
+    is COMPLETED.
 
-    Mend: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
+    Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
     """
     found = trace_exit_status(subject.script)
@@ -259,15 +260,15 @@ _HARMLESS = frozenset({17, 18, 23, 28})
 
 @rule("KIT411")
 def unhandled_signal(subject: RuleInput) -> Iterator[RuleFinding]:
-    """--signal=B: reaches a batch shell that does not handle it.
+    """The batch shell does not handle the signal of --signal=B:.
 
-    With `B:` only the batch shell gets the signal. Without a trap it ends of it, and the job with it, before its time
-    limit; what the program is left is KillWait (30 seconds) at most. With a trap, but a launch line in the foreground,
-    bash runs the trap only after that line has ended, which is too late.
+    With `B:`, only the batch shell gets the signal. Without a trap the signal ends it, and with it the job. The program
+    has at most KillWait (30 seconds) left. With a trap but a launch line in the foreground, bash runs the trap only
+    after that line has ended, which is too late.
 
-    Mend: without `B:` the signal goes to the tasks that srun starts. By default (proctrack/cgroup) what a task starts
-    in its turn does not hear it: a script that srun runs ends in `exec python ...`. Or `trap '...' USR1` in the
-    batch script, with `srun ... & pid=$!` and `wait "$pid"`.
+    Fix: remove `B:`, so that the tasks of srun get the signal. By default (proctrack/cgroup), processes that a task
+    starts do not get it: end a script under srun with `exec python ...`. Or write `trap '...' USR1` in the batch
+    script, with `srun ... & pid=$!` and `wait "$pid"`.
     Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
     """
     script = subject.script
@@ -292,12 +293,12 @@ def unhandled_signal(subject: RuleInput) -> Iterator[RuleFinding]:
 
 @rule("KIT412", "warning")
 def unsent_signal(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A trap, or a program, waits for a signal that goes elsewhere.
+    """A trap, or a program, waits for a signal that Slurm sends elsewhere.
 
-    Without `B:`, --signal goes to the job's steps (what srun started) and not to the batch shell: a trap in the batch
-    script never runs. Nor does a program hear it that the batch script starts without srun.
+    Without `B:`, Slurm sends the signal to the steps of the job (started by srun), not to the batch shell. A trap in
+    the batch script never runs. A program that the batch script starts without srun gets no signal, either.
 
-    Mend: `--signal=B:USR1@120` for a trap in the batch script; or handle the signal in the program, and start that with
+    Fix: `--signal=B:USR1@120` for a trap in the batch script. Or handle the signal in the program, and start it with
     srun.
     Documented: sbatch(1), --signal.
     """
@@ -320,7 +321,7 @@ def unsent_signal(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _without_step(script: BatchScript) -> LaunchLine | None:
-    """The training of a script that has no step, as far as all of it is known."""
+    """Return the training of a script without steps, if all its programs are known."""
     text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
     if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", text):
         return None
@@ -341,7 +342,7 @@ def _signal(script: BatchScript) -> SignalSpec | None:
 
 
 def _traps(script: BatchScript, number: int) -> list[int]:
-    """Lines with a trap of the batch shell for a signal."""
+    """Return the lines with a trap of the batch shell for a signal."""
     names = {name for name, known in SIGNALS.items() if known == number} | {str(number)}
     lines = []
     for step in script.commands:

@@ -1,4 +1,4 @@
-"""Rules of form: will sbatch take the file, and does it see every directive as it was meant?"""
+"""Rules for #SBATCH lines: syntax, position, contradictions, and log folders."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _HARMLESS = frozenset({"comment", "job-name", "mail-user", "wckey"})
 
 
 @rule("KIT101")
-def first_release_withterpreter(subject: RuleInput) -> Iterator[RuleFinding]:
+def missing_interpreter(subject: RuleInput) -> Iterator[RuleFinding]:
     """The first line names no interpreter.
 
-    sbatch refuses a script that does not begin with `#!` ("This does not look like a batch script"); an empty line or
-    a byte order mark in front of it is enough.
+    sbatch refuses a script that does not begin with `#!` ("This does not look like a batch script"). An empty line or a
+    byte order mark before it is enough.
 
-    Mend: make `#!/bin/bash` the very first line.
+    Fix: make `#!/bin/bash` the very first line.
     Documented: sbatch(1), DESCRIPTION.
     """
     script = subject.script
@@ -48,9 +48,9 @@ def first_release_withterpreter(subject: RuleInput) -> Iterator[RuleFinding]:
 def line_breaks(subject: RuleInput) -> Iterator[RuleFinding]:
     r"""The file has DOS line breaks, or a NUL byte.
 
-    sbatch refuses a script with \r\n at its line ends, as Windows editors write them.
+    sbatch refuses a script whose lines end in \r\n, as Windows editors write them.
 
-    Mend: `dos2unix FILE`, or `sed -i 's/\r$//' FILE`.
+    Fix: `dos2unix FILE`, or `sed -i 's/\r$//' FILE`.
     Documented: the message of sbatch itself.
     """
     text = subject.script.text
@@ -65,13 +65,13 @@ def line_breaks(subject: RuleInput) -> Iterator[RuleFinding]:
 
 @rule("KIT103")
 def refused_directives(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A directive that sbatch does not take.
+    """A directive that sbatch does not accept.
 
-    An option that does not exist, one without its value, a value that cannot be read (a time like 2h30), or a word that
-    is no option at all. sbatch refuses the script, or stops reading the line. An unknown option that resembles none is
-    a warning only: it may belong to a plugin of the site.
+    The option does not exist, its value is missing or invalid (a time like 2h30), or a word is no option at all. sbatch
+    refuses the script, or stops reading the line. An unknown option that resembles no known one is only a warning: it
+    may belong to a plugin of the site.
 
-    Mend: as the message says. An option and its value stand as `--name=value`, without spaces around the `=`.
+    Fix: follow the message. Write an option and its value as `--name=value`, without spaces around the `=`.
     Documented: sbatch(1), OPTIONS.
     """
     script = subject.script
@@ -95,19 +95,19 @@ def refused_directives(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _sizes(text: str, script: BatchScript) -> set[str]:
-    """What a line that was put aside says of a job's size, and no other says in its place."""
+    """Return the size options of a commented-out line that no directive gives."""
     named = {each.name for each in find_directive_options(["#!", f"{MARK} {text}"]).options}
     return {name for same in _SIZES if same.isdisjoint(script.options) for name in same & named}
 
 
 @rule("KIT104")
 def directives_after_command(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A directive that Slurm does not see.
+    """Slurm ignores a directive because of its position.
 
     sbatch reads directives up to the first line that is neither a comment nor empty, and only where `#SBATCH` begins
-    the line. What comes later, or is indented, is a comment: ignored in silence, and the defaults hold.
+    the line. Later or indented ones are comments: Slurm ignores them silently and uses the defaults.
 
-    Mend: move all #SBATCH lines to the top, above `set`, `module` and variables.
+    Fix: move all #SBATCH lines to the top, above `set`, `module` and variables.
     Documented: sbatch(1), DESCRIPTION.
     """
     script = subject.script
@@ -132,13 +132,13 @@ def directives_after_command(subject: RuleInput) -> Iterator[RuleFinding]:
 
 @rule("KIT105")
 def values_cut_at_hash(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A value that is cut at an unquoted `#`.
+    """An unquoted `#` cuts a value short.
 
-    In a directive, `#` begins a comment wherever it stands outside quotes, also inside a word: `--job-name=a#b` is the
-    job name `a`.
+    In a directive, `#` begins a comment anywhere outside quotes, even inside a word: `--job-name=a#b` sets the job name
+    `a`.
 
-    Mend: quote the value, `--job-name="a#b"`; put a space before a comment.
-    Documented: seen with sbatch 22.05; `sbatch -v --test-only FILE` prints the options as read.
+    Fix: quote the value, `--job-name="a#b"`; put a space before a comment.
+    Documented: seen with sbatch 22.05; `sbatch -v --test-only FILE` prints the options as sbatch reads them.
     """
     for directive in subject.script.directives.lines:
         cut = _cut_at(directive.text)
@@ -156,7 +156,7 @@ def values_cut_at_hash(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _cut_at(text: str) -> int | None:
-    """Where a `#` inside a word ends the line."""
+    """Return the position of a `#` that ends the line inside a word."""
     quote, index = "", len(MARK)
     while index < len(text):
         letter = text[index]
@@ -174,13 +174,13 @@ def _cut_at(text: str) -> int | None:
 
 @rule("KIT106")
 def variables_in_directives(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A variable in a directive.
+    """A directive contains a variable.
 
-    Slurm expands nothing in a directive: neither `$HOME` nor `$(date)` nor `~`. A log file then goes into a folder
-    that is really called `$HOME`, mostly one that does not exist, and the job ends without a trace.
+    Slurm expands nothing in a directive: neither `$HOME` nor `$(date)` nor `~`. The log file then goes to a folder that
+    is literally named `$HOME`. That folder usually does not exist, and the job ends without a log.
 
-    Mend: Slurm's own patterns in file names (%u user, %x job name, %j job id); else options on the command line,
-    `sbatch --output="$HOME/logs/%j.log" FILE`, which the shell does expand.
+    Fix: use Slurm's own patterns in file names (%u user, %x job name, %j job id). Or pass the option on the command
+    line, `sbatch --output="$HOME/logs/%j.log" FILE`, where the shell expands it.
     Documented: sbatch(1), "filename pattern".
     """
     for each in subject.script.directive_options:
@@ -215,13 +215,13 @@ _REPEATABLE = frozenset({"mail-type", "quiet", "verbose"})
 
 @rule("KIT111")
 def exclusive_options(subject: RuleInput) -> Iterator[RuleFinding]:
-    """Options that exclude one another.
+    """Two options exclude each other.
 
-    --mem, --mem-per-cpu and --mem-per-gpu are three ways to ask for memory, and sbatch refuses two of them; the same
-    holds for --ntasks-per-gpu with --gpus-per-task or --ntasks-per-node. --gpus-per-node and --gres=gpu with
-    another number ask for GPUs twice (a warning). Of --requeue and --no-requeue the later one counts, in silence.
+    --mem, --mem-per-cpu and --mem-per-gpu are three ways to request memory, and sbatch accepts only one. The same
+    applies to --ntasks-per-gpu with --gpus-per-task or --ntasks-per-node. --gpus-per-node and --gres=gpu with different
+    numbers request GPUs twice (a warning). Of --requeue and --no-requeue, Slurm silently uses the later one.
 
-    Mend: keep one.
+    Fix: keep one.
     Documented: sbatch(1), at each of these options.
     """
     script = subject.script
@@ -233,7 +233,7 @@ def exclusive_options(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _differ(per_node: DirectiveOption | None, gres: DirectiveOption | None) -> bool:
-    """Both ask for GPUs of a node, and for different numbers: the larger one counts, and a variable says the other."""
+    """Tell whether both options request GPUs per node, with different numbers. Slurm uses the larger one."""
     if per_node is None or gres is None:
         return False
     asked, of_gres = count_gpus(per_node.value), count_gres_gpus(gres.value)
@@ -253,11 +253,11 @@ def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], 
 
 @rule("KIT112", "warning")
 def repeated_options(subject: RuleInput) -> Iterator[RuleFinding]:
-    """An option that is given twice, with two values.
+    """An option is given twice with different values.
 
-    The last one counts, in silence; the other is a trap for whoever edits the file next.
+    Slurm silently uses the last one. The other value misleads the next person who edits the file.
 
-    Mend: keep one.
+    Fix: keep one.
     Documented: sbatch(1), DESCRIPTION.
     """
     script = subject.script
@@ -273,10 +273,10 @@ def repeated_options(subject: RuleInput) -> Iterator[RuleFinding]:
 def missing_log_folders(subject: RuleInput) -> Iterator[RuleFinding]:
     """The folder of a log file does not exist.
 
-    Slurm makes no folders for --output and --error. It takes the job, the job ends within a second (before 23.02
-    without a word, seen as FAILED 0:53), and no file tells why. `mkdir` in the script itself comes too late.
+    Slurm does not create folders for --output and --error. It accepts the job, and the job ends within a second. Before
+    23.02 there is no message, only the state FAILED 0:53. `mkdir` in the script itself comes too late.
 
-    Mend: make the folder before sbatch runs: `mkdir -p logs && sbatch FILE`.
+    Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
     """
     script = subject.script
@@ -304,7 +304,7 @@ def missing_log_folders(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _root_of(path: str) -> str:
-    """The file system, or the home, in which a folder lies."""
+    """Return the file system, or the home folder, that contains a folder."""
     parts = PurePath(path).parts
     if len(parts) < 2:
         return path
@@ -313,7 +313,7 @@ def _root_of(path: str) -> str:
 
 
 def _submits_itself(script: BatchScript) -> bool:
-    """It is run by hand first, makes its folders, and hands itself to sbatch."""
+    """Tell whether a person runs the script first, and it then submits itself."""
     texts = [word.text for step in script.commands if step.name == "sbatch" for word in step.words]
     return any(re.match(r"\$\{?(0|BASH_SOURCE)\b", text) for text in texts) and any(
         step.name == "mkdir" for step in script.commands
@@ -321,7 +321,7 @@ def _submits_itself(script: BatchScript) -> bool:
 
 
 def _folder(value: str, job_name: str | None) -> str | None:
-    """The folder of a log file, with what is known of Slurm's patterns put in; None: the current one."""
+    """Return the folder of a log file with known patterns filled in; None for the current folder."""
     folder = str(PurePath(value).parent)
     if "/" not in value or folder == ".":
         return None
@@ -331,11 +331,11 @@ def _folder(value: str, job_name: str | None) -> str | None:
 
 @rule("KIT118", "warning")
 def shared_array_logs(subject: RuleInput) -> Iterator[RuleFinding]:
-    """All elements of an array write one log file.
+    """All elements of an array write to the same log file.
 
-    Each begins the file anew (unless --open-mode=append), and they write over one another: of most nothing is left.
+    Each element truncates the file (unless --open-mode=append), so that most of the output is lost.
 
-    Mend: `--output=%x_%A_%a.log`: %A is the array's job id, %a the element's number.
+    Fix: `--output=%x_%A_%a.log`. %A is the job id of the array, %a the index of the element.
     Documented: sbatch(1), "filename pattern".
     """
     for part in subject.script.components:
@@ -350,20 +350,20 @@ def shared_array_logs(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _one_element(array: str) -> bool:
-    """The array has a single element: `3`, `3-3`, or a range whose step goes beyond its end."""
+    """Tell whether the array has a single element: `3`, `3-3`, or a range with a step beyond its end."""
     match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?(%\d+)?", array)
     return match is not None and int(match[1]) + int(match[3] or 1) > int(match[2] or match[1])
 
 
 @rule("KIT114")
 def options_too_new(subject: RuleInput) -> Iterator[RuleFinding]:
-    """An option, or a value, that this release of Slurm does not have.
+    """This release of Slurm does not have an option, or a value of it.
 
-    sbatch refuses the script, or, in a cluster of several releases, a node does. The release is that of `slurm_version`
-    in the cluster file, else what `sinfo --version` says here; where neither is known, nothing is found.
+    sbatch refuses the script. In a cluster with several releases, a node may refuse it. The release is `slurm_version`
+    of the cluster file, or else the answer of `sinfo --version`. Without either, this rule finds nothing.
 
-    Mend: leave the option out, or submit where the release has it.
-    Documented: Slurm's release notes; hpc_kit/slurm/versions.py and option_table.py hold the tables.
+    Fix: remove the option, or submit to a cluster whose release has it.
+    Documented: Slurm's release notes; hpc_kit/slurm/versions.py and option_table.py contain the tables.
     """
     if subject.version is None:
         return
@@ -379,9 +379,9 @@ def options_too_new(subject: RuleInput) -> Iterator[RuleFinding]:
 def shared_mig_devices(subject: RuleInput) -> Iterator[RuleFinding]:
     """--gpus-per-task with MIG devices.
 
-    Before Slurm 23.11.4 all tasks of a node get the same MIG device, and share its memory without a word.
+    Before Slurm 23.11.4, all tasks of a node silently get the same MIG device and share its memory.
 
-    Mend: ask for them by node: `--gpus-per-node`.
+    Fix: request them per node: `--gpus-per-node`.
     Documented: Slurm's release notes, 23.11.4.
     """
     asked = [

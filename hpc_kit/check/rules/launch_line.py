@@ -1,4 +1,4 @@
-"""Rules of the launch line: how often is the program started, and does each process know which one it is?"""
+"""Rules for launch lines: number of starts, ranks, and how the shell reads the line."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RANKS = re.compile(
 
 @rule("KIT202")
 def missing_srun(subject: RuleInput) -> Iterator[RuleFinding]:
-    """The job asks for several tasks, but nothing starts them.
+    """The job requests several tasks, but nothing starts them.
 
-    Slurm runs the batch script once, on the first node. A `python train.py` in it is one process, not one a task: the
-    other tasks and nodes are paid for and idle. The same holds for torchrun on several nodes: without srun only the
-    first node has an agent, and that one waits for the others until it gives up.
+    Slurm runs the batch script once, on the first node. `python train.py` in it is one process, not one per task: all
+    further tasks and nodes are idle. torchrun on several nodes has the same problem: without srun, only the first node
+    has an agent, and that agent waits until it times out.
 
-    Mend: `srun python train.py`; for torchrun, --ntasks-per-node=1 and `srun torchrun ...`. A program that uses several
-    CPUs by itself asks for --cpus-per-task instead of --ntasks.
+    Fix: `srun python train.py`; for torchrun, --ntasks-per-node=1 and `srun torchrun ...`. If one program uses several
+    CPUs, request --cpus-per-task instead of --ntasks.
     Documented: sbatch(1), DESCRIPTION; srun(1).
     """
     script, geometry = subject.script, subject.script.geometry
@@ -74,7 +74,7 @@ def missing_srun(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _idle_nodes(script: BatchScript) -> Iterator[RuleFinding]:
-    """The one launch line of a job takes fewer nodes than the job has."""
+    """Find a single launch line that uses fewer nodes than the job has."""
     training = [launch for launch in script.launch_lines if launch.is_training]
     srun = training[0].stage("srun") if len(training) == 1 else None
     if srun is None or training[0].in_loop:
@@ -92,7 +92,7 @@ def _idle_nodes(script: BatchScript) -> Iterator[RuleFinding]:
 
 
 def _idle_components(script: BatchScript) -> Iterator[RuleFinding]:
-    """Of a heterogeneous job srun takes the first component, unless --het-group names others."""
+    """Find a launch line that uses only the first component of a heterogeneous job, because --het-group is missing."""
     training = [launch for launch in script.launch_lines if launch.is_training]
     started = {index for launch in training for index in script.components_of(launch)}
     known = all(launch.stage("srun") and not launch.stages[0].may_hide_options for launch in training)
@@ -107,7 +107,7 @@ def _idle_components(script: BatchScript) -> Iterator[RuleFinding]:
 
 
 def _nothing_unknown(script: BatchScript) -> bool:
-    """No program of the batch script may start tasks in a way that is not seen here."""
+    """Tell whether every program is known not to start tasks in its own way."""
     for launch in script.launch_lines:
         program = launch.program
         if (
@@ -121,7 +121,7 @@ def _nothing_unknown(script: BatchScript) -> bool:
 
 
 def _hidden(program: LaunchStage) -> bool:
-    """A container runs something that is not known."""
+    """Tell whether a container runs an unknown program."""
     texts = [word.text for word in program.words[1:]]
     contained = program.name in {*CONTAINERS, "docker", "enroot"} and not _RUNS.isdisjoint(texts)
     return contained and (HELPER_PROGRAMS - _OTHER_WAYS).isdisjoint(texts)
@@ -135,12 +135,12 @@ def _asked(geometry: JobSize) -> tuple[str, tuple[str, ...]]:
 
 @rule("KIT203")
 def multiplied_agents(subject: RuleInput) -> Iterator[RuleFinding]:
-    """torchrun, accelerate or deepspeed is started once a task instead of once a node.
+    """torchrun, accelerate or deepspeed is started once per task instead of once per node.
 
-    Each of them starts the processes of its node itself. Under srun with several tasks a node, every task starts all
-    of them again: 8 x 8 processes on 8 GPUs, out of memory or a rendezvous that never completes.
+    Each of these agents starts the processes of its node. Under srun with several tasks per node, every task starts all
+    of them again: 8 x 8 processes on 8 GPUs, which run out of memory or wait for a rendezvous that never completes.
 
-    Mend: --ntasks-per-node=1 (one agent a node); or leave torchrun out and let srun start one process a task.
+    Fix: --ntasks-per-node=1 (one agent per node); or remove torchrun and let srun start one process per task.
     Documented: pytorch.org/docs/stable/elastic/run.html; TRI-ML/prismatic-vlms issue 39.
     """
     script = subject.script
@@ -166,21 +166,21 @@ def multiplied_agents(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _one_agent_a_task(agent: LaunchStage, geometry: JobSize) -> bool:
-    """The agents were told that there is one of them for each task."""
+    """Tell whether the agents expect one agent per task."""
     text = agent.option("nnodes", "num-machines")
     return text is not None and text.text.isdigit() and int(text.text) == geometry.ntasks != geometry.nodes
 
 
 @rule("KIT204")
 def premature_expansion(subject: RuleInput) -> Iterator[RuleFinding]:
-    r"""A task's own number is expanded by the batch shell.
+    r"""The batch shell expands a variable that only a task knows.
 
     The batch script runs once, as task 0 on node 0. `$SLURM_PROCID`, `$SLURM_NODEID` or `$SLURM_LOCALID` on a launch
-    line, in double quotes, or in a variable set before, becomes 0 there, and every task gets that 0: each node is
-    machine 0, each process rank 0.
+    line, in double quotes, or in a variable that was set earlier, becomes 0 there. Every task then gets that 0: each
+    node is machine 0, each process rank 0.
 
-    Mend: let the task expand it: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'` in single quotes, or `\$`
-    within double ones; or let the program read the variable.
+    Fix: let the task expand the variable: `srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'` in single quotes, or
+    `\$` within double quotes. Or let the program read the variable.
     Documented: srun(1), OUTPUT ENVIRONMENT VARIABLES; huggingface/accelerate issues 1645 and 2816.
     """
     script = subject.script
@@ -198,7 +198,7 @@ def premature_expansion(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _early_exports(script: BatchScript) -> Iterator[RuleFinding]:
-    """Exported ranks that a program would read."""
+    """Find exported ranks that a program would read."""
     training = [launch for launch in script.launch_lines if launch.multiplier and launch.is_training]
     multiple = [script.geometry_of(launch) for launch in training]
     agents = all(launch.agent for launch in training)
@@ -215,7 +215,7 @@ def _early_exports(script: BatchScript) -> Iterator[RuleFinding]:
 
 
 def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:
-    """Places of values that the agent does not take: a later word says otherwise, or it gets its number by meeting."""
+    """Return the positions of values that the agent ignores, because of a later option or its rendezvous."""
     agent = launch.agent
     if agent is None:
         return set()
@@ -228,7 +228,7 @@ def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:
 
 
 def _differs(name: str, geometry: JobSize) -> bool:
-    """Whether the tasks have different values of it, as far as is known."""
+    """Tell whether the variable differs between the tasks, as far as the script shows."""
     if not geometry.is_stated:
         return True
     if name == "SLURM_LOCALID":
@@ -253,13 +253,13 @@ _DECLARING = frozenset({"export", "declare", "local", "readonly"})
 
 @rule("KIT107")
 def broken_lines(subject: RuleInput) -> Iterator[RuleFinding]:
-    r"""A command line that ends too early.
+    r"""A command line ends too early.
 
-    A line goes on below only where the backslash is its very last character. Without it, or with a space behind it, the
-    options below are a command of their own, and the launch line runs without them. A comment between two parts of a
-    line ends it too.
+    A line continues only if the backslash is its very last character. If the backslash is missing, or a space follows
+    it, the options below become a command of their own, and the launch line runs without them. A comment between two
+    parts of a line ends it, too.
 
-    Mend: `\` as the last character of each line but the last, and no comment in between.
+    Fix: put `\` at the end of each line but the last, and no comment in between.
     Documented: bash(1), QUOTING.
     """
     script = subject.script
@@ -289,7 +289,7 @@ def _is_comment(script: BatchScript, number: int) -> bool:
 
 
 def _meant_to_go_on(script: BatchScript, number: int) -> bool:
-    """The last of the comments from a line on has its backslash, and something follows."""
+    """Tell whether the last comment from a line on has its backslash, and a command follows."""
     while _is_comment(script, number + 1):
         number += 1
     return script.lines[number - 1].endswith("\\") and any(line.strip() for line in script.lines[number : number + 1])
@@ -297,12 +297,12 @@ def _meant_to_go_on(script: BatchScript, number: int) -> bool:
 
 @rule("KIT108")
 def foreign_commands(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A command that only another kind of shell has.
+    """A command of another kind of shell.
 
-    `setenv` is csh's and tcsh's; bash says "command not found", goes on, and the variable is never set. `export` and
-    `$(...)` are likewise unknown to csh.
+    `setenv` exists only in csh and tcsh. bash prints "command not found", continues, and the variable is never set.
+    Likewise, csh has neither `export` nor `$(...)`.
 
-    Mend: `export NAME=value` in bash; in csh `setenv NAME value`, and backquotes.
+    Fix: `export NAME=value` in bash; in csh `setenv NAME value`, and backquotes.
     Documented: bash(1), export; tcsh(1), setenv.
     """
     script = subject.script
@@ -336,10 +336,10 @@ def _not_in_csh(script: BatchScript) -> Iterator[RuleFinding]:
 def spaced_assignments(subject: RuleInput) -> Iterator[RuleFinding]:
     """Spaces around the `=` of an assignment.
 
-    `NAME = value` runs a command called NAME, which is not there; `export NAME =value` exports an old value, if there
-    is one. The script goes on, and what reads the variable finds it empty.
+    `NAME = value` runs a command called NAME, which does not exist. `export NAME =value` exports an old value, if there
+    is one. The script continues with an empty variable.
 
-    Mend: `NAME=value`.
+    Fix: `NAME=value`.
     Documented: bash(1), PARAMETERS.
     """
     script = subject.script
@@ -361,7 +361,7 @@ def spaced_assignments(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _is_variable(script: BatchScript, step: TracedCommand) -> bool:
-    """Rather than a program or function that is given a `=`: in capitals, or read somewhere."""
+    """Tell whether a name looks like a variable rather than a command: it is in capitals, or the script reads it."""
     if step.name in script.functions:
         return False
     read = re.compile(rf"\$\{{?{step.name}\b")

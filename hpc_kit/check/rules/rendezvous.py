@@ -1,4 +1,4 @@
-"""Rules of meeting and of devices: address, port, GPUs, secrets."""
+"""Rules for the rendezvous and for devices: address, port, id, visible GPUs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 @rule("KIT301")
 def loopback_master(subject: RuleInput) -> Iterator[RuleFinding]:
-    """MASTER_ADDR is this host itself, and the job has several nodes.
+    """MASTER_ADDR is the loopback address, and the job has several nodes.
 
-    On each node, localhost is that node: the ranks of the other nodes wait for a rank 0 that never comes, or each node
-    becomes a world of its own.
+    On each node, localhost is that node itself. The ranks of the further nodes wait for a rank 0 that never answers, or
+    each node becomes a world of its own.
 
-    Mend: the first node's name: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Fix: use the name of the first node: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     script = subject.script
@@ -66,12 +66,12 @@ def loopback_master(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _names_itself(host: str, *, own: bool) -> bool:
-    """Each host takes this name for itself; `own`: each expands it."""
+    """Tell whether each host resolves this name to itself. `own`: each task expands the name."""
     return bool(_LOOPBACK.match(host) or (own and _THIS_HOST.match(host)))
 
 
 def _default_host(agent: LaunchStage) -> str | None:
-    """Where torchrun meets its peers on other nodes if it is not told; it reads no MASTER_ADDR."""
+    """Return the host at which torchrun meets its peers by default. torchrun does not read MASTER_ADDR."""
     nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
     own = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
     if agent.kind != "torchrun" or own or agent.may_hide_options or nodes is None or nodes.text in {"1", "1:1"}:
@@ -87,10 +87,10 @@ def _default_host(agent: LaunchStage) -> str | None:
 def fixed_port(subject: RuleInput) -> Iterator[RuleFinding]:
     """The rendezvous port is fixed.
 
-    Two jobs on one node, or a job and the rest of the one before it, take the same port: "address already in use", or
-    the ranks of one join the other. 29500 is what everybody uses.
+    Two jobs on one node use the same port. The result is "address already in use", or the ranks of one job join the
+    other. The remains of an earlier job have the same effect. Most scripts use 29500.
 
-    Mend: a port from the job id, below 32768: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
+    Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
     """
     if "exclusive" in subject.script.options:
@@ -103,12 +103,12 @@ def fixed_port(subject: RuleInput) -> Iterator[RuleFinding]:
 
 @rule("KIT303", "warning")
 def ephemeral_port(subject: RuleInput) -> Iterator[RuleFinding]:
-    """The rendezvous port lies where Linux takes ports for outgoing connections.
+    """The rendezvous port lies in the range of ephemeral ports.
 
-    From 32768 to 60999 the kernel gives ports to whoever connects somewhere: now and then yours is taken when rank 0
-    wants it, and the job fails to start.
+    The kernel assigns ports from 32768 to 60999 to outgoing connections. If one of them has the port when rank 0 needs
+    it, the job fails to start.
 
-    Mend: a port from the job id, below 32768: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
+    Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: ip(7), ip_local_port_range.
     """
     for text, port in _first_of_each(_ports(subject.script)):
@@ -118,7 +118,7 @@ def ephemeral_port(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
-    """One place for each number: that where it is given mends the others."""
+    """Yield the first place of each port: one fix there is enough."""
     seen: set[int] = set()
     for text, port in ports:
         if port not in seen:
@@ -127,7 +127,7 @@ def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[
 
 
 def _ports(script: BatchScript) -> Iterator[tuple[ExpandedText, int]]:
-    """Ports that are written as numbers."""
+    """Yield ports that are written as numbers."""
     texts = [each.value for each in script.assignments if _PORTS.match(each.name) and _is_read(script, each)]
     for launch in script.launch_lines:
         if launch.agent is not None and "standalone" not in launch.agent.options:
@@ -142,7 +142,7 @@ def _ports(script: BatchScript) -> Iterator[tuple[ExpandedText, int]]:
 
 
 def _is_read(script: BatchScript, each: TracedAssignment) -> bool:
-    """Programs see the variable, or another line of the script mentions it."""
+    """Tell whether programs see the variable, or another line of the script reads it."""
     lines = (line for number, line in enumerate(script.lines, start=1) if number != each.line)
     code = [line for line in lines if not re.match(r"\s*(#|echo\b|printf\b)", line)]
     training = [launch for launch in script.launch_lines if launch.is_training]
@@ -153,7 +153,7 @@ def _is_read(script: BatchScript, each: TracedAssignment) -> bool:
 
 
 def _urls(launch: LaunchLine) -> list[ExpandedText]:
-    """HOST:PORT of each tcp:// that the program is given."""
+    """Return HOST:PORT of each tcp:// argument of the program."""
     found = ((word, _URL.search(word.text)) for word in launch.program.words)
     return [word.slice_of(match.start(1), match.end(1)) for word, match in found if match]
 
@@ -170,13 +170,12 @@ _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREA
 
 @rule("KIT304")
 def unexported_variables(subject: RuleInput) -> Iterator[RuleFinding]:
-    """A variable that programs read is set, but not exported.
+    """A variable for programs is set, but not exported.
 
-    `MASTER_ADDR=...` without `export` is the batch shell's own: in the tasks it is not set, and
-    `srun bash -c '... $MASTER_ADDR ...'` puts nothing in its place. Where nothing in the script reads it either, it is
-    a warning.
+    `MASTER_ADDR=...` without `export` exists only in the batch shell. The tasks do not see it, and `srun bash -c '...
+    $MASTER_ADDR ...'` expands to nothing. If nothing in the script reads the variable, this is a warning.
 
-    Mend: `export MASTER_ADDR=...`.
+    Fix: `export MASTER_ADDR=...`.
     Documented: bash(1), ENVIRONMENT.
     """
     script = subject.script
@@ -222,13 +221,13 @@ def _export_words(script: BatchScript) -> list[Word]:
 
 @rule("KIT311", "warning")
 def visible_devices_by_hand(subject: RuleInput) -> Iterator[RuleFinding]:
-    """CUDA_VISIBLE_DEVICES is written by hand.
+    """The script sets CUDA_VISIBLE_DEVICES.
 
-    Slurm sets it to the GPUs that the job, or the task, was given. Other numbers name GPUs that may be another job's,
-    or none at all where cgroups hide them; with one GPU a task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task
-    but the first without any.
+    Slurm sets it to the GPUs of the job or task. Other numbers may name GPUs of another job, or none at all if cgroups
+    hide them. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task but the first without a
+    GPU.
 
-    Mend: remove the line; ask for GPUs with --gpus-per-task or --gpus-per-node, and let the program take device
+    Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
     Documented: slurm.schedmd.com/gres.html.
     """
@@ -269,12 +268,12 @@ _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
 @rule("KIT305")
 def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
-    """The first host's name is cut out of the node list.
+    """The script cuts the name of the first host out of the node list.
 
-    Slurm writes the list short, `gpu[01-04,07]`: what stands before the first comma is `gpu[01-04`, no host's name, and
-    one cut by columns (a warning) holds for one site, and one number of nodes. The list as a whole is none either.
+    Slurm folds the list: `gpu[01-04,07]`. The text before the first comma is `gpu[01-04`, which is no host name. A cut
+    by columns (a warning) works for one site and one number of nodes. The whole list is no host name, either.
 
-    Mend: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
     """
     script = subject.script
@@ -296,20 +295,20 @@ def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
-    """The script has given the list that is read here a value of its own, which need not be Slurm's short form."""
+    """Tell whether the script replaced the node list by a value of its own, which need not be folded."""
     name = re.search(_LIST, text)
     own = [each for each in script.assignments if name and each.name == name[0].strip("${")]
     return any(not re.search(r"NODELIST", each.value.text) for each in own)
 
 
 def _taken_apart(script: BatchScript, name: str) -> bool:
-    """The variable holds a list for the program that writes it out, and no host's name."""
+    """Tell whether another program expands the list in this variable."""
     reads = re.compile(rf"\b(scontrol|nodeset|hostlist|cluset)\b.*\$\{{?{name}\b")
     return any(reads.search(line) for line in script.lines if not line.lstrip().startswith("#"))
 
 
 def _assignments(script: BatchScript) -> Iterator[Assignment]:
-    """Those of the script as they are written."""
+    """Yield the assignments of the script as they are written."""
     for step in script.commands:
         yield from step.syntax.assignments
         if step.name in {"export", "declare", "local", "readonly"}:
@@ -318,12 +317,12 @@ def _assignments(script: BatchScript) -> Iterator[Assignment]:
 
 @rule("KIT306")
 def random_value_per_task(subject: RuleInput) -> Iterator[RuleFinding]:
-    """Each task draws a port, or the meeting's id, for itself.
+    """Each task draws its own port or rendezvous id.
 
-    `$RANDOM`, `shuf` or a free port that is looked for in the task is another number in each: they never meet. On the
-    launch line itself, and in double quotes, the batch shell draws, once, and all get the same.
+    `$RANDOM`, `shuf` or the search for a free port gives another number in each task, so that the tasks never meet. On
+    the launch line itself, and in double quotes, the batch shell draws once, and all tasks get the same number.
 
-    Mend: draw it in the batch script, before srun: `export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`; as id,
+    Fix: draw it in the batch script, before srun: `export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`; as id,
     `--rdzv-id=$SLURM_JOB_ID`.
     Documented: pytorch.org/docs/stable/elastic/run.html, --rdzv-id; bash(1), RANDOM.
     """
@@ -341,7 +340,7 @@ def random_value_per_task(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
-    """Places of the expansions by which a task draws, and not the batch shell that wrote its code."""
+    """Return the places of random expansions that a task evaluates, rather than the batch shell."""
     drawn: set[tuple[int, int]] = set()
     seeded = any(each.name == "RANDOM" and each.in_task for each in script.assignments)
     for step in script.commands:
@@ -359,7 +358,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
 
 
 def _one_rank(script: BatchScript, step: TracedCommand) -> bool:
-    """A condition on its rank stands before it: one task alone draws, and may tell the others."""
+    """Tell whether a condition on the rank precedes the command, so that only one task draws."""
     firsts = [
         place.compound.line if place.compound is not None else place.statement.line
         for place in step.position.outward()
@@ -374,7 +373,7 @@ def _several(launch: LaunchLine) -> bool:
 
 
 def _agreed(launch: LaunchLine) -> list[ExpandedText]:
-    """What the agents must be told alike."""
+    """Return the options that must be equal on all agents."""
     agent = launch.agent
     if agent is None or "standalone" in agent.options:
         return []
