@@ -1,4 +1,4 @@
-"""Makes text of csh readable as that of sh: line by line, each word where it stood."""
+"""Reads any sbatch script without running it: directives, commands, launch lines, variables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SET = re.compile(r"(^|;)(\s*)set\s+(\w+)(\s*=\s*)(?=\S)")
 
 
 def convert_csh(lines: list[str]) -> str:
-    """The script's lines for a reader of sh; branches and loops are taken as if they ran, once."""
+    """Convert a csh script to sh line by line. Branches and loops become plain commands."""
     return "\n".join(_line(line) for line in lines)
 
 
@@ -55,17 +55,17 @@ def _line(line: str) -> str:
 
 
 def _padded(found: re.Match[str]) -> str:
-    """`set NAME = ` as an assignment that ends where it did."""
+    """Return `set NAME = ` as an assignment that ends in the same column."""
     assignment = f"{found[3]}="
     return assignment.rjust(len(found[0]) - len(found[1]) - len(found[2]))
 
 
 class BatchScript:
-    """A batch script that was read.
+    """A batch script.
 
     Args:
-        text: Its text.
-        name: How messages call it.
+        text: The text of the script.
+        name: Name of the script in messages.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -75,7 +75,7 @@ class BatchScript:
 
     @cached_property
     def interpreter(self) -> str | None:
-        """The interpreter's name, without folder; None where the first line names none."""
+        """The name of the interpreter, without its folder; None if the first line names none."""
         words = self.lines[0].removeprefix("#!").split() if self.lines[0].startswith("#!") else []
         if words and PurePath(words[0]).name == "env":
             words = [word for word in words[1:] if not word.startswith("-")]
@@ -83,7 +83,7 @@ class BatchScript:
 
     @property
     def is_shell(self) -> bool:
-        """It is shell, as far as is known."""
+        """Whether the script is for a shell that this module can read, or names no interpreter."""
         return self.interpreter is None or self.interpreter in SHELLS
 
     @cached_property
@@ -92,61 +92,61 @@ class BatchScript:
 
     @property
     def directives(self) -> Directives:
-        """Its #SBATCH lines."""
+        """The #SBATCH lines."""
         return self._read.directives
 
     @property
     def problems(self) -> tuple[DirectiveProblem, ...]:
-        """Directives that Slurm would not take."""
+        """The directives that sbatch would refuse."""
         return self._read.problems
 
     @property
     def directive_options(self) -> tuple[DirectiveOption, ...]:
-        """Each option of the directives, in order."""
+        """The options of all directives, in order."""
         return self._read.options
 
     @property
     def is_heterogeneous(self) -> bool:
-        """A `#SBATCH hetjob` parts it: there is no one number of nodes."""
+        """Whether `#SBATCH hetjob` splits the job into components."""
         return len(self.directives.components()) > 1
 
     @cached_property
     def options(self) -> dict[str, str]:
-        """The last value of each option; the empty string for one without."""
+        """The last value of each option; an empty string for an option without a value."""
         return {each.name: each.value for each in self.directive_options}
 
     def line_of(self, *names: str, launch: LaunchLine | None = None) -> int | None:
-        """The line that gives one of these options (the last one, which counts), to a launch line's component."""
+        """Return the line of the last of these options, for the components of a launch line if given."""
         parts = range(len(self.components)) if launch is None else self.components_of(launch)
         given = [each.line for each in self.directive_options if each.name in names and each.component in parts]
         return given[-1] if given else None
 
     def position_of(self, name: str) -> tuple[int, int]:
-        """Line and column of the last directive that gives an option."""
+        """Return line and column of the last directive that gives an option."""
         return next(
             ((each.line, each.column) for each in reversed(self.directive_options) if each.name == name), (0, 0)
         )
 
     @cached_property
     def components(self) -> tuple[dict[str, DirectiveOption], ...]:
-        """The last of each option, by component: one, unless the job is heterogeneous."""
+        """The last of each option, by component. A job that is not heterogeneous has one component."""
         parts: list[dict[str, DirectiveOption]] = [{} for _ in self.directives.components()]
         for each in self.directive_options:
             parts[each.component][each.name] = each
         return tuple(parts)
 
     def components_of(self, launch: LaunchLine) -> list[int]:
-        """The components on which a launch line starts: the first one, unless it says --het-group."""
+        """Return the components of a launch line: the first one, unless it has --het-group."""
         groups = het_components(launch.stage("srun"))
         return [index for index in range(len(self.components)) if groups is None or index in groups]
 
     @cached_property
     def geometry(self) -> JobSize:
-        """How many nodes and tasks it asks for."""
+        """The size that the job requests."""
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
     def geometry_of(self, launch: LaunchLine) -> JobSize:
-        """How many nodes and tasks a launch line gets."""
+        """Return the size of a launch line."""
         if self.is_heterogeneous:
             jobs = [size_of_job(option_values(self.components[index])) for index in self.components_of(launch)]
             counts = [size_of_launch(job, launch.multiplier) for job in jobs]
@@ -165,7 +165,7 @@ class BatchScript:
 
     @property
     def comments(self) -> frozenset[int]:
-        """Lines with a comment of the shell; text of here-documents and quotes is none."""
+        """Lines with a comment of the shell. Text of here-documents and quotes does not count."""
         return self._parsed.comments
 
     @cached_property
@@ -181,12 +181,12 @@ class BatchScript:
 
     @property
     def commands(self) -> list[TracedCommand]:
-        """Every command, in order; those in the code of a `bash -c` too."""
+        """Every command, in order, including those in the code of a `bash -c`."""
         return self._trace[0].commands
 
     @cached_property
     def functions(self) -> dict[str, list[TracedCommand]]:
-        """The shell functions that it defines, each with the commands in it."""
+        """The shell functions of the script, each with its commands."""
         found: dict[str, list[TracedCommand]] = {}
         for step in self.commands:
             for place in step.position.outward():
@@ -196,11 +196,11 @@ class BatchScript:
 
     @property
     def assignments(self) -> list[TracedAssignment]:
-        """Every variable that is given a value, in order."""
+        """Every assignment to a variable, in order."""
         return self._trace[0].assignments
 
     def sets_torchrun_option(self, agent: LaunchStage, option: str) -> bool:
-        """The environment gives torchrun an option that its line does not: PET_NNODES is --nnodes."""
+        """Tell whether a variable sets an option that torchrun's line does not have: PET_NNODES for --nnodes."""
         name = "PET_" + option.upper().replace("-", "_")
         told = any(each.name == name for each in self.assignments)
         return told and agent.kind == "torchrun" and option not in agent.options
@@ -211,13 +211,13 @@ class BatchScript:
         return self._trace[1]
 
     def is_cut_short(self, launch: LaunchLine) -> bool:
-        """The next command is an option: the line was meant to go on."""
+        """Tell whether the next command is an option, so that the line was meant to continue."""
         index = next(number for number, step in enumerate(self.commands) if step is launch.inner_command)
         return index + 1 < len(self.commands) and bool(re.match(r"--?[A-Za-z]", self.commands[index + 1].name))
 
     @property
     def sources_files(self) -> bool:
-        """It reads other files of shell in, beside the usual set-up of an environment: what they set is not known."""
+        """Whether the script sources files with unknown variables, except the usual set-up of an environment."""
         usual = re.compile(r"(activate|conda\.sh|bashrc|bash_profile|profile|modules?\.sh|lmod.*|init/bash)\Z")
         return any(
             step.name in {".", "source"} and len(step.words) > 1 and not usual.search(step.words[1].text)
@@ -227,30 +227,30 @@ class BatchScript:
 
     @property
     def is_readable(self) -> bool:
-        """All its commands are known, though perhaps not in which order they run."""
+        """Whether all commands are known, though perhaps not their order."""
         return (self.is_shell or self.interpreter in CSH) and self._parsed.problem is None
 
     @property
     def unread_part(self) -> str | None:
-        """What of it could not be read."""
+        """The part of the script that could not be read, and the reason; None if there is none."""
         if self.interpreter in CSH:
-            return f"how it ends: it is for {self.interpreter}"
+            return f"the exit status: the script is for {self.interpreter}"
         if not self.is_shell:
-            return f"the shell's rules: it is for {self.interpreter}"
+            return f"the rules of the shell: the script is for {self.interpreter}"
         problem = self._parsed.problem
-        return f"what follows line {problem.line}: {problem.what}" if problem else None
+        return f"the text from line {problem.line} on: {problem.what}" if problem else None
 
 
 def option_values(options: Mapping[str, DirectiveOption]) -> dict[str, str]:
-    """The values of options by name."""
+    """Return the values of options by name."""
     return {name: each.value for name, each in options.items()}
 
 
 def read_script(text: str, name: str = "script") -> BatchScript:
-    """Read a batch script; nothing of it is run, and nothing in it is an error here.
+    """Read a batch script without running it. An error in the script raises no exception here.
 
     Args:
         text: The script.
-        name: How messages call it.
+        name: Name of the script in messages.
     """
     return BatchScript(text, name)

@@ -1,4 +1,4 @@
-"""Goes through a script's tree in order and notes each command with what is known there; runs nothing."""
+"""Lists the commands of a script in order, with known variables and enclosing blocks. Runs nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_NESTING = 8
 
 
 class BlockPosition(NamedTuple):
-    """Where a command stands: in its pipeline, chain, statement and block, and in which compound command that is."""
+    """The position of a command: its pipeline, chain, statement and block, and the compound command around them."""
 
     pipeline: Pipeline
     pipeline_index: int
@@ -42,7 +42,7 @@ class BlockPosition(NamedTuple):
     compound: CompoundCommand | None
 
     def outward(self) -> Iterator[BlockPosition]:
-        """This place and those around it, the script's own statement last."""
+        """Yield this position and those around it, up to the statement of the script itself."""
         place: BlockPosition | None = self
         while place is not None:
             yield place
@@ -50,7 +50,7 @@ class BlockPosition(NamedTuple):
 
 
 class TracedCommand(NamedTuple):
-    """One command as it is reached, its words expanded as far as they are known; `stdin`: its here-document."""
+    """One command with expanded words. `stdin` is its here-document."""
 
     syntax: SimpleCommand
     words: tuple[ExpandedText, ...]
@@ -67,14 +67,14 @@ class TracedCommand(NamedTuple):
 
     @property
     def line(self) -> int:
-        """Line of its first word."""
+        """Line of the first word."""
         return self.syntax.line
 
 
 class TracedAssignment(NamedTuple):
-    """A variable that is given a value; `literal`: the value is written there, nothing in it is expanded.
+    """An assignment to a variable. `is_literal`: the value contains no expansion.
 
-    `place`: where the assignment stands, unless a command line gives it to its program.
+    `position` is the position of the assignment; None if a command line sets the variable for its program.
     """
 
     name: str
@@ -88,7 +88,7 @@ class TracedAssignment(NamedTuple):
     position: BlockPosition | None = None
 
     def is_alternative_to(self, other: TracedAssignment) -> bool:
-        """Both give the same variable a value, in two branches of an `if` or `case`: one of them alone runs."""
+        """Tell whether both set the same variable in different branches, of which only one runs."""
         if self.name != other.name or self.position is None or other.position is None:
             return False
         return any(
@@ -100,12 +100,12 @@ class TracedAssignment(NamedTuple):
 
 
 class CommandTrace:
-    """Everything that was met, in order.
+    """The commands and assignments of a script, in order.
 
     Args:
         environment: Variables at the beginning.
         errexit: Whether the shell was started with -e.
-        nested: Given a step, the shell code that its words start (`bash -c`), to be gone through as well.
+        nested: Called with each command, to trace shell code that its words start (`bash -c`).
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class CommandTrace:
     def block(
         self, block: Block, role: str = "", parent: BlockPosition | None = None, compound: CompoundCommand | None = None
     ) -> None:
-        """Go through the statements of a block."""
+        """Trace the statements of a block."""
         for statement in block:
             chain = statement.chain
             for link, pipeline in enumerate(chain.pipelines):
@@ -143,7 +143,7 @@ class CommandTrace:
         place: BlockPosition,
         nested: Callable[[CommandTrace, TracedCommand], None] | None = None,
     ) -> None:
-        """Go through shell code that a command line holds; `nested` stands in for the trace's own meanwhile."""
+        """Trace shell code of a command line. `nested` replaces the callback of the trace meanwhile."""
         if self.depth >= _MAX_NESTING:
             return
         block = parse(text.text, text.pieces).block
@@ -213,7 +213,7 @@ class CommandTrace:
             self.variables.set(step.words[-1].text, step.stdin)
 
     def _document(self, command: SimpleCommand) -> ExpandedText | None:
-        """The command's here-document; where it is copied into a file, that file is known from here on."""
+        """Return the here-document of a command. If `cat` copies it to a file, remember the content of the file."""
         if command.document is None:
             return None
         word = Word(command.document, "", command.line, command.column)
@@ -224,7 +224,7 @@ class CommandTrace:
         return body
 
     def assign(self, name: str, value: ExpandedText, *, task: bool) -> None:
-        """Note a variable that a command line gives to the program it starts, as `env NAME=value program` does."""
+        """Record a variable that a command line sets for its program, as in `env NAME=value program`."""
         literal = value.is_known and not value.task_variables
         place = (value.line, value.column, len(self.commands))
         self.assignments.append(TracedAssignment(name, value, literal, True, task, *place))  # noqa: FBT003 - a row
@@ -276,5 +276,5 @@ class CommandTrace:
 
 
 def variables_at(values: dict[str, str], line: int) -> dict[str, ExpandedText | None]:
-    """Variables that are known from elsewhere: their place is the line that says so."""
+    """Return known variables, with the line that defines them as position."""
     return {name: ExpandedText(text, (Piece(0, Origin(line, 1, exact=False)),)) for name, text in values.items()}

@@ -1,4 +1,4 @@
-"""What can be known, without running anything, of the text that a word becomes."""
+"""Evaluates words as far as the variables of a script are known, without running anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BARE_MENTION = re.compile(rf"\b({'|'.join(TASK_VARIABLES)})\b")
 
 
 class TaskVariableUse(NamedTuple):
-    """A task's variable, expanded by a shell that is no task: its name and place."""
+    """A variable of tasks that a shell outside the tasks expands: its name and position."""
 
     name: str
     line: int
@@ -34,10 +34,10 @@ class TaskVariableUse(NamedTuple):
 
 
 class ExpandedText(NamedTuple):
-    """Text that a word became, with where its pieces stand in the file.
+    """The expanded text of a word, with the positions of its pieces in the file.
 
-    What could not be known is left as written (`$NAME`). `opaque`: nothing but that, and so several words or none;
-    `default`: some of it stands in for a variable that may come from outside (`${NAME:-1}`).
+    Unknown expansions stay as written (`$NAME`). `is_unknown`: the word is nothing but an unknown expansion, and so
+    several words or none. `has_default`: some of it replaces a variable that may come from outside (`${NAME:-1}`).
     """
 
     text: str
@@ -48,21 +48,21 @@ class ExpandedText(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Nothing in it was left unexpanded."""
+        """Whether every expansion is known."""
         return "$" not in self.text and "`" not in self.text
 
     @property
     def line(self) -> int:
-        """Line of its first character."""
+        """Line of the first character."""
         return self.pieces[0].origin.line
 
     @property
     def column(self) -> int:
-        """Column of its first character."""
+        """Column of the first character."""
         return self.pieces[0].origin.column
 
     def slice_of(self, start: int, end: int) -> ExpandedText:
-        """A slice of it."""
+        """Return a slice of the text with its positions."""
         first = max(0, bisect_right([piece.start for piece in self.pieces], start) - 1)
         pieces: list[Piece] = []
         for piece in self.pieces[first:]:
@@ -80,7 +80,7 @@ class ExpandedText(NamedTuple):
 
 
 def join_texts(texts: Iterable[ExpandedText], *, separator: str = "") -> ExpandedText:
-    """Several texts as one."""
+    """Join several texts."""
     letters, pieces, reads, default = "", list[Piece](), list[TaskVariableUse](), False
     for text in texts:
         letters += separator if letters and separator else ""
@@ -92,14 +92,14 @@ def join_texts(texts: Iterable[ExpandedText], *, separator: str = "") -> Expande
 
 
 class ShellVariables:
-    """The variables of a shell, as far as they are known.
+    """The known variables of a shell.
 
     Args:
-        values: Variables by name; None where one is set, but not known to what.
+        values: Variables by name; None for a variable with an unknown value.
         arrays: Array variables by name.
         exported: Names that programs see.
-        positional: `$1`, `$2`, ... where they are known.
-        task: The shell runs as a task: it knows its own rank.
+        positional: `$1`, `$2`, ... if they are known.
+        task: The shell runs as a task, so that it knows its own rank.
     """
 
     def __init__(
@@ -118,18 +118,18 @@ class ShellVariables:
         self.task = task
 
     def copy(self) -> ShellVariables:
-        """An independent one, for a block that may not run, or a subshell."""
+        """Return an independent copy, for a subshell or a block that may not run."""
         return ShellVariables(
             self.values, arrays=self.arrays, exported=self.exported, positional=self.positional, task=self.task
         )
 
     def child(self, positional: Sequence[ExpandedText], *, task: bool) -> ShellVariables:
-        """That of a program: exported variables only."""
+        """Return the variables of a program: exported ones only."""
         values = {name: value for name, value in self.values.items() if name in self.exported}
         return ShellVariables(values, exported=self.exported, positional=positional, task=task or self.task)
 
     def set(self, name: str, value: ExpandedText | tuple[ExpandedText, ...] | None) -> None:
-        """Give a variable a value, or make it unknown."""
+        """Set a variable, or make it unknown."""
         self.arrays.pop(name, None)
         if isinstance(value, ExpandedText) and len(value.pieces) > _MOST_PIECES:
             value = None
@@ -140,19 +140,19 @@ class ShellVariables:
             self.arrays[name] = value
 
     def forget(self, names: Iterable[str]) -> None:
-        """These may have any value now."""
+        """Make variables unknown."""
         for name in names:
             self.set(name, None)
 
 
 def expand_value(word: Word, environment: ShellVariables) -> ExpandedText:
-    """What a word becomes where it is not split: in an assignment."""
+    """Expand a word without splitting it, as in an assignment."""
     pieces = [piece for part in word.parts for piece in _pieces(part, environment)]
     return join_texts(pieces) if pieces else ExpandedText("", (Piece(0, Origin(word.line, word.column, exact=False)),))
 
 
 def expand_word(word: Word, environment: ShellVariables) -> list[ExpandedText]:
-    """The words that a word becomes: an unquoted variable is split, an array gives an element each."""
+    """Expand a word to a list of words: bash splits unquoted variables, and an array gives one word per element."""
     fields: list[list[ExpandedText]] = [[]]
     for part in word.parts:
         several = _several(part, environment)
@@ -177,7 +177,7 @@ def expand_word(word: Word, environment: ShellVariables) -> list[ExpandedText]:
 
 
 def _several(part: Part, environment: ShellVariables) -> Sequence[ExpandedText] | None:
-    """The words of an array or of the positional parameters, where the part is one that gives several."""
+    """Return the words of an array or of the positional parameters; None for any other part."""
     if part.kind != "variable":
         return None
     several: Sequence[ExpandedText] | None = None
@@ -245,7 +245,7 @@ def _reads(part: Part, environment: ShellVariables) -> tuple[TaskVariableUse, ..
 
 
 def _arithmetic(source: str, environment: ShellVariables) -> str:
-    """The value of `$((...))`; with what is known put in where some of it is not."""
+    """Return the value of `$((...))`; if some of it is unknown, the expression with the known values."""
 
     def known(match: re.Match[str]) -> str:
         value = environment.values.get(match[1])
@@ -267,7 +267,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def evaluate_sum(source: str) -> int | None:
-    """The value of a sum of whole numbers; None where it is more than that."""
+    """Return the value of an integer expression; None if it contains anything else."""
     try:
         return _evaluate(ast.parse(source.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):

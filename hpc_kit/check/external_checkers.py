@@ -1,4 +1,4 @@
-"""Checkers that others wrote, where they are installed: bash itself, shellcheck, and sbatch's own parser."""
+"""Runs checkers of other projects if they are installed: bash, shellcheck, and the parser of sbatch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import Runner, find_slurm
 from hpc_kit.slurm.command_environment import submit_environment
 
-NO_SLURM = "no Slurm to ask"
-"""Why sbatch is skipped where this machine is no login node."""
+NO_SLURM = "this machine has no Slurm"
+"""The reason to skip sbatch on a machine that is no login node."""
 
 _SECONDS = 20.0
 _BASH = {"bash", "sh", "dash", None}
 _SHELLCHECK = {"bash", "sh", "dash", "ksh"}
 _IGNORED = {1008, 1017, 1071, 1090, 1091, 1101, 1128, 1143, 2148, 2154, 2215, 2239}
-"""What our own rules say better, or what cannot be known from the one file: #!, line ends, sourced files, variables."""
+"""Findings that our own rules replace, or that one file cannot decide: #!, line ends, sourced files, variables."""
 _OWN_GRAMMAR = {1072, 1073, 1088, 1089}
-"""Where shellcheck itself stops reading; whether the shell does, `bash -n` tells."""
+"""Syntax that shellcheck cannot read. `bash -n` decides whether the shell can."""
 
 
 class CheckerResult(NamedTuple):
-    """What a checker found; `skipped`: why it could not be asked."""
+    """The findings of a checker. `skipped`: the reason why it did not run."""
 
     name: str
     findings: tuple[Finding, ...] = ()
@@ -47,20 +47,20 @@ class Checker(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it finds."""
+        """The explanation of its findings."""
         return inspect.getdoc(self.run) or ""
 
 
 def run_checkers(
     script: BatchScript, runner: Runner, environ: Mapping[str, str], *, real_slurm: bool = True
 ) -> list[CheckerResult]:
-    """What each checker says of a script.
+    """Run all checkers on a script.
 
     Args:
         script: The script.
-        runner: What runs the commands.
-        environ: The environment in which they are looked for and run.
-        real_slurm: Ask sbatch, too, where there is one with a configuration.
+        runner: Runs the commands.
+        environ: The environment in which commands are found and run.
+        real_slurm: Also run sbatch, if there is a configured Slurm.
     """
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="hpc_kit.") as folder:
@@ -106,12 +106,12 @@ def _finding(
 
 
 def _bash(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
-    """Bash cannot read the script.
+    """A syntax error in the script.
 
-    `bash -n` reads it to the end without running it: a quote, an `if` or a here-document that is never closed would
-    otherwise be met in the middle of the job.
+    `bash -n` reads the script to its end without running it. Without this check, an unclosed quote, `if` or
+    here-document would fail in the middle of the job.
 
-    Mend: as bash says; the fault is often above the line that it names.
+    Fix: follow the message of bash; the cause is often above the line that it names.
     Documented: bash(1), set -n.
     """
     if script.interpreter not in _BASH:
@@ -122,19 +122,27 @@ def _bash(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str,
     severity: Severity = "error" if answer.returncode else "warning"
     return iter(
         [
-            _finding("KIT901", severity, script, int(match[1]), 1, f"bash: {match[2].strip()}", "bash -n FILE")
+            _finding(
+                "KIT901",
+                severity,
+                script,
+                int(match[1]),
+                1,
+                f"bash: {match[2].strip()}",
+                "fix the syntax; bash -n FILE shows the error again",
+            )
             for match in re.finditer(r": line (\d+): (?!`)(.*)", answer.stderr)
         ][:1]
     )
 
 
 def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
-    """What shellcheck warns of, with its own code (SC2086, ...).
+    """A warning of shellcheck, with its own code (SC2086, ...).
 
-    Only what it calls an error or a warning; its notes on style are left out.
+    Only errors and warnings of shellcheck count; its notes on style do not.
 
-    Mend: `shellcheck FILE` explains each, as does www.shellcheck.net/wiki/SC2086; a line
-    `# shellcheck disable=SC2086` above the place silences one.
+    Fix: `shellcheck FILE` explains each, as does www.shellcheck.net/wiki/SC2086. A line `# shellcheck disable=SC2086`
+    above the place silences one.
     Documented: www.shellcheck.net.
     """
     if script.interpreter not in _SHELLCHECK:
@@ -145,7 +153,7 @@ def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mappin
     try:
         comments = json.loads(answer.stdout)
     except ValueError:
-        return "it gave no answer that can be read"
+        return "its answer is not valid JSON"
     return iter([_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED])
 
 
@@ -155,23 +163,23 @@ def _from_shellcheck(comment: Mapping[str, object], script: BatchScript) -> Find
     severity: Severity = (
         "error" if comment["level"] == "error" and code < 2000 and code not in _OWN_GRAMMAR else "warning"
     )
-    remedy = f"www.shellcheck.net/wiki/SC{code}"
+    remedy = f"see www.shellcheck.net/wiki/SC{code}"
     return _finding(f"SC{code}", severity, script, line, column, str(comment["message"]), remedy)
 
 
 def _sbatch(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
-    """The cluster's own sbatch refuses the script.
+    """The sbatch of the cluster refuses the script.
 
-    Where there is a Slurm with a configuration, `sbatch --test-only` is asked: it knows the site's partitions, limits
-    and plugins, and submits nothing.
+    If there is a configured Slurm, `sbatch --test-only` checks the script against the partitions, limits and plugins of
+    the site. It submits nothing.
 
-    Mend: as sbatch says.
+    Fix: follow the message of sbatch.
     Documented: sbatch(1), --test-only.
     """
     if find_slurm(environ, runner) is None:
         return NO_SLURM
     if script.problems or not script.text.startswith("#!"):
-        return "mend the directives first"
+        return "the directives have errors"
     answer = runner(["sbatch", "--test-only", str(file)], timeout=_SECONDS, environ=submit_environment(environ))
     words = re.sub(r"^(sbatch|allocation failure): (error: |fatal: )?", "", answer.stderr, flags=re.MULTILINE).strip()
     if answer.returncode == 0:
@@ -179,7 +187,9 @@ def _sbatch(script: BatchScript, file: Path, runner: Runner, environ: Mapping[st
     if re.search(r"unable to contact|connection|timed out|configuration source|munge", words, re.IGNORECASE):
         return "Slurm does not answer"
     what = words.splitlines()[0] if words else f"exit status {answer.returncode}"
-    return iter([Finding("KIT902", "error", 0, 0, f"sbatch: {what}", "mend what it names", words or None)])
+    return iter(
+        [Finding("KIT902", "error", 0, 0, f"sbatch: {what}", "fix the problem that sbatch names", words or None)]
+    )
 
 
 CHECKERS = (

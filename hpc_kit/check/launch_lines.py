@@ -1,4 +1,4 @@
-"""The parts of a launch line, and the names by which its programs are known."""
+"""Splits launch lines into launchers and program: which program starts which, with which options."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ AGENTS = ("torchrun", "accelerate", "deepspeed")
 class LaunchStage(NamedTuple):
     """One program of a launch line.
 
-    `kind` is `srun`, `mpirun`, `ssh`, `torchrun`, `accelerate`, `deepspeed`, `python`, `shell`, `wrapper` or `program`;
-    `options` go by their long name with `-` for `_`; `opaque`: some may hide in a variable that is not known;
-    `fault`: Slurm would not take them; `overruled`: values that a later word of the same option replaces.
+    `kind` is `srun`, `mpirun`, `ssh`, `torchrun`, `accelerate`, `deepspeed`, `python`, `shell`, `wrapper` or `program`.
+    `options` are by long name, with `-` for `_`. `may_hide_options`: an unknown variable may contain more options.
+    `error`: Slurm would refuse the options. `overridden`: values that a later use of the same option replaces.
     """
 
     kind: str
@@ -43,12 +43,12 @@ class LaunchStage(NamedTuple):
         return PurePath(self.words[0].text).name
 
     def option(self, *names: str) -> ExpandedText | None:
-        """The value of the first of these options that is given."""
+        """Return the value of the first of these options that is given."""
         return next((self.options[name] for name in names if name in self.options), None)
 
 
 class ShellCode(NamedTuple):
-    """Shell code that a stage runs (`bash -c CODE name arguments`); `remote`: with no variable of this shell."""
+    """Shell code that a stage runs (`bash -c CODE name arguments`). `remote`: it sees no variable of this shell."""
 
     text: ExpandedText
     arguments: tuple[ExpandedText, ...] = ()
@@ -56,7 +56,7 @@ class ShellCode(NamedTuple):
 
 
 class ParsedLaunch(NamedTuple):
-    """The stages of a command line, variables that it gives its program, and code if it ends in some."""
+    """The stages of a command line, the variables for its program, and the shell code at its end, if any."""
 
     stages: tuple[LaunchStage, ...]
     variables: tuple[tuple[str, ExpandedText], ...] = ()
@@ -144,7 +144,7 @@ REMOTE: dict[str, tuple[str, int]] = {
 
 
 def is_known_program(text: ExpandedText, *, alone: bool = False) -> bool:
-    """Whether a word is a program that this module knows; `alone`: one that is not also a tool's subcommand."""
+    """Tell whether a word is a program of this module. `alone`: exclude names that are also subcommands of tools."""
     name = PurePath(text.text).name
     known = {*MPIRUN, *AGENTS, *SHELLS}
     known |= set() if alone else {"srun", "env", *REMOTE, *WRAPPERS, *CONTAINERS}
@@ -175,7 +175,7 @@ _FLAGS = {
 
 
 def parse_srun(words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedText]]:
-    """The srun with its options, and the words of what it starts."""
+    """Split srun with its options from the words of its program."""
     plain, opaque = _without_plugins(words[1:])
     fault = None
     try:
@@ -199,7 +199,7 @@ def parse_srun(words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedTex
 
 
 def _without_plugins(words: list[ExpandedText]) -> tuple[list[ExpandedText], bool]:
-    """The words without options of plugins that many sites add (`--container-image`, `--environment`, ...)."""
+    """Remove options of plugins that many sites add (`--container-image`, `--environment`, ...)."""
     kept: list[ExpandedText] = []
     found, before, index = False, True, 0
     while index < len(words):
@@ -217,7 +217,7 @@ def _without_plugins(words: list[ExpandedText]) -> tuple[list[ExpandedText], boo
 
 
 def _value(word: ExpandedText, value: str | None) -> ExpandedText:
-    """The value of an option with the place where it stands."""
+    """Return the value of an option with its position."""
     if not value:
         return word._replace(text="")
     start = len(word.text) - len(value)
@@ -225,7 +225,7 @@ def _value(word: ExpandedText, value: str | None) -> ExpandedText:
 
 
 def exported_variables(stage: LaunchStage) -> Iterator[tuple[str, ExpandedText]]:
-    """The variables of `srun --export=ALL,NAME=value`."""
+    """Yield the variables of `srun --export=ALL,NAME=value`."""
     text = stage.options.get("export")
     for match in re.finditer(r"(?:^|,)([A-Za-z_]\w*)=([^,]*)", text.text if text else ""):
         if text is not None:
@@ -233,7 +233,7 @@ def exported_variables(stage: LaunchStage) -> Iterator[tuple[str, ExpandedText]]
 
 
 def parse_mpirun(words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedText], list[tuple[str, ExpandedText]]]:
-    """The mpirun with its options, what it starts, and the variables it gives that (`-x NAME=value`)."""
+    """Split mpirun with its options from its program and from variables for the program (`-x NAME=value`)."""
     index, gives, options = 1, list[tuple[str, ExpandedText]](), dict[str, ExpandedText]()
     while index < len(words) and words[index].text.startswith("-"):
         name = words[index].text.lstrip("-")
@@ -253,7 +253,7 @@ def parse_mpirun(words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedT
 
 
 def parse_agent(name: str, words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedText]]:
-    """The torchrun, `accelerate launch` or deepspeed, and the Python program behind its options."""
+    """Split torchrun, `accelerate launch` or deepspeed from its Python program."""
     rest = words[1:]
     if name == "accelerate":
         if not rest or rest[0].text != "launch":
@@ -263,7 +263,7 @@ def parse_agent(name: str, words: list[ExpandedText]) -> tuple[LaunchStage, list
 
 
 def _may_be_several(word: ExpandedText) -> bool:
-    """A variable that is not known, and may hold options."""
+    """Tell whether a word is an unknown variable that may contain options."""
     return word.is_unknown or bool(re.fullmatch(r"\$[@*]|\$\{(\w+\[)?[@*]\]?\}", word.text))
 
 
@@ -272,7 +272,7 @@ def _is_file(word: ExpandedText) -> bool:
 
 
 def _argparse(kind: str, words: list[ExpandedText], rest: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedText]]:
-    """Options as argparse takes them, up to the program; that one is Python's unless it is said otherwise."""
+    """Read options like argparse, up to the program. The program is a Python file unless an option says otherwise."""
     options: dict[str, ExpandedText] = {}
     overruled: list[ExpandedText] = []
     index, opaque = 0, False
@@ -305,7 +305,7 @@ def _argparse(kind: str, words: list[ExpandedText], rest: list[ExpandedText]) ->
 
 
 def parse_python(words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedText]]:
-    """A Python: `module`, `file` or `code` among its options says what it runs."""
+    """Read a Python command. Its option `module`, `file` or `code` is what it runs."""
     index = 1
     while index < len(words) and words[index].text.startswith("-"):
         text = words[index].text
@@ -335,7 +335,7 @@ _SHELL_FILE = re.compile(r"/\.shell/\w+/(?:task|worker|ray_node)\.sh\Z")
 
 
 def parse_launch(words: Sequence[ExpandedText]) -> ParsedLaunch:
-    """The stages of a command's words."""
+    """Return the stages of the words of a command."""
     stages: list[LaunchStage] = []
     gives: list[tuple[str, ExpandedText]] = []
     rest = list(words)
@@ -409,7 +409,7 @@ def _after_options(
 
 
 def _to_known(words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedText]]:
-    """A container or environment tool: its program is the first that is known as one."""
+    """Split a container or environment tool from its program, the first word that is a known program."""
     for index in range(1, len(words)):
         if is_known_program(words[index], alone=True):
             return LaunchStage("wrapper", tuple(words), {}), words[index:]
@@ -417,7 +417,7 @@ def _to_known(words: list[ExpandedText]) -> tuple[LaunchStage, list[ExpandedText
 
 
 def _remote(words: list[ExpandedText], valued: str, positional: int) -> tuple[LaunchStage, ShellCode | None]:
-    """An ssh, and what the shell of the other host reads: all words behind the host, as one text."""
+    """Split ssh from the code for the remote shell: all words after the host, as one text."""
     index = 1
     while index < len(words) and words[index].text.startswith("-"):
         text = words[index].text
@@ -454,10 +454,10 @@ LOOPS = frozenset({"for", "while", "until", "select"})
 
 
 class LaunchLine(NamedTuple):
-    """One command line of the script, as the programs that start one another.
+    """One command line of the script, as a list of programs that start one another.
 
-    `step` is the batch script's own command; `line` and `column` are those of the last program, which may stand
-    elsewhere (in a variable, in the code of a `bash -c`); `written` is what the batch shell expanded in here-documents.
+    `command` is the command of the batch script. `inner_command` is the command of the last program, which may stand in
+    a variable or in the code of a `bash -c`. `document_variables` are expansions of the batch shell in here-documents.
     """
 
     stages: tuple[LaunchStage, ...]
@@ -467,45 +467,45 @@ class LaunchLine(NamedTuple):
 
     @property
     def task_variables(self) -> tuple[TaskVariableUse, ...]:
-        """Tasks' variables that the batch shell expands in its words, or in the file that it writes for it."""
+        """Variables of tasks that the batch shell expands in the line, or in a file for it."""
         return (
             *self.document_variables,
             *(read for word in (*self.command.words, *self.inner_command.words) for read in word.task_variables),
         )
 
     def stage(self, *kinds: str) -> LaunchStage | None:
-        """The first stage of one of these kinds."""
+        """Return the first stage of one of these kinds."""
         return next((stage for stage in self.stages if stage.kind in kinds), None)
 
     @property
     def program(self) -> LaunchStage:
-        """What is started in the end."""
+        """The last program."""
         return self.stages[-1]
 
     @property
     def multiplier(self) -> LaunchStage | None:
-        """The srun or mpirun that starts it on the nodes."""
+        """The srun or mpirun that starts the program on the nodes."""
         return self.stage(*MULTIPLIERS)
 
     @property
     def agent(self) -> LaunchStage | None:
-        """The torchrun, accelerate or deepspeed in it."""
+        """The torchrun, accelerate or deepspeed of the line."""
         return self.stage(*AGENTS)
 
     @property
     def has_default_count(self) -> bool:
-        """A count in it may come from outside; what is known is the default alone."""
+        """Whether a count may come from outside, so that only its default is known."""
         return any(stage.options[name].has_default for stage in self.stages for name in COUNTS & stage.options.keys())
 
     @property
     def in_loop(self) -> bool:
-        """It stands in a loop."""
+        """Whether the line is in a loop."""
         kinds = {place.compound.kind for place in self.command.position.outward() if place.compound is not None}
         return bool(kinds & LOOPS)
 
     @property
     def is_training(self) -> bool:
-        """It does the job's work: a Python program, or whatever srun starts that is no mere helper."""
+        """Whether the line does the work of the job: a Python program, or a program of srun that is no helper."""
         program = self.program
         if program.kind == "wrapper" or program.name in HELPER_PROGRAMS:
             return False
@@ -528,15 +528,15 @@ def collect_launch_lines(
     root: TracedCommand | None = None,
     written: tuple[TaskVariableUse, ...] = (),
 ) -> None:
-    """Note a command as a launch line; go through the code that it starts, too.
+    """Record a command as a launch line, and trace the code that it starts.
 
     Args:
-        trace: What goes through the script.
+        trace: The trace of the script.
         step: The command.
-        launches: Where it is noted.
-        outer: The programs that start it.
-        root: The batch script's own command.
-        written: What the batch shell expanded in the here-documents that hold it.
+        launches: The list to append to.
+        outer: The programs that start the command.
+        root: The command of the batch script.
+        written: Expansions of the batch shell in the here-documents around the command.
     """
     if step.name in SHELL_BUILTINS or step.name.startswith(("$(", "`")):
         return
@@ -545,7 +545,7 @@ def collect_launch_lines(
 
 
 def _components(words: tuple[ExpandedText, ...]) -> list[tuple[ExpandedText, ...]]:
-    """The parts of `srun --het-group=0 a : --het-group=1 b`, each as an srun of its own."""
+    """Split `srun --het-group=0 a : --het-group=1 b` into one srun per component."""
     marks = [index for index, word in enumerate(words) if word.text == ":"]
     if words[0].text != "srun" or not marks:
         return [words]
@@ -554,7 +554,7 @@ def _components(words: tuple[ExpandedText, ...]) -> list[tuple[ExpandedText, ...
 
 
 def _written(trace: CommandTrace, stdin: ExpandedText | None, stage: LaunchStage) -> ShellCode | None:
-    """The code of a here-document: on a shell's standard input, or in a file that the script wrote before."""
+    """Return the code of a here-document, on standard input or in a file that the script wrote before."""
     if stage.kind not in {"shell", "program", "ssh"} or "code" in stage.options:
         return None
     file = stage.words[0] if stage.kind == "program" else stage.option("file")
@@ -594,7 +594,7 @@ def _note(
 
 
 def size_of_launch(job: JobSize, step: LaunchStage | None) -> JobSize:
-    """The counts of the step that an srun or mpirun starts; without one: a single process."""
+    """Return the size of the step that srun or mpirun starts; a single process without either."""
     if step is None:
         return JobSize(1, 1, 1, job.cpus_per_task, job.gpus_per_node, job.has_gpus)
     if step.kind == "mpirun":
@@ -605,7 +605,7 @@ def size_of_launch(job: JobSize, step: LaunchStage | None) -> JobSize:
 
 
 def het_components(srun: LaunchStage | None) -> set[int] | None:
-    """The components that an srun names with --het-group; the first where it names none; None: not known."""
+    """Return the components that srun names with --het-group: the first by default; None if unknown."""
     text = srun.option("het-group") if srun is not None else None
     if text is None:
         return {0}
@@ -619,7 +619,7 @@ def het_components(srun: LaunchStage | None) -> set[int] | None:
 
 
 def _mpirun(job: JobSize, step: LaunchStage) -> JobSize:
-    """That of an MPI's starter: it takes the job's tasks, as many on each node, unless it is told where to put them."""
+    """Return the size of an mpirun: the tasks of the job, spread like them, unless options place the processes."""
     named = step.option("n", "np", "c")
     ntasks = parse_count(named.text) if named else job.ntasks
     placed = step.option("npernode", "N", "ppn", "tasks_per_node")

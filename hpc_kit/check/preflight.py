@@ -1,6 +1,7 @@
-"""What must exist on this machine before a job is queued: found missing now, it costs no wait in the queue.
+"""Checks that program, folders, libraries and nodes exist before submission.
 
-Each check is a function of the job and the project's folder that yields errors; its docstring explains it.
+A job that fails such a check would wait in the queue first. Each check is a function of the job and of the project
+folder that yields errors. Its docstring explains the check.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ class PreflightCheck(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What happens, why, how to mend it."""
+        """The explanation: effect, reason, fix, documentation."""
         return inspect.getdoc(self.check) or ""
 
 
 def check_program(resolved: Resolved, root: Path) -> None:
-    """Refuse a job whose program, folder or partition is not there, or whose ranks would each start ranks.
+    """Refuse a job with a missing program, folder or partition, or whose ranks would start ranks again.
 
     Args:
         resolved: The job.
-        root: The user's project: sbatch runs there.
+        root: The project folder, in which sbatch runs.
 
     Raises:
-        SpecError: What is missing, with near matches.
+        SpecError: Something is missing. Similar names are suggested.
     """
     check_agents(resolved)
     for each in CHECKS:
@@ -58,12 +59,12 @@ def check_program(resolved: Resolved, root: Path) -> None:
 
 
 def find_missing(resolved: Resolved, root: Path, *, elsewhere: bool = False) -> list[Finding]:
-    """Everything that is missing, as findings.
+    """Return everything that is missing, as findings.
 
     Args:
         resolved: The job.
-        root: The user's project.
-        elsewhere: The job's cluster is another machine: its interpreter need not be here.
+        root: The project folder.
+        elsewhere: The job's cluster is another machine, so that its interpreter need not exist here.
     """
     # With it comes the parser of shell, and submit, which asks `check_program` only, does without.
     from hpc_kit.check.rules.finding import Finding
@@ -78,25 +79,24 @@ def find_missing(resolved: Resolved, root: Path, *, elsewhere: bool = False) -> 
 
 
 def _chdir(resolved: Resolved, root: Path) -> Iterator[SpecError]:
-    """The job's working folder does not exist.
+    """The working folder of the job does not exist.
 
-    Slurm then starts the batch script in /tmp, with one line in the log, and nothing is found there.
+    Slurm then starts the batch script in /tmp, with one line in the log, and the script finds no files.
 
-    Mend: the path in `chdir`, or make the folder.
+    Fix: correct the path in `chdir`, or create the folder.
     Documented: sbatch(1), --chdir.
     """
     chdir = resolved.job.resources.chdir
     if chdir is not None and not (root / chdir).is_dir():
-        yield SpecError(f"the folder {chdir} does not exist", found="chdir of the job", remedy=f"mkdir -p {chdir}")
+        yield SpecError(f"the folder {chdir} does not exist", found="chdir of the job", remedy=f"run mkdir -p {chdir}")
 
 
 def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
-    """The folder of logs and records cannot be made.
+    """The folder of logs and records cannot be created.
 
-    Something that is no folder is in its way, or this user may not write there. Slurm would take the job, and end it
-    without a file that tells why.
+    A file has its name, or you have no write permission. Slurm would accept the job and end it without a log file.
 
-    Mend: another `runs` in the cluster file, or the permissions.
+    Fix: use another `runs` in the cluster file, or change the permissions.
     Documented: docs/submitting.md.
     """
     wanted = working_folder(resolved, root) / resolved.log_folder
@@ -104,15 +104,15 @@ def _log_folder(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     there = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))  # noqa: PTH110
     why = f"{there} is a file" if not there.is_dir() else f"no write permission in {there}"
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield SpecError(f"{wanted} cannot be made", found=why, remedy="--set cluster.runs=FOLDER")
+        yield SpecError(f"{wanted} cannot be created", found=why, remedy="use --set cluster.runs=FOLDER")
 
 
 def _partition(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all
-    """The embedded Slurm is strict, and has no such partition.
+    """The embedded Slurm is strict and has no such partition.
 
-    Where it is not, the job goes to the default one.
+    If it is not strict, the job goes to the default partition.
 
-    Mend: one of those that the cluster file names under [embedded], or `strict = false` there.
+    Fix: use a partition of the cluster file's table [embedded], or set `strict = false` there.
     Documented: docs/embedded-slurm.md.
     """
     wanted, embedded = resolved.job.resources.partition, resolved.cluster.embedded
@@ -123,16 +123,16 @@ def _partition(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: 
             yield SpecError(
                 f"no partition '{name}'",
                 found=f"partitions of cluster {resolved.cluster.name}: {', '.join(embedded.partitions)}",
-                remedy=f"partition = '{embedded.partitions[0]}', or leave it out",
+                remedy=f"use partition = '{embedded.partitions[0]}', or remove it",
             )
 
 
 def _node_count(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all
-    """The embedded Slurm has fewer nodes.
+    """The job requests more nodes than the embedded Slurm has.
 
-    As a real Slurm, it would let the job wait for ever.
+    Like a real Slurm, it would let the job wait forever.
 
-    Mend: fewer nodes, or more of them in the cluster file under [embedded].
+    Fix: request fewer nodes, or add nodes in the cluster file under [embedded].
     Documented: docs/embedded-slurm.md.
     """
     cluster = resolved.cluster
@@ -145,17 +145,17 @@ def _node_count(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa:
         yield SpecError(
             f"the job asks for more nodes than cluster {cluster.name} has",
             found=f"{resolved.nodes} nodes; there are {there}: {cluster.embedded.nodes}",
-            remedy=f"nodes = {there} at most; or --set cluster.embedded.nodes='127.0.0.[1-{resolved.nodes}]'",
+            remedy=f"use nodes = {there} at most; or --set cluster.embedded.nodes='127.0.0.[1-{resolved.nodes}]'",
         )
 
 
 def _memory(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG001 - one form for all
-    """The model does not fit this machine, which is all nodes of the embedded Slurm.
+    """The model does not fit this machine, which provides all nodes of the embedded Slurm.
 
-    Parameters, gradients and the optimizer's moments alone, without activations. Another machine may have more:
-    `submit` alone refuses the job.
+    The check counts parameters, gradients and the optimizer state, without activations. Another machine may have more
+    memory. Only `submit` refuses the job.
 
-    Mend: fewer ranks, a smaller model, or `zero = 3`; a cluster file with `mem` under [node] says another size.
+    Fix: use fewer ranks, a smaller model, or `zero = 3`. A cluster file with `mem` under [node] sets another size.
     Documented: docs/jobs-and-clusters.md.
     """
     if small := find_memory_shortage(resolved.job, resolved.cluster, resolved.world_size):
@@ -163,32 +163,32 @@ def _memory(resolved: Resolved, root: Path) -> Iterator[SpecError]:  # noqa: ARG
 
 
 LARGEST = 1_000_000
-"""Bytes of a program that are looked through."""
+"""Bytes of a program that the check of its imports reads."""
 
 _LIBRARIES = {
     "torch": "torch",
     "ray": "-r {env}/requirements-ray.txt",
-    "horovod": "horovod   (it has to be built, and no release builds with torch 2.13)",
+    "horovod": "horovod   (pip builds it from source; no release builds with torch 2.13)",
 }
-"""What programs import at their top, and how it is installed."""
+"""Libraries, and the arguments of pip that install them."""
 
 _NEEDS = {"ray.train": ("ray", "pydantic"), **{name: (name,) for name in _LIBRARIES}}
-"""What is imported, and what must be there for it."""
+"""Imports of programs, and the modules that each of them needs."""
 
 _IMPORTS = re.compile(rf"^(?:import|from) +({'|'.join(map(re.escape, _NEEDS))})\b".encode(), re.MULTILINE)
 
 
 class MissingInterpreter(SpecError):
-    """The cluster's Python is not there."""
+    """The Python interpreter of the cluster does not exist."""
 
 
 def check_program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
-    """The job's program does not exist.
+    """The program of the job does not exist.
 
-    The interpreter, the program file of the command, or a script that a shell is to run is not there. In the queue this
-    costs the wait, and then a job that fails in its first second on every rank.
+    The interpreter, the program file of the command, or a script for a shell is missing. The job would wait in the
+    queue and then fail in its first second on every rank.
 
-    Mend: the path in `command`, as seen from the folder in which sbatch runs (or from `chdir`).
+    Fix: correct the path in `command`, as seen from the folder in which sbatch runs (or from `chdir`).
     Documented: docs/jobs-and-clusters.md.
     """
     folder = working_folder(resolved, root)
@@ -215,7 +215,7 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
             return None
         known = ["python", "torchrun", "accelerate", "bash", "mpirun"]
         near = _near(name, [each for each in known if each != name], n=1)
-        remedy = f"{near[0]}" if near else "its path; or a `setup` line that puts it on PATH"
+        remedy = f"{near[0]}" if near else "write its path, or add a `setup` line that puts it on PATH"
         return SpecError(f"no program '{name}' on PATH", found=command, remedy=remedy)
     path = folder / name
     if not path.exists():
@@ -223,19 +223,19 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
             return MissingInterpreter(
                 f"the interpreter {name} does not exist",
                 found=f"python of cluster {resolved.cluster.name}, as seen from {folder}",
-                remedy="python = '/path/to/python' in the cluster file, or --set cluster.python=...",
+                remedy="set python = '/path/to/python' in the cluster file, or use --set cluster.python=...",
             )
         return _no_file(name, folder, resolved)
     if path.is_file() and not os.access(path, os.X_OK):
-        return SpecError(f"{name} is not executable", found=command, remedy=f"chmod +x {name}")
+        return SpecError(f"{name} is not executable", found=command, remedy=f"run chmod +x {name}")
     return None
 
 
 def check_agents(resolved: Resolved) -> None:
-    """Refuse a torchrun that each rank would start for itself; in a script, KIT203 finds the same.
+    """Refuse a torchrun that each rank would start again. In a script, KIT203 finds the same problem.
 
     Raises:
-        SpecError: It would start processes of its own in every rank, of which none knows the others.
+        SpecError: Each rank would start processes that do not know the processes of the remaining ranks.
     """
     words = resolved.job.command
     each_alone = str(resolved.job.env.get("HPC_KIT_LAUNCHER", "")).strip() == "torchrun"
@@ -261,8 +261,8 @@ def check_agents(resolved: Resolved) -> None:
     raise SpecError(
         f"torchrun would start {each.text} processes in each of {resolved.world_size} ranks",
         found=f"command = {list(words)}"[:200],
-        remedy=f"leave it out, each rank is a process already: {alone}\n"
-        "or let it start the ranks, once a node, with that command: --ntasks-per-node=1 "
+        remedy=f"remove it, because each rank is a process already: {alone}\n"
+        "or let it start the ranks, once per node, with that command: --ntasks-per-node=1 "
         f"--set launch.launcher=torchrun --set launch.nproc_per_node={resolved.ranks_per_node or each.text}",
     )
 
@@ -284,25 +284,25 @@ def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
     beside = folder / wanted.parent
     names = sorted(path.name for path in beside.iterdir() if path.is_file()) if beside.is_dir() else []
     near = elsewhere or [str(wanted.parent / each) for each in _near(wanted.name, names, n=2)]
-    remedy = " or ".join(near) or "the path as seen from there"
+    remedy = " or ".join(near) or "write the path as seen from there"
     if "$" in name or name.startswith("~"):
-        remedy = "the path itself: no shell expands the words of `command`"
+        remedy = "write the full path: no shell expands the words of `command`"
     shipped = search_path.shipped_folder("jobs")
     if (shipped.parent / name).exists():
         inside = folder.is_relative_to(shipped.parent)
         remedy = (
-            f"cd {shipped.parent}" if inside else f"cp -r {shipped} .   (the jobs that come along, with their programs)"
+            f"run cd {shipped.parent}" if inside else f"run cp -r {shipped} .   (the shipped jobs with their programs)"
         )
     return SpecError(f"no program file {name}", found=f"looked in {folder}, for job {resolved.job.name}", remedy=remedy)
 
 
 def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
-    """The program imports torch, ray or horovod, and the interpreter has none.
+    """The program imports torch, ray or horovod, but the interpreter has no such module.
 
-    Looked at where the interpreter is the one that submits, neither `setup` nor PYTHONPATH may bring it along, and the
-    program's file imports it at its top.
+    The check runs if the job uses the interpreter of hpc-kit, neither `setup` nor PYTHONPATH may provide the module,
+    and the program imports it at the top of its file.
 
-    Mend: install it there, or name another interpreter.
+    Fix: install the module there, or name another interpreter.
     Documented: docs/jobs-and-clusters.md.
     """
     from importlib.util import find_spec
@@ -322,16 +322,16 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
                 if find_spec(needed) is None:
                     absent.setdefault(name.partition(".")[0], (needed, name))
         for library, (needed, name) in absent.items():
-            install = f"{resolved.python} -m pip install {_LIBRARIES[library].format(env=env)}"
+            install = f"run {resolved.python} -m pip install {_LIBRARIES[library].format(env=env)}"
             yield SpecError(
                 f"there is no {needed} for {resolved.python}",
                 found=f"{each.file} imports {'it' if name.startswith(needed) else f'{name}, which needs it'}",
-                remedy=f"{install}; or --set cluster.python=/path/to/python",
+                remedy=f"{install}; or use --set cluster.python=/path/to/python",
             )
 
 
 def _imported(program: Path) -> list[str]:
-    """Which of them a program imports, each once."""
+    """Return the libraries that a program imports, each once."""
     try:
         with program.open("rb") as file:
             found = _IMPORTS.findall(file.read(LARGEST))
@@ -344,11 +344,11 @@ class StartedProgram(NamedTuple):
     """One program of a command.
 
     Attributes:
-        kind: As `stages.Stage` has it: `python`, `shell`, `wrapper`, `torchrun`, ...
-        program: Its word.
-        file: The file that it runs, if it is told one.
-        module: The module, likewise.
-        container: Whether what it starts sees other files than those of this machine.
+        kind: The kind of `LaunchStage`: `python`, `shell`, `wrapper`, `torchrun`, ...
+        program: The word that names the program.
+        file: The file that it runs, if any.
+        module: The module that it runs, if any.
+        container: Whether the program sees other files than those of this machine.
     """
 
     kind: str
@@ -359,7 +359,10 @@ class StartedProgram(NamedTuple):
 
 
 def programs_of(words: Sequence[str]) -> list[StartedProgram]:
-    """The programs of a command, each starting the next."""
+    """Return the programs of a command, each of which starts the next.
+
+    The usual `python FILE` needs no parser of launch lines, which would slow down `submit`.
+    """
     if PurePath(words[0]).name.rstrip("0123456789.") == "python" and len(words) > 1 and words[1][:1] != "-":
         return [StartedProgram("python", words[0], words[1])]
     from hpc_kit.check.bash_syntax import WHOLE_FILE
@@ -388,8 +391,10 @@ SECONDS = 10.0
 def check_syntax(text: str) -> None:
     """Let bash read a script without running it; a few milliseconds.
 
+    bash itself finds a syntax error only when it reaches the line, in the middle of the job.
+
     Raises:
-        SpecError: It is no valid bash; the line is shown.
+        SpecError: The script is not valid bash. The message shows the line.
     """
     # A line of `setup` may set extglob, which nobody does for a script that is only read.
     argv = ["bash", "-O", "extglob", "-n"]
@@ -399,9 +404,9 @@ def check_syntax(text: str) -> None:
         return
     if asked.returncode:
         raise SpecError(
-            "the script is no valid bash",
+            "the script is not valid bash",
             found=asked.stderr.decode(errors="replace").strip(),
-            remedy="mend the lines of `setup`, or the template; hpc-kit render shows the script",
+            remedy="fix the lines of `setup`, or the template; hpc-kit render shows the script",
         )
 
 

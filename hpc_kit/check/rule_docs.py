@@ -1,4 +1,4 @@
-"""The text of each rule, for `hpc-kit check --explain` and for docs/rules.md."""
+"""The explanations of all codes, for `hpc-kit check --explain` and for docs/rules.md."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ the release of Slurm, or on what you intended. This page is generated from the r
 
 
 class ExplainedCode(Protocol):
-    """Whatever has a code and a text."""
+    """Something with a code and an explanation."""
 
     @property
     def code(self) -> str:
-        """Its code."""
+        """The code."""
         ...
 
     @property
     def severity(self) -> str:
-        """Its usual severity."""
+        """The usual severity."""
         ...
 
     @property
     def text(self) -> str:
-        """Title, what happens, why, how to mend, where documented."""
+        """Title, effect, reason, fix, documentation."""
         ...
 
 
 def explained_codes() -> Sequence[ExplainedCode]:
-    """All of them: rules, what is looked for on this machine, and other checkers."""
+    """Return all codes: rules, preflight checks, and external checkers."""
     return (*RULES, *CHECKS, *CHECKERS)
 
 
 def explain(code: str) -> str:
-    """The text of one code.
+    """Return the explanation of one code.
 
     Raises:
-        SpecError: There is no such code; near ones are named.
+        SpecError: There is no such code. Similar codes are suggested.
     """
     wanted = code.upper()
     if re.fullmatch(r"SC\d{4}", wanted):
@@ -81,7 +81,7 @@ def explain(code: str) -> str:
 
 
 def rules_page() -> str:
-    """docs/rules.md."""
+    """Return the text of docs/rules.md."""
     lines = [_HEAD, "| code | usually | finds |", "|---|---|---|"]
     lines += [
         f"| [{topic.code}](#{topic.code.lower()}) | {topic.severity} | {_title(topic)} |" for topic in explained_codes()

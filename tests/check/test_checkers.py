@@ -70,7 +70,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
     assert {name: outcome.skipped for name, outcome in found.items()} == {
         "bash": "not installed",
         "shellcheck": "not installed",
-        "sbatch's parser": "no Slurm to ask",
+        "sbatch's parser": "this machine has no Slurm",
     }
 
 
@@ -111,13 +111,13 @@ def test_shellchecks_findings_keep_their_codes(environ: dict[str, str]) -> None:
         ("SC1020", "error", 2, 1),
         ("SC2068", "warning", 2, 1),
     ]
-    assert findings[0].remedy == "www.shellcheck.net/wiki/SC2164"
+    assert findings[0].remedy == "see www.shellcheck.net/wiki/SC2164"
     assert findings[0].evidence == ((2, "cd x"),)
 
 
 def test_an_answer_of_shellcheck_that_is_none_is_no_finding(environ: dict[str, str]) -> None:
     found = outcomes(HEAD, environ, Answers(**FINE | {"shellcheck": (2, "", "unknown option")}))
-    assert found["shellcheck"] == CheckerResult("shellcheck", skipped="it gave no answer that can be read")
+    assert found["shellcheck"] == CheckerResult("shellcheck", skipped="its answer is not valid JSON")
 
 
 def test_sbatchs_refusal_is_shown_in_its_own_words(environ: dict[str, str]) -> None:

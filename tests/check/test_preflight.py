@@ -123,7 +123,7 @@ def test_a_missing_interpreter_names_the_cluster_file(project: Path) -> None:
     job = resolved("python", "train.py", root=project, cluster=Cluster(name="big", python=".venv/bin/python"))
     with pytest.raises(SpecError, match=r"the interpreter \.venv/bin/python does not exist") as caught:
         check_program(job, project)
-    assert caught.value.remedy == "python = '/path/to/python' in the cluster file, or --set cluster.python=..."
+    assert caught.value.remedy == "set python = '/path/to/python' in the cluster file, or use --set cluster.python=..."
     assert [finding.severity for finding in find_missing(job, project)] == ["error"]
     assert [finding.severity for finding in find_missing(job, project, elsewhere=True)] == ["warning"]
 
@@ -177,7 +177,7 @@ def test_the_embedded_slurm_counts_its_nodes(project: Path) -> None:
 
 
 def test_a_shipped_job_elsewhere_says_how_to_get_its_program(project: Path) -> None:
-    for root, remedy in ((project, f"cp -r {ROOT / 'jobs'} ."), (ROOT / "docs", f"cd {ROOT}")):
+    for root, remedy in ((project, f"run cp -r {ROOT / 'jobs'} ."), (ROOT / "docs", f"run cd {ROOT}")):
         job = resolve(load.load("single", Cluster(name="here", python=sys.executable), root=root), root=root)
         with pytest.raises(SpecError, match=r"no program file jobs/train/ddp\.py") as caught:
             check_program(job, root)
@@ -206,7 +206,7 @@ def test_a_program_that_imports_torch_needs_an_interpreter_that_has_it(
     [
         ("ray_4node", "ray", "imports it", "-m pip install -r env/requirements-ray.txt"),
         ("ray_4node", "pydantic", "imports ray.train, which needs it", "-m pip install -r env/requirements-ray.txt"),
-        ("horovod_4node", "horovod", "imports it", "-m pip install horovod   (it has to be built"),
+        ("horovod_4node", "horovod", "imports it", "-m pip install horovod   (pip builds it"),
     ],
 )
 def test_a_job_on_ray_or_horovod_says_before_it_is_submitted_what_is_missing(

@@ -97,7 +97,7 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
     assert script.launch_lines is not None
     assert script.problems is not None
     assert script.unread_part is None or script.unread_part.startswith(
-        ("what follows line ", "the shell's rules: it is for ")
+        ("the text from line ", "the rules of the shell: the script is for ")
     )
 
 
@@ -201,7 +201,7 @@ def test_a_script_without_interpreter_is_read_all_the_same(first: str) -> None:
 def test_interpreters_are_known_by_their_name() -> None:
     lines = {"#!/bin/bash -l": "bash", "#! /usr/bin/env -S zsh -x": "zsh", "#!/usr/bin/python3": "python3", "#!": None}
     assert {line: read_script(line + "\n").interpreter for line in lines} == lines
-    assert read_script("#!/usr/bin/python3\nx = {\n").unread_part == "the shell's rules: it is for python3"
+    assert read_script("#!/usr/bin/python3\nx = {\n").unread_part == "the rules of the shell: the script is for python3"
 
 
 # Launch lines

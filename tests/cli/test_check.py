@@ -52,10 +52,10 @@ def test_a_fault_is_shown_with_place_evidence_and_remedy(kit: Kit, project: Path
     done = kit("check", "old.sbatch")
     assert done.returncode == 1
     assert done.stdout.splitlines()[:4] == [
-        "old.sbatch:7:6  error KIT203  torchrun starts 8 processes, and srun starts it 8 times a node: 64 a node",
+        "old.sbatch:7:6  error KIT203  torchrun starts 8 processes, and srun starts it 8 times per node: 64 per node",
         "   3 | #SBATCH --ntasks-per-node=8",
         "   7 | srun torchrun --nproc-per-node=8 train.py",
-        "  do: --ntasks-per-node=1, or srun python train.py without torchrun  hpc-kit check --explain KIT203",
+        "  do: use --ntasks-per-node=1, or srun python train.py without torchrun  hpc-kit check --explain KIT203",
     ]
     assert done.stdout.splitlines()[-1].startswith("old.sbatch: 1 error (")
 
@@ -125,8 +125,8 @@ def test_sbatch_is_asked_of_a_job_as_submit_would_ask_it(kit: Kit, slurm: FakeSl
 def test_explain_needs_no_job(kit: Kit) -> None:
     done = kit("check", "--explain", "KIT204")
     assert done.returncode == 0
-    assert done.stdout.startswith("KIT204 (error): A task's own number is expanded by the batch shell\n\n")
-    assert "\nMend: " in done.stdout
+    assert done.stdout.startswith("KIT204 (error): The batch shell expands a variable that only a task knows\n\n")
+    assert "\nFix: " in done.stdout
     assert "\nDocumented: " in done.stdout
 
 
@@ -165,6 +165,6 @@ def test_a_missing_shellcheck_is_named(kit: Kit, project: Path, tmp_path: Path) 
     (project / "x.sbatch").write_text(WARNED)
     done = kit("check", "x.sbatch", PATH=str(tmp_path))
     assert (
-        "not checked: bash (not installed), shellcheck (not installed), sbatch's parser (no Slurm to ask)"
+        "not checked: bash (not installed), shellcheck (not installed), sbatch's parser (this machine has no Slurm)"
         in done.stdout
     )

@@ -75,7 +75,7 @@ def test_chdir_moves_logs_and_runs(slurm: FakeSlurm, project: Path) -> None:
 
 
 def test_a_script_that_bash_cannot_read_is_refused(slurm: FakeSlurm, project: Path) -> None:
-    with pytest.raises(SpecError, match="no valid bash") as error:
+    with pytest.raises(SpecError, match="not valid bash") as error:
         submit("job", "fake", set={"setup": ["if true; then"]})
     assert "syntax error" in str(error.value.found)
     assert not (project / "runs").exists()

@@ -79,15 +79,23 @@ def _one_by_one(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int |
         return None
     if starter.kind == "srun" and not starter.options.keys() & {"nodelist", "relative"}:
         return None
-    what = "the loop starts the next host when this one has ended, and this one waits for the others"
-    return what, f"{starter.name} ... &, and wait behind the loop; or one srun for all", None
+    what = "the loop starts the next host only after this one has ended, and this one waits for all hosts"
+    return (
+        what,
+        f"end the line in &, as in `{starter.name} ... &`, and wait after the loop; or use one srun for all hosts",
+        None,
+    )
 
 
 def _miscounted(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
     geometry, job, told = script.geometry_of(launch), script.geometry, _told(agent)
     line = script.line_of("nodes", "ntasks")
     if told is not None and job.is_stated and job.nodes is not None and _one_a_pass(launch) and told[0] > job.nodes:
-        return f"{agent.kind} waits for {told[0]} nodes, and the job has {job.nodes}", "--nnodes=$SLURM_NNODES", line
+        return (
+            f"{agent.kind} waits for {told[0]} nodes, but the job has {job.nodes}",
+            "use --nnodes=$SLURM_NNODES",
+            line,
+        )
     if told is None or not job.is_stated or geometry.nodes is None or geometry.nodes != job.nodes:
         return None
     alone = launch.multiplier is None and launch.stage("ssh") is None
@@ -97,14 +105,16 @@ def _miscounted(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> 
     if script.sets_torchrun_option(agent, "nnodes"):
         return None
     if geometry.nodes < told[0]:
-        what = f"{agent.kind} waits for {told[0]} nodes, and there {_are(geometry.nodes)}"
-        return what, "--nnodes=$SLURM_NNODES", line
+        what = f"{agent.kind} waits for {told[0]} nodes, but it is started on {geometry.nodes}"
+        return what, "use --nnodes=$SLURM_NNODES", line
     if geometry.nodes > told[1] == 1:
-        what = f"{agent.kind} is told of one node, and started on {geometry.nodes}: each trains by itself"
-        return what, "--nnodes=$SLURM_NNODES, and where to meet: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT", line
+        what = (
+            f"{agent.kind} expects one node, but it is started on {geometry.nodes}: each node trains a separate model"
+        )
+        return what, "use --nnodes=$SLURM_NNODES with a rendezvous: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT", line
     if geometry.nodes > told[1]:
-        what = f"{agent.kind} takes {told[1]} nodes, and is started on {geometry.nodes}: the others are not let in"
-        return what, "--nnodes=$SLURM_NNODES", line
+        what = f"{agent.kind} accepts {told[1]} nodes, but it is started on {geometry.nodes}: it refuses the rest"
+        return what, "use --nnodes=$SLURM_NNODES", line
     return None
 
 
@@ -127,12 +137,12 @@ def _all_first(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> t
     ):
         return None
     if agent.kind == "accelerate":
-        what = "no --machine_rank: accelerate stops, or each node takes itself for the first, as its default file says"
-        return what, "srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'", None
+        what = "no --machine_rank: accelerate stops, or every node uses rank 0 of its default configuration"
+        return what, "write srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'", None
     if _meets(agent) or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
         return None
-    what = f"no --node-rank: each of the {geometry.min_nodes} nodes takes itself for node 0"
-    return what, "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which counts them itself", None
+    what = f"no --node-rank: each of the {geometry.min_nodes} nodes uses rank 0"
+    return what, "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which numbers the nodes itself", None
 
 
 def _meets(agent: LaunchStage) -> bool:
@@ -180,7 +190,7 @@ def unset_slurm_variables(subject: RuleInput) -> Iterator[RuleFinding]:
                 if match is not None:
                     line = part.origin.line + part.text[: match.start()].count("\n")
                     what = f"${match[1]} is not set in a session of ssh"
-                    remedy = "double quotes: the batch shell expands it; for the node's number, count in the loop"
+                    remedy = "use double quotes, so that the batch shell expands it; count the nodes in the loop"
                     yield RuleFinding(line, part.origin.column, what, remedy, (launch.command.line,), "error")
     yield from _of_steps_alone(script)
     yield from _options_not_given(script)
@@ -203,7 +213,7 @@ def _tasks_not_given(script: BatchScript) -> Iterator[RuleFinding]:
             if match is not None and match[0] not in own:
                 what = f"${match[0]} is not set in the batch script: the job does not give --ntasks"
                 yield RuleFinding(
-                    part.origin.line, part.origin.column, what, "#SBATCH --ntasks-per-node=1", (step.line,)
+                    part.origin.line, part.origin.column, what, "add #SBATCH --ntasks-per-node=1", (step.line,)
                 )
 
 
@@ -229,8 +239,8 @@ def _of_steps_alone(script: BatchScript) -> Iterator[RuleFinding]:
     for each in script.assignments:
         match = re.fullmatch(r"\$\{?(SLURM_(LAUNCH_NODE_IPADDR|SRUN_COMM_HOST|STEP_\w+))\}?", each.value.text)
         if match is not None and not each.in_task and match[1] not in own:
-            what = f"${match[1]} is not set in the batch script: srun sets it, for its tasks"
-            remedy = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) for the first host'
+            what = f"${match[1]} is not set in the batch script: srun sets it for its tasks only"
+            remedy = 'use $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) for the first host'
             yield RuleFinding(each.line, each.column, what, remedy)
 
 
@@ -255,5 +265,5 @@ def _options_not_given(script: BatchScript) -> Iterator[RuleFinding]:
             if line in in_steps:
                 continue
             what = f"${name} is not set: the job does not give --{option}"
-            remedy = f"#SBATCH --{option}=..." + (f"; or {_INSTEAD[name]}" if name in _INSTEAD else "")
+            remedy = f"add #SBATCH --{option}=..." + (f"; or use {_INSTEAD[name]}" if name in _INSTEAD else "")
             yield RuleFinding(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)

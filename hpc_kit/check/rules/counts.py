@@ -39,7 +39,7 @@ def contradicting_task_counts(subject: RuleInput) -> Iterator[RuleFinding]:
             last.line,
             last.column,
             f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}",
-            f"--ntasks={nodes * per_node}, or leave --ntasks out",
+            f"use --ntasks={nodes * per_node}, or remove --ntasks",
             tuple(each.line for each in given),
             # As many as an uneven split needs: 7 tasks on 2 nodes of 4.
             "warning" if -(-ntasks // nodes) == per_node else "error",
@@ -52,8 +52,8 @@ def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[RuleFindi
         return
     least = count_nodes(nodes.value, None)[1]
     if 0 < int(ntasks.value) < least:
-        what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets {ntasks.value}"
-        remedy = "--ntasks-per-node instead of --ntasks"
+        what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets only {ntasks.value}"
+        remedy = "use --ntasks-per-node instead of --ntasks"
         yield RuleFinding(ntasks.line, ntasks.column, what, remedy, (nodes.line,))
 
 
@@ -73,8 +73,12 @@ def too_many_hosts(subject: RuleInput) -> Iterator[RuleFinding]:
             continue
         asked, named = count_nodes(nodes.value, None), count_nodes(None, hosts.value)
         if asked[0] is not None and named[0] is not None and named[0] > asked[0]:
-            what = f"{named[0]} hosts are named, and --nodes={nodes.value}: all of them are taken, or none"
-            yield RuleFinding(hosts.line, hosts.column, what, f"--nodes={named[0]}, or fewer hosts", (nodes.line,))
+            what = (
+                f"--nodelist names {named[0]} hosts, but --nodes={nodes.value}: Slurm allocates all named hosts or none"
+            )
+            yield RuleFinding(
+                hosts.line, hosts.column, what, f"use --nodes={named[0]}, or name fewer hosts", (nodes.line,)
+            )
 
 
 @rule("KIT119")
@@ -93,7 +97,7 @@ def contradicting_gpu_counts(subject: RuleInput) -> Iterator[RuleFinding]:
         if found is not None:
             what, other = found
             gpus = part["gpus"]
-            yield RuleFinding(gpus.line, gpus.column, what, "leave --gpus out", (other.line if other else None,))
+            yield RuleFinding(gpus.line, gpus.column, what, "remove --gpus", (other.line if other else None,))
 
 
 def _disagreement(part: Mapping[str, DirectiveOption]) -> tuple[str, DirectiveOption | None] | None:
@@ -107,9 +111,9 @@ def _disagreement(part: Mapping[str, DirectiveOption]) -> tuple[str, DirectiveOp
         if each is None:
             continue
         if total % each:
-            return f"--gpus={total} is no multiple of --{name}={each}", part[name]
+            return f"--gpus={total} is not a multiple of --{name}={each}", part[name]
         if asked is not None and total // each != asked:
-            return f"--gpus={total} with --{name}={each} is {total // each} {things}, and the job has {asked}", part[
+            return f"--gpus={total} with --{name}={each} is {total // each} {things}, but the job has {asked}", part[
                 name
             ]
     if nodes is not None and total < nodes:
@@ -149,12 +153,14 @@ def more_processes_than_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
     lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.command.line)
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
     if processes > gpus:
-        what = f"{processes} processes a node, and {count}: no device for the others"
+        what = f"{processes} processes per node, but {count}: some processes have no device"
         sure: Severity | None = None if agent and not launch.has_default_count else "warning"
-        yield RuleFinding(first.line, first.column, what, "one process a GPU", lines, sure)
+        yield RuleFinding(first.line, first.column, what, "start one process per GPU", lines, sure)
     elif agent is not None:
-        what = f"{processes} process{'es' * (processes > 1)} a node, and {count}: the others are idle"
-        yield RuleFinding(first.line, first.column, what, f"{gpus} processes a node, or fewer GPUs", lines, "warning")
+        what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
+        yield RuleFinding(
+            first.line, first.column, what, f"start {gpus} processes per node, or request fewer GPUs", lines, "warning"
+        )
 
 
 @rule("KIT210")
@@ -188,10 +194,10 @@ def wrong_world_size(subject: RuleInput) -> Iterator[RuleFinding]:
             geometry.gpus_per_node is None and geometry.tasks_per_node == 1 and size and size % geometry.ntasks == 0
         )
         if size not in own and not spawns:
-            what = f"WORLD_SIZE={each.value.text}, and {training[0].multiplier.name} starts {geometry.ntasks} processes"
+            what = f"WORLD_SIZE={each.value.text}, but {training[0].multiplier.name} starts {geometry.ntasks} processes"
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].command.line)
             severity: Severity | None = "warning" if each.value.has_default else None
-            yield RuleFinding(each.line, each.column, what, "export WORLD_SIZE=$SLURM_NTASKS", lines, severity)
+            yield RuleFinding(each.line, each.column, what, "write export WORLD_SIZE=$SLURM_NTASKS", lines, severity)
 
 
 @rule("KIT213", "warning")
@@ -224,9 +230,9 @@ def too_many_by_mpirun(subject: RuleInput) -> Iterator[RuleFinding]:
             continue
         told = " ".join([*(word.text.lower() for word in mpirun.words), *settings])
         if int(named.text) > tasks and "oversubscribe" not in told and not mpirun.options.keys() & _OWN_HOSTS:
-            what = f"{mpirun.name} starts {named.text} processes, and the job has {tasks} task{'s' * (tasks > 1)}"
+            what = f"{mpirun.name} starts {named.text} processes, but the job has {tasks} task{'s' * (tasks > 1)}"
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.command.line)
-            yield RuleFinding(named.line, named.column, what, f"#SBATCH --ntasks={named.text}", lines)
+            yield RuleFinding(named.line, named.column, what, f"write #SBATCH --ntasks={named.text}", lines)
 
 
 def _processes_on_node(launch: LaunchLine, geometry: JobSize) -> int | None:
@@ -284,8 +290,8 @@ def step_without_cpus(subject: RuleInput) -> Iterator[RuleFinding]:
                 first.line,
                 first.column,
                 f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.releases}:"
-                " one CPU a task",
-                f"srun --cpus-per-task={cpus} ...",
+                " each task gets one CPU",
+                f"write srun --cpus-per-task={cpus} ...",
                 (asked.line,),
             )
 
@@ -357,5 +363,7 @@ def step_inherits_all_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
             ):
                 places.append((part.origin.line, part.origin.column))
     for place in places:
-        what = f"--gpus={script.options['gpus']} of the job goes to this step, too, and one node has fewer"
-        yield RuleFinding(*place, what, "srun --gpus=..., or --gpus-per-node for the job", (script.line_of("gpus"),))
+        what = f"this step inherits --gpus={script.options['gpus']} of the job, but one node has fewer GPUs"
+        yield RuleFinding(
+            *place, what, "add --gpus=... to this srun, or use --gpus-per-node for the job", (script.line_of("gpus"),)
+        )

@@ -29,7 +29,7 @@ _KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - {
     "test",
     "tr",
 }
-"""Programs that take a long dash or a curly quote for no text that they search for, or keep for people."""
+"""Programs for which a long dash or a curly quote is certainly a mistake."""
 
 
 @rule("KIT109", "warning")
@@ -56,13 +56,13 @@ def conda_without_init(subject: RuleInput) -> Iterator[RuleFinding]:
         learnt = learnt or name in _DEFINES_CONDA or any("BASH_ENV" in text for text in texts)
         printing = name in _CONDA and verb.startswith("shell.")
         if printing and not _taken_up(step):
-            what = f"{name} {verb} prints shell code, and changes nothing"
+            what = f"{name} {verb} only prints shell code"
         elif name in _CONDA and verb == "activate" and not learnt:
-            what = f"{name} activate, and nothing above tells this shell of it"
+            what = f"{name} activate needs a set-up that this shell does not have"
         else:
             continue
         hook = "conda shell.bash hook" if name == "conda" else f"{name} shell hook --shell bash"
-        yield RuleFinding(step.line, step.syntax.column, what, f'eval "$({hook})", and then {name} activate')
+        yield RuleFinding(step.line, step.syntax.column, what, f'write eval "$({hook})" before {name} activate')
         if not printing:
             return
 
@@ -118,14 +118,16 @@ def _only_talks(script: BatchScript, name: str) -> bool:
 
 def _typed(line: int, column: int, letter: str) -> RuleFinding:
     plain = "-" if letter in LONG_DASHES else "'" if letter in _QUOTES[:2] else '"'
-    return RuleFinding(line, column, f"{letter} is no {plain}, and nothing to the shell", f"type {plain} instead")
+    return RuleFinding(
+        line, column, f"{letter} is not {plain}, and the shell treats it as a letter", f"type {plain} instead"
+    )
 
 
 _OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
 _MOVES = frozenset({"cd", "popd", "pushd"})
 _SPREADERS = frozenset({"clush", "parallel-scp", "pdcp", "pscp", "sbcast", "scp"})
 _LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
-"""What names a folder, and puts nothing into it."""
+"""Programs that name a folder without filling it."""
 
 
 @rule("KIT212", "warning")
@@ -209,8 +211,8 @@ def _names(text: str, folder: str) -> bool:
 
 
 def _first_only(folder: str, step: TracedCommand, launch: LaunchLine) -> RuleFinding:
-    what = f"{folder} is the first node's own: the tasks on the other nodes find nothing there"
-    remedy = f"srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
+    what = f"{folder} is local to the first node: tasks on the remaining nodes do not see these files"
+    remedy = f"run it once per node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
     return RuleFinding(step.line, step.syntax.column, what, remedy, (launch.command.line,))
 
 
@@ -270,7 +272,7 @@ _SURE = re.compile(
     r"|(?:API|ACCESS|AUTH|BOT|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|WANDB)_TOKEN",
     re.IGNORECASE,
 )
-"""What of a name leaves no doubt; a KEY or TOKEN may also be one to sort by, or one of a text."""
+"""Names that are certainly secrets. KEY or TOKEN alone may also be a sort key or a text token."""
 
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|sk-[A-Za-z0-9_-]{30,}"
@@ -313,6 +315,6 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _fault(name: str, line: int, column: int, value: str) -> RuleFinding:
-    what = f"{name} is a secret, readable by others in the script"
-    remedy = "export it in the shell that submits, or read it in the job from a file of mode 0600"
+    what = f"{name} is a secret, and other users can read it in the script"
+    remedy = "export it in the shell that submits, or read it in the job from a file with mode 0600"
     return RuleFinding(line, column, what, remedy, secret=value)

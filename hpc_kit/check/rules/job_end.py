@@ -14,7 +14,7 @@ from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
 
-_KEEP = 'srun ... || status=$?, and exit "$status" as the last line'
+_KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
     "", ":", "cat", "cd", "conda", "cp", "date", "deactivate", "declare", "df", "echo", "export", "free", "hostname",
     "ls", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd", "pwd", "rm", "set", "shopt", "squeue",
@@ -142,8 +142,9 @@ def lost_status(subject: RuleInput) -> Iterator[RuleFinding]:
     last = _last_word(followers)
     if last is not None and (shield is not None or not step.errexit):
         assigned = f"{last.syntax.assignments[0].name}=" if last.syntax.assignments else ""
-        what = f"the job's exit status is that of '{last.name or assigned}' in line {last.line}, not the training's"
-        yield found.finding(what, f"set -e at the top; or {_KEEP}", last.line)
+        name = last.name or assigned
+        what = f"the job returns the status of '{name}' in line {last.line}, not the status of the training"
+        yield found.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
 
 
 def _lost_behind_wait(found: ExitStatusFlow) -> Iterator[RuleFinding]:
@@ -154,8 +155,8 @@ def _lost_behind_wait(found: ExitStatusFlow) -> Iterator[RuleFinding]:
     last = _last_word(found.followers[waits[-1] + 1 :])
     if last is not None:
         assigned = f"{last.syntax.assignments[0].name}=" if last.syntax.assignments else ""
-        what = f"the job's exit status is that of '{last.name or assigned}' in line {last.line}, not that of wait"
-        yield found.finding(what, 'wait "$pid" || status=$?, and exit "$status" as the last line', last.line)
+        what = f"the job returns the status of '{last.name or assigned}' in line {last.line}, not the status of wait"
+        yield found.finding(what, 'write wait "$pid" || status=$?, and exit "$status" as the last line', last.line)
 
 
 def _shielded(step: TracedCommand) -> bool:
@@ -184,13 +185,13 @@ def bare_wait(subject: RuleInput) -> Iterator[RuleFinding]:
     if not waits:
         # Whatever is not known may wait in its own way.
         if all(_is_short(step) for step in found.followers):
-            what = "started in the background and not waited for: the job ends at once"
-            yield found.finding(what, 'remove the &; or pid=$! behind it, and wait "$pid"')
+            what = "this runs in the background without a wait: the job ends immediately"
+            yield found.finding(what, 'remove the &; or write pid=$! after it, and wait "$pid"')
         return
     if all(len(step.words) == 1 for step in waits) and not saves_status(found.followers):
         wait = waits[-1]
-        what = "wait without a process id returns 0 whatever happened: a failed training is COMPLETED"
-        remedy = 'pid=$! behind the &, and wait "$pid"'
+        what = "wait without a process id always returns 0: a failed training is COMPLETED"
+        remedy = 'write pid=$! after the &, and wait "$pid"'
         many = found.launch.multiplier or found.launch.stage("ssh")
         severity: Severity | None = None if found.is_certain or many else "warning"
         yield RuleFinding(wait.line, wait.syntax.column, what, remedy, (found.launch.command.line,), severity)
@@ -207,10 +208,11 @@ def _left_behind(script: BatchScript, found: ExitStatusFlow) -> Iterator[RuleFin
             continue
         if any(place.statement.background for place in launch.command.position.outward()):
             first = launch.stages[0].words[0]
-            what = f"not waited for: the job ends when {program.text} in line {found.launch.command.line} has ended"
+            last_line = found.launch.command.line
+            what = f"nothing waits for this: the job ends when {program.text} in line {last_line} has ended"
             lines = (found.launch.command.line,)
             yield RuleFinding(
-                first.line, first.column, what, "& behind each of them, and a wait for each", lines, "warning"
+                first.line, first.column, what, "end each of them in &, and wait for each", lines, "warning"
             )
             return
 
@@ -250,12 +252,14 @@ def lost_in_pipe(subject: RuleInput) -> Iterator[RuleFinding]:
     if any("PIPESTATUS" in line for line in subject.script.lines[behind.line - 1 :]):
         return
     name = behind.words[0].raw if isinstance(behind, SimpleCommand) and behind.words else "its last command"
-    what = f"the status of the pipe is that of {name}: a failed training is COMPLETED"
-    yield found.finding(what, "set -eo pipefail at the top; or srun --output=FILE instead of the pipe", behind.line)
+    what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
+    yield found.finding(
+        what, "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe", behind.line
+    )
 
 
 _HARMLESS = frozenset({17, 18, 23, 28})
-"""CHLD, CONT, URG, WINCH: a shell without a trap lives on."""
+"""CHLD, CONT, URG, WINCH: they do not end a shell without a trap."""
 
 
 @rule("KIT411")
@@ -279,15 +283,15 @@ def unhandled_signal(subject: RuleInput) -> Iterator[RuleFinding]:
     traps = _traps(script, sent.number)
     if not traps:
         if sent.number not in _HARMLESS:
-            what = f"--signal={value} ends the batch script: it has no trap for it"
-            remedy = f"--signal={value.partition(':')[2]}, which goes to srun's tasks; or a trap"
+            what = f"--signal={value} ends the batch script, which has no trap for it"
+            remedy = f"use --signal={value.partition(':')[2]}, which Slurm sends to the tasks of srun; or add a trap"
             yield RuleFinding(line, column, what, remedy, (), "warning" if script.sources_files else None)
         return
     found = trace_exit_status(script)
     if found is not None and not found.background:
-        what = "bash runs the trap only when this line has ended"
+        what = "bash runs the trap only after this line has ended"
         step = found.launch.command
-        remedy = 'end it in &, then pid=$! and wait "$pid"'
+        remedy = 'end the line in &, then write pid=$! and wait "$pid"'
         yield RuleFinding(step.line, step.syntax.column, what, remedy, (line, *traps), "warning")
 
 
@@ -310,13 +314,17 @@ def unsent_signal(subject: RuleInput) -> Iterator[RuleFinding]:
     traps = _traps(script, sent.number)
     for line in traps:
         what = f"--signal={value} does not reach the batch shell: this trap never runs"
-        yield RuleFinding(line, 1, what, f"--signal=B:{value}", (script.line_of("signal"),))
+        yield RuleFinding(line, 1, what, f"use --signal=B:{value}", (script.line_of("signal"),))
     deaf = None if traps else _without_step(script)
     if deaf is not None:
-        what = f"--signal={value} goes to what srun starts, and nothing here is: no program hears it"
+        what = f"Slurm sends --signal={value} to steps of srun, but this job has none: no program gets it"
         agent = deaf.agent
-        started = f"srun {deaf.stages[0].words[0].text} ..."
-        remedy = started if agent is None else f"srun python ..., a task for each GPU: {agent.kind} hands no signal on"
+        started = f"write srun {deaf.stages[0].words[0].text} ..."
+        remedy = (
+            started
+            if agent is None
+            else f"use srun python ... with one task per GPU: {agent.kind} does not forward signals"
+        )
         yield RuleFinding(*script.position_of("signal"), what, remedy, (deaf.command.line,))
 
 

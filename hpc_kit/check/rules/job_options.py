@@ -20,7 +20,7 @@ _SIZES = (
     frozenset({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}),
     frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task"}),
 )
-"""Options that say the same of a job's size."""
+"""Groups of options that set the same size."""
 
 _HARMLESS = frozenset({"comment", "job-name", "mail-user", "wckey"})
 
@@ -54,13 +54,16 @@ def line_breaks(subject: RuleInput) -> Iterator[RuleFinding]:
     Documented: the message of sbatch itself.
     """
     text = subject.script.text
-    marks = (("\r\n", "DOS line breaks", "sed -i 's/\\r$//' FILE"), ("\0", "a NUL byte", "tr -d '\\0' <FILE >NEW"))
+    marks = (
+        ("\r\n", "DOS line breaks", "run sed -i 's/\\r$//' FILE"),
+        ("\0", "a NUL byte", "run tr -d '\\0' <FILE >NEW"),
+    )
     for mark, what, remedy in marks:
         if mark in text:
             line = text[: text.index(mark)].count("\n") + 1
             yield RuleFinding(line, 1, f"{what}: sbatch refuses the script", remedy)
     if "\r" in text and "\n" not in text:
-        yield RuleFinding(1, 1, "line breaks of old Macs: all of it is one line", "tr '\\r' '\\n' <FILE >NEW")
+        yield RuleFinding(1, 1, "line breaks of old Macs: the whole file is one line", "run tr '\\r' '\\n' <FILE >NEW")
 
 
 @rule("KIT103")
@@ -85,12 +88,12 @@ def refused_directives(subject: RuleInput) -> Iterator[RuleFinding]:
         word = match[1] if match else MARK
         # `##SBATCH` (as `# SBATCH`) is how people put a directive aside.
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
-            yield RuleFinding(number, 1, f"{word} is a comment to Slurm", f"write {MARK}", severity="warning")
+            yield RuleFinding(number, 1, f"Slurm reads {word} as a comment", f"write {MARK}", severity="warning")
         aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if number in script.comments else None
         if aside is not None and (missed := _sizes(aside[1], script)):
-            what = f"a comment to Slurm, and no other line gives --{min(missed)}"
+            what = f"Slurm reads this as a comment, and no other line gives --{min(missed)}"
             yield RuleFinding(
-                number, 1, what, f"{MARK} without a space, or ##SBATCH where it is meant so", severity="warning"
+                number, 1, what, f"write {MARK} without a space, or ##SBATCH for a comment", severity="warning"
             )
 
 
@@ -115,18 +118,21 @@ def directives_after_command(subject: RuleInput) -> Iterator[RuleFinding]:
     for late in script.directives.late:
         options = late.text[len(MARK) :].lstrip().startswith("-")
         if options and (late.line in script.comments or not script.is_shell):
-            what = "ignored in silence: a command stands above it"
+            what = "Slurm silently ignores this directive: a command precedes it"
             yield RuleFinding(late.line, 1, what, "move it above the first command", (first,))
     for number, line in enumerate(script.lines, start=1):
         if number in script.comments and re.match(rf"\s+{MARK}\s+-", line):
             yield RuleFinding(
-                number, 1, f"ignored in silence: {MARK} does not begin the line", "remove the spaces before it"
+                number,
+                1,
+                f"Slurm silently ignores this directive: {MARK} does not begin the line",
+                "remove the spaces before it",
             )
     for step in script.commands:
         name = step.words[0].text if step.words and not step.in_task else ""
         if re.fullmatch(r"[^\w/.]?#?SBATCH", name) and len(step.words) > 1 and step.words[1].text.startswith("-"):
             yield RuleFinding(
-                step.line, step.syntax.column, f"{name} is a command to the shell", f"write {MARK}, at the top"
+                step.line, step.syntax.column, f"the shell runs {name} as a command", f"write {MARK} at the top"
             )
 
 
@@ -189,7 +195,7 @@ def variables_in_directives(subject: RuleInput) -> Iterator[RuleFinding]:
                 each.line,
                 each.column,
                 f"--{each.name}={each.value}: Slurm expands no variables here",
-                f'sbatch --{each.name}="{each.value}" FILE, or Slurm\'s own patterns (%u, %x, %j)',
+                f'run sbatch --{each.name}="{each.value}" FILE, or use the patterns of Slurm (%u, %x, %j)',
                 severity="warning" if each.name in _HARMLESS else None,
             )
 
@@ -205,7 +211,7 @@ EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
     (frozenset({"exclusive", "oversubscribe"}), "warning"),
     (frozenset({"cpus-per-gpu", "cpus-per-task"}), "warning"),
 )
-"""Options of which one at most makes sense; `error`: sbatch refuses both, or takes one in silence."""
+"""Options that exclude each other. `error`: sbatch refuses both, or silently ignores one."""
 
 _MIG = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 
@@ -248,7 +254,7 @@ def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], 
             line, column, _ = places[-1]
             remedy = f"keep one of {names.replace(' and ', ', ')}"
             lines = tuple(place[0] for place in places)
-            yield RuleFinding(line, column, f"{names} exclude one another", remedy, lines, severity)
+            yield RuleFinding(line, column, f"{names} exclude each other", remedy, lines, severity)
 
 
 @rule("KIT112", "warning")
@@ -265,7 +271,8 @@ def repeated_options(subject: RuleInput) -> Iterator[RuleFinding]:
         places = [each for each in script.directive_options if (each.component, each.name) == (component, name)]
         if len({each.value for each in places}) > 1 and name not in _REPEATABLE:
             last, before = places[-1], places[-2]
-            what = f"--{name} is given twice: {last.value or 'the last'} counts, {before.value or 'the other'} does not"
+            used, ignored = last.value or "the last", before.value or "the first"
+            what = f"--{name} is given twice: Slurm uses {used} and ignores {ignored}"
             yield RuleFinding(last.line, last.column, what, "keep one of the two", (before.line,))
 
 
@@ -290,7 +297,9 @@ def missing_log_folders(subject: RuleInput) -> Iterator[RuleFinding]:
         path = str(PurePath(start) / folder)
         if "%" in folder:
             what = f"no folder has this name before the job runs: {folder}"
-            yield RuleFinding(each.line, each.column, what, "name a folder without %j, %A, %a; keep those for the file")
+            yield RuleFinding(
+                each.line, each.column, what, "name a folder without %j, %A or %a, and use them in the file name"
+            )
         elif not subject.is_folder(path):
             # Another machine's file systems are not seen from here.
             elsewhere = path.startswith("/") and not subject.is_folder(_root_of(path))
@@ -298,7 +307,7 @@ def missing_log_folders(subject: RuleInput) -> Iterator[RuleFinding]:
                 each.line,
                 each.column,
                 f"the log folder does not exist: {path}",
-                f"mkdir -p {path}, before sbatch runs",
+                f"run mkdir -p {path} before sbatch",
                 severity="warning" if elsewhere else None,
             )
 
@@ -345,8 +354,8 @@ def shared_array_logs(subject: RuleInput) -> Iterator[RuleFinding]:
         for each in [part[name] for name in ("output", "error") if name in part]:
             own = re.search(r"%\d*[ajJ]", each.value.replace("%%", ""))
             if own is None and not each.value.startswith(("/dev/", "none")):
-                what = f"all elements of the array write into {each.value}"
-                yield RuleFinding(each.line, each.column, what, "%A_%a in the file's name", (array.line,))
+                what = f"all elements of the array write to {each.value}"
+                yield RuleFinding(each.line, each.column, what, "write %A_%a in the file name", (array.line,))
 
 
 def _one_element(array: str) -> bool:
@@ -371,8 +380,8 @@ def options_too_new(subject: RuleInput) -> Iterator[RuleFinding]:
         since = first_release_with(subject.version, each.name, each.parsed.option.since, each.value)
         if since is not None:
             shown = f"--{each.name}" + ("" if each.parsed.option.since else f"={each.value}")
-            what = f"{shown} came with Slurm {since}, and this is {subject.version}"
-            yield RuleFinding(each.line, each.column, what, f"leave {shown} out")
+            what = f"{shown} came with Slurm {since}, but this is {subject.version}"
+            yield RuleFinding(each.line, each.column, what, f"remove {shown}")
 
 
 @rule("KIT115", "warning")
@@ -389,4 +398,4 @@ def shared_mig_devices(subject: RuleInput) -> Iterator[RuleFinding]:
     ]
     for each in asked if MIG_SHARED.holds(subject.version) is not False else ():
         what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"
-        yield RuleFinding(each.line, each.column, what, "--gpus-per-node, with a node's devices sum_sizes")
+        yield RuleFinding(each.line, each.column, what, "use --gpus-per-node with all devices of a node")

@@ -59,13 +59,13 @@ def missing_srun(subject: RuleInput) -> Iterator[RuleFinding]:
             first.line,
             first.column,
             f"{stage.name} is started once, on the first node; the job asks for {count}",
-            f"srun {stage.name} ..."
+            f"write srun {stage.name} ..."
             + (
-                ", with --ntasks-per-node=1"
+                " with --ntasks-per-node=1"
                 if agent
                 else ""
                 if geometry.has_gpus
-                else ", or --cpus-per-task for threads"
+                else ", or use --cpus-per-task for threads"
             ),
             tuple(script.line_of(name) for name in asked),
             # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
@@ -83,9 +83,9 @@ def _idle_nodes(script: BatchScript) -> Iterator[RuleFinding]:
     background = any(place.statement.background for place in training[0].command.position.outward())
     if nodes is not None and job is not None and nodes < job and not background:
         first = srun.words[0]
-        what = f"srun starts this on {nodes} of the job's {job} nodes: the others are idle"
+        what = f"srun starts this on {nodes} of the {job} nodes of the job: the rest is idle"
         lines = (script.line_of("nodes"), training[0].command.line)
-        remedy = f"srun without -N and -n, or --nodes={nodes} for the job"
+        remedy = f"remove -N and -n from srun, or use --nodes={nodes} for the job"
         yield RuleFinding(
             first.line, first.column, what, remedy, lines, "warning" if training[0].has_default_count else None
         )
@@ -100,9 +100,9 @@ def _idle_components(script: BatchScript) -> Iterator[RuleFinding]:
         return
     first = training[0].stages[0].words[0]
     last = len(script.components) - 1
-    what = f"srun starts this in the first component of the job alone; there are {last + 1}"
+    what = f"srun starts this only in the first component of the job, which has {last + 1}"
     yield RuleFinding(
-        first.line, first.column, what, f"srun --het-group=0-{last} ...", (script.directives.lines[0].line,)
+        first.line, first.column, what, f"write srun --het-group=0-{last} ...", (script.directives.lines[0].line,)
     )
 
 
@@ -153,14 +153,14 @@ def multiplied_agents(subject: RuleInput) -> Iterator[RuleFinding]:
         if (geometry.tasks_per_node or 1) <= 1 or count == 1 or _one_agent_a_task(agent, geometry):
             continue
         each = f"{count} processes" if count else "processes of its own"
-        total = f": {count * (geometry.tasks_per_node or 1)} a node" if count else ""
+        total = f": {count * (geometry.tasks_per_node or 1)} per node" if count else ""
         first = agent.words[0]
         yield RuleFinding(
             first.line,
             first.column,
-            f"{agent.kind} starts {each}, and {multiplier.name} starts it {geometry.tasks_per_node} times a node"
+            f"{agent.kind} starts {each}, and {multiplier.name} starts it {geometry.tasks_per_node} times per node"
             f"{total}",
-            f"--ntasks-per-node=1, or {multiplier.name} python train.py without {agent.kind}",
+            f"use --ntasks-per-node=1, or {multiplier.name} python train.py without {agent.kind}",
             (script.line_of("ntasks-per-node", "ntasks", launch=launch), launch.command.line),
         )
 
@@ -241,8 +241,8 @@ def _early(name: str, line: int, column: int, geometry: JobSize, other: int) -> 
     return RuleFinding(
         line,
         column,
-        f"${name} is expanded by the batch shell: 0 for every {of}",
-        f"srun bash -c '... ${name} ...' in single quotes, so that each task expands its own",
+        f"the batch shell expands ${name}: every {of} gets 0",
+        f"write srun bash -c '... ${name} ...' in single quotes, so that each task expands it",
         (other,),
         None if geometry.is_stated else "warning",
     )
@@ -266,19 +266,19 @@ def broken_lines(subject: RuleInput) -> Iterator[RuleFinding]:
     for step in script.commands:
         name = step.name
         if re.match(r"--?[A-Za-z]", name):
-            what = f"{name} begins a command: the line above ends too early"
-            remedy = "a backslash as the last character of the line above, and no comment or empty line before this one"
+            what = f"{name} starts a command of its own: the line above ends too early"
+            remedy = "end the line above in a backslash, and remove comments and empty lines before this one"
             first = step.words[0]
             yield RuleFinding(first.line, first.column, what, remedy, (first.line - 1,))
         for word in step.syntax.words[1:] if not step.in_task else ():
             if word.raw in {"\\ ", "\\\t"} and not script.lines[word.line - 1][word.column + 1 :].strip():
-                what = "a space behind the backslash: the line ends here"
+                what = "a space follows the backslash: the line ends here"
                 yield RuleFinding(word.line, word.column, what, "remove the space", (word.line, word.line + 1))
     for number, line in enumerate(script.lines[1:], start=2):
         above = script.lines[number - 2]
         going_on = above.endswith("\\") and number - 1 not in script.comments
         if going_on and _is_comment(script, number) and line.endswith("\\") and _meant_to_go_on(script, number):
-            what = "this comment ends the command above: what follows is a command of its own"
+            what = "this comment ends the command above: the next line is a command of its own"
             yield RuleFinding(
                 number, 1, what, "remove the comment, or move it above the command", (number - 1, number + 1)
             )
@@ -311,9 +311,9 @@ def foreign_commands(subject: RuleInput) -> Iterator[RuleFinding]:
         return
     for step in script.commands:
         if step.name in {"setenv", "unsetenv"} and step.name not in script.functions:
-            what = f"{step.name} is csh's; this is {script.interpreter or 'sh'}"
+            what = f"{step.name} is a command of csh, but this is {script.interpreter or 'sh'}"
             name, *value = [word.text for word in step.words[1:]] or ["NAME"]
-            remedy = f"export {name}={' '.join(value)}" if step.name == "setenv" else f"unset {name}"
+            remedy = f"write export {name}={' '.join(value)}" if step.name == "setenv" else f"write unset {name}"
             severity: Severity | None = "warning" if script.sources_files else None
             yield RuleFinding(step.line, step.syntax.column, what, remedy, (), severity)
 
@@ -324,12 +324,14 @@ def _not_in_csh(script: BatchScript) -> Iterator[RuleFinding]:
         if step.in_task:
             continue
         if script.lines[step.line - 1][command.column - 1 :].startswith("export "):
-            yield RuleFinding(step.line, command.column, "export is bash's; this is csh", "setenv NAME value")
+            yield RuleFinding(
+                step.line, command.column, "export is a command of bash, but this is csh", "write setenv NAME value"
+            )
         values = [assignment.value for assignment in command.assignments]
         for part in [part for word in (*command.words, *values) for part in word.parts]:
             if part.kind == "command" and part.raw.startswith("$("):
-                what = "$(...) is bash's: csh stops here with 'Illegal variable name'"
-                yield RuleFinding(part.origin.line, part.origin.column, what, "backquotes: `command`")
+                what = "$(...) is syntax of bash: csh stops here with 'Illegal variable name'"
+                yield RuleFinding(part.origin.line, part.origin.column, what, "use backquotes: `command`")
 
 
 @rule("KIT120")
@@ -356,7 +358,7 @@ def spaced_assignments(subject: RuleInput) -> Iterator[RuleFinding]:
         if rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")):
             what = f"spaces around the =: {name} is not set"
             yield RuleFinding(
-                step.line, step.syntax.column, what, f"{name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}"
+                step.line, step.syntax.column, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}"
             )
 
 

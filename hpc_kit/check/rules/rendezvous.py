@@ -13,14 +13,14 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
 
 EPHEMERAL = (32768, 60999)
-"""Ports that Linux hands out by itself (net.ipv4.ip_local_port_range)."""
+"""Ports that Linux assigns to outgoing connections (net.ipv4.ip_local_port_range)."""
 
 _LOOPBACK = re.compile(r"(localhost(\.localdomain)?|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)\Z")
 _ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
 _URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|(?:\$\{[^}\s]*\}|[^\s:/\[\]])+):\d+)(?=/|\?|\Z)")
-"""The init_method of init_process_group, as programs take it: --dist-url tcp://HOST:PORT."""
+"""The init_method of init_process_group as an option of a program: --dist-url tcp://HOST:PORT."""
 _THIS_HOST = re.compile(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
-_MEET = "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun reads no MASTER_ADDR"
+_MEET = "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun does not read MASTER_ADDR"
 _PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
@@ -39,8 +39,8 @@ def loopback_master(subject: RuleInput) -> Iterator[RuleFinding]:
     wide = [launch for launch in script.launch_lines if script.geometry_of(launch).has_several_nodes]
     if not wide or not (script.is_heterogeneous or script.geometry.has_several_nodes):
         return
-    remedy = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    on_each = f"another machine on each of the {max(script.geometry_of(launch).min_nodes for launch in wide)} nodes"
+    remedy = 'write MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    on_each = f"a different machine on each of the {max(script.geometry_of(launch).min_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
     addresses = [each for each in script.assignments if each.name == "MASTER_ADDR"]
     elsewhere = [each for each in addresses if not _names_itself(each.value.text, own=each.in_task)]
@@ -56,7 +56,7 @@ def loopback_master(subject: RuleInput) -> Iterator[RuleFinding]:
             host = None if script.is_cut_short(launch) else _default_host(agent)
             if host and not any(each.name.startswith("PET_") for each in script.assignments):
                 first = agent.words[0]
-                what = f"torchrun is not told where to meet, and takes {host}: {on_each}"
+                what = f"torchrun has no rendezvous address and uses {host}: {on_each}"
                 yield RuleFinding(first.line, first.column, what, _MEET, (*lines, launch.command.line))
         places += _urls(launch)
     for text in places:
@@ -97,8 +97,8 @@ def fixed_port(subject: RuleInput) -> Iterator[RuleFinding]:
         return
     for text, port in _first_of_each(_ports(subject.script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
-            what = f"port {port} is fixed: two jobs on a node meet there"
-            yield RuleFinding(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            what = f"port {port} is fixed: two jobs on one node use the same port"
+            yield RuleFinding(text.line, text.column, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
 
 
 @rule("KIT303", "warning")
@@ -113,8 +113,8 @@ def ephemeral_port(subject: RuleInput) -> Iterator[RuleFinding]:
     """
     for text, port in _first_of_each(_ports(subject.script)):
         if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
-            what = f"port {port} is one that Linux hands out by itself ({EPHEMERAL[0]}-{EPHEMERAL[1]})"
-            yield RuleFinding(text.line, text.column, what, "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            what = f"port {port} is ephemeral: Linux assigns {EPHEMERAL[0]}-{EPHEMERAL[1]} to outgoing connections"
+            yield RuleFinding(text.line, text.column, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
 
 
 def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
@@ -164,7 +164,7 @@ _HANDED_ON = (
     r"-x +{}\b",
     r"\s(-e|--env)[= ]+\S*(?<![\w${{]){}\b",
 )
-"""How a script's text hands a variable on: by the shell, srun, mpirun, or into a container."""
+"""Ways to pass a variable on: by the shell, srun, mpirun, or to a container."""
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
@@ -199,17 +199,17 @@ def unexported_variables(subject: RuleInput) -> Iterator[RuleFinding]:
             continue
         first, mention = places[0], rf"\$\{{?{name}\b"
         if any(re.search(mention, each) for each in quoted):
-            what = f"{name} is not exported: the tasks put nothing in the place of ${name}"
+            what = f"{name} is not exported: in the tasks, ${name} expands to nothing"
         elif agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE):
             continue
         else:
             what = f"{name} is not exported: no program sees it"
-        sure = "put nothing" in what and not script.sources_files
+        sure = "expands to nothing" in what and not script.sources_files
         yield RuleFinding(
             first.line,
             max(1, first.column - len(name) - 1),
             what,
-            f"export {name}=...",
+            f"write export {name}=...",
             (),
             None if sure else "warning",
         )
@@ -244,8 +244,8 @@ def visible_devices_by_hand(subject: RuleInput) -> Iterator[RuleFinding]:
         yield RuleFinding(
             each.value.line,
             each.value.column,
-            f"{each.name} is Slurm's to set; {text} may be none of this job's GPUs",
-            "remove it; device = local rank, counted among the visible ones",
+            f"Slurm sets {each.name}; {text} may name GPUs of another job",
+            "remove the line, and use the local rank as index of the visible devices",
             (script.line_of("gpus-per-task", "gpus-per-node", "gres", "gpus"),),
             "error" if certain else None,
         )
@@ -257,7 +257,7 @@ _HOST = re.compile(
 )
 _LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
 _SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
-"""The list, handed to a program that knows nothing of its brackets."""
+"""The list as the input of a program that does not know its brackets."""
 _WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
 _AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}(cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,)")
 _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
@@ -286,12 +286,16 @@ def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
         by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
         cut = by_column or _AT_COMMA.search(text)
         if cut or (whole and not _taken_apart(script, each.name)):
-            what = "cut by columns out of the node list" if by_column else "no host's name: the node list is gpu[01-04]"
+            what = (
+                "this is cut out of the node list by columns"
+                if by_column
+                else "this is no host name: the node list looks like gpu[01-04]"
+            )
             # What a program behind makes of the piece is not known.
             doubtful = by_column or (cut and "|" in text[cut.end() :])
             severity: Severity | None = "warning" if doubtful else None
             place = (each.value.line, each.value.column)
-            yield RuleFinding(*place, what, f"{each.name}={_FIRST}", (script.line_of("nodes"),), severity)
+            yield RuleFinding(*place, what, f"write {each.name}={_FIRST}", (script.line_of("nodes"),), severity)
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
@@ -335,8 +339,8 @@ def random_value_per_task(subject: RuleInput) -> Iterator[RuleFinding]:
     places = _drawn_by_tasks(script)
     for text in texts:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
-            what = "drawn by each task for itself: no two have the same"
-            yield RuleFinding(text.line, text.column, what, "draw it once, in the batch script; or take $SLURM_JOB_ID")
+            what = "each task draws its own value, so that all differ"
+            yield RuleFinding(text.line, text.column, what, "draw it once in the batch script, or use $SLURM_JOB_ID")
 
 
 def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
