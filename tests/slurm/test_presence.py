@@ -11,7 +11,7 @@ from hpc_kit.slurm import client, cluster_identity
 from hpc_kit.slurm.client import find_slurm
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import slurm_version_of
-from tests.slurm.test_commands import Slurm, program
+from tests.slurm.test_queries import Slurm, program
 
 
 def test_there_is_no_slurm_without_sbatch(tmp_path: Path) -> None:
