@@ -9,45 +9,17 @@ from __future__ import annotations
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.option_values import Distribution, parse_distribution
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FLAGS = {True: "pack", False: "nopack"}
-
-
-def parse_with_plane(value: str, plane_size: str | None = None) -> Distribution:
-    """Read the argument of srun's --distribution; `plane_size` is SLURM_DIST_PLANESIZE.
-
-    Raises:
-        DirectiveError: srun would refuse it too.
-    """
-    word = value.lower()
-    if word in _FLAGS.values():
-        return Distribution(None, pack=word == "pack")
-    if word == "plane" and plane_size:
-        return parse_distribution(f"plane={plane_size}")
-    if word == "hostfile":
-        return parse_distribution("arbitrary")
-    return parse_distribution(value)
-
-
-def distribution_name(distribution: Distribution) -> str:
-    """The distribution as SLURM_DISTRIBUTION shows it.
-
-    >>> spelling(parse("*:cyclic")), spelling(parse("plane=4")), spelling(parse("cyclic,NoPack"))
-    ('block:cyclic', 'plane', 'cyclic,nopack')
-    """
-    levels = [distribution.nodes or "block", distribution.sockets, distribution.cores]
-    flag = "" if distribution.pack is None else "," + _FLAGS[distribution.pack]
-    return ":".join(level for level in levels if level) + flag
+    from hpc_kit.slurm.option_values import Distribution
 
 
 def distribute_tasks(ntasks: int, slots: Sequence[int], distribution: Distribution) -> list[list[int]]:
     """The task numbers of each node, for every distribution but "arbitrary".
 
-    >>> layout(5, [2, 2, 2], parse("block")), layout(5, [2, 2, 2], parse("cyclic"))
+    >>> from hpc_kit.slurm.option_values import parse_distribution as parse
+    >>> distribute_tasks(5, [2, 2, 2], parse("block")), distribute_tasks(5, [2, 2, 2], parse("cyclic"))
     ([[0, 1], [2, 3], [4]], [[0, 3], [1, 4], [2]])
     """
     slots = [max(1, room) for room in slots]

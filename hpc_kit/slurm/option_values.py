@@ -187,6 +187,35 @@ def parse_distribution(text: str) -> Distribution:
     return found
 
 
+_PACK_FLAGS = {True: "pack", False: "nopack"}
+
+
+def parse_step_distribution(text: str, plane_size: str | None = None) -> Distribution:
+    """Parse `--distribution` as srun does, which also accepts `pack`, `hostfile`, and `plane` without a size.
+
+    Args:
+        text: The value.
+        plane_size: The value of SLURM_DIST_PLANESIZE.
+    """
+    word = text.lower()
+    if word in _PACK_FLAGS.values():
+        return Distribution(None, pack=word == "pack")
+    if word == "plane" and plane_size:
+        return parse_distribution(f"plane={plane_size}")
+    return parse_distribution("arbitrary" if word == "hostfile" else text)
+
+
+def format_distribution(distribution: Distribution) -> str:
+    """Return a distribution as SLURM_DISTRIBUTION shows it.
+
+    >>> [format_distribution(parse_distribution(text)) for text in ("*:cyclic", "plane=4", "cyclic,NoPack")]
+    ['block:cyclic', 'plane', 'cyclic,nopack']
+    """
+    levels = [distribution.nodes or "block", distribution.sockets, distribution.cores]
+    flag = "" if distribution.pack is None else "," + _PACK_FLAGS[distribution.pack]
+    return ":".join(level for level in levels if level) + flag
+
+
 def parse_mail_types(text: str) -> tuple[str, ...]:
     """Parse `--mail-type`: names such as END, FAIL, in upper case."""
     names = tuple(name.strip().upper() for name in text.split(",") if name)

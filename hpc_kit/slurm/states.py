@@ -60,14 +60,17 @@ _FINISHED = frozenset({
     JobState.REVOKED, JobState.TIMEOUT,
 })  # fmt: skip
 
-_CODES = {
-    "BF": JobState.BOOT_FAIL, "CA": JobState.CANCELLED, "CD": JobState.COMPLETED, "CF": JobState.CONFIGURING,
-    "CG": JobState.COMPLETING, "DL": JobState.DEADLINE, "F": JobState.FAILED, "LF": JobState.LAUNCH_FAILED,
-    "NF": JobState.NODE_FAIL, "OOM": JobState.OUT_OF_MEMORY, "PD": JobState.PENDING, "PR": JobState.PREEMPTED,
-    "PU": JobState.POWER_UP_NODE, "R": JobState.RUNNING, "RD": JobState.RESV_DEL_HOLD, "RF": JobState.REQUEUE_FED,
-    "RH": JobState.REQUEUE_HOLD, "RQ": JobState.REQUEUED, "RS": JobState.RESIZING, "RV": JobState.REVOKED,
-    "S": JobState.SUSPENDED, "SE": JobState.SPECIAL_EXIT, "SI": JobState.SIGNALING, "SO": JobState.STAGE_OUT,
-    "ST": JobState.STOPPED, "TO": JobState.TIMEOUT, "UD": JobState.UPDATE_DB,
+STATE_CODES = {
+    "PENDING": "PD", "RUNNING": "R", "SUSPENDED": "S", "COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F",
+    "TIMEOUT": "TO", "NODE_FAIL": "NF", "PREEMPTED": "PR", "BOOT_FAIL": "BF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM",
+    "COMPLETING": "CG", "CONFIGURING": "CF", "RESIZING": "RS", "RESV_DEL_HOLD": "RD", "REQUEUED": "RQ",
+    "REQUEUE_FED": "RF", "REQUEUE_HOLD": "RH", "REVOKED": "RV", "SIGNALING": "SI", "SPECIAL_EXIT": "SE",
+    "STAGE_OUT": "SO", "STOPPED": "ST",
+}  # fmt: skip
+"""States that Slurm 22.05 accepts as arguments, in its order, with their short codes."""
+
+_STATES_BY_CODE = {code: JobState(name) for name, code in STATE_CODES.items()} | {
+    "LF": JobState.LAUNCH_FAILED, "PU": JobState.POWER_UP_NODE, "UD": JobState.UPDATE_DB,
 }  # fmt: skip
 
 _SENTENCES = {
@@ -109,13 +112,31 @@ def parse_state(text: str) -> JobState:
     words = text.split()
     word = words[0].upper() if words else ""
     beginning = word.removesuffix("+")
-    if beginning in _CODES:
-        return _CODES[beginning]
+    if beginning in _STATES_BY_CODE:
+        return _STATES_BY_CODE[beginning]
     if beginning in JobState.__members__:
         return JobState[beginning]
     # sacct cuts a column to its width and marks the cut.
     long_enough = [state for state in JobState if word.endswith("+") and beginning and state.startswith(beginning)]
     return long_enough[0] if len(long_enough) == 1 else JobState.UNKNOWN
+
+
+def parse_state_filter(text: str) -> frozenset[str]:
+    """Parse the value of squeue's `--states`, such as `PD,running` or `all`.
+
+    Raises:
+        ValueError: A word is no state; the error contains the word.
+    """
+    names = {code: name for name, code in STATE_CODES.items()}
+    found: set[str] = set()
+    for word in text.split(","):
+        name = names.get(word.upper(), word.upper())
+        if name == "ALL":
+            return frozenset(STATE_CODES)
+        if name not in STATE_CODES:
+            raise ValueError(word)
+        found.add(name)
+    return frozenset(found)
 
 
 def explain_state(state: JobState) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
+from hpc_kit.slurm.command_environment import SBATCH_VARIABLES, SRUN_VARIABLES
 from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN
 from hpc_kit.slurm.option_table import Option, ValueUse
 from pocketslurm.commands import (
@@ -24,7 +24,7 @@ from pocketslurm.commands import (
 )
 from pocketslurm.commands.sacctmgr import ENTITIES
 from pocketslurm.listings import sacct_columns, sinfo_columns, squeue_columns
-from pocketslurm.option_support import INPUT, SBATCH_SUPPORT, SRUN_SUPPORT, OptionNote
+from pocketslurm.option_support import SBATCH_SUPPORT, SRUN_SUPPORT, OptionNote
 from pocketslurm.queue.job_environment import batch_environ
 from pocketslurm.queue.records import Job
 from pocketslurm.settings import SLURM_VERSION, Settings
@@ -126,7 +126,7 @@ def text() -> str:
         "## srun\n",
         _options(SRUN_SUPPORT, SRUN),
         "Variables that set options; a later one overrides an earlier one:\n",
-        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in INPUT.items())),
+        _table(("variable", "option"), ((f"`{name}`", f"`--{option}`") for name, option in SRUN_VARIABLES.items())),
         *_listings(),
     ]
     return "\n".join(parts).rstrip() + "\n"

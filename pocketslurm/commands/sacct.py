@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm.datetimes import error_position, parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
+from hpc_kit.slurm.states import parse_state_filter
 from pocketslurm import option_support
 from pocketslurm.errors import CommandError, PlainError, UsageError
 from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
@@ -19,7 +20,6 @@ from pocketslurm.listings.sacct_columns import find as find_field
 from pocketslurm.listings.views import JobView
 from pocketslurm.queue import controller_start
 from pocketslurm.queue.job_ids import JobId, find, parse
-from pocketslurm.queue.records import parse_states
 from pocketslurm.queue.state import State, now
 from pocketslurm.settings import SLURM_VERSION, load_settings
 from pocketslurm.users import user_or_group_exists
@@ -257,7 +257,7 @@ class JobFilter:
 
 def _states(options: dict[str, str]) -> frozenset[str]:
     try:
-        return parse_states(options["state"]) if options.get("state") else frozenset()
+        return parse_state_filter(options["state"]) if options.get("state") else frozenset()
     except ValueError as error:
         raise CommandError(f"fatal: unrecognized job state value '{error}'") from None
 

@@ -9,12 +9,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from hpc_kit.slurm.components import component_options, split_components
 from hpc_kit.slurm.errors import DirectiveError
 from hpc_kit.slurm.getopt import SALLOC, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value
 from pocketslurm import processes
-from pocketslurm.components import component_options, split_components
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
 from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, options_help
 from pocketslurm.queue import submission

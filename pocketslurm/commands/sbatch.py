@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
+from hpc_kit.slurm.components import component_options, split_components
 from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.errors import DirectiveError
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
-from pocketslurm.components import component_options, split_components
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
 from pocketslurm.exit_status import exit_status
 from pocketslurm.option_support import options_help, plugin_hint
@@ -61,6 +61,8 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         )
         for options in component_options(blocks, variables, parts)
     ]
+    if len(components) > 1 and any("array" in each.options for each in components):
+        raise CommandError(denied="Invalid job array specification")
     state = State.open(environ)
     if "test-only" in components[0].options:
         return _test_only(state, components, environ)

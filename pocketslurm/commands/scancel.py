@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.option_values import SIGNALS
+from hpc_kit.slurm.states import parse_state_filter
 from pocketslurm import option_support
 from pocketslurm.errors import PlainError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, job_ids
 from pocketslurm.queue.job_ids import split_array_task
 from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, encode_order, wake
-from pocketslurm.queue.records import parse_states
 from pocketslurm.queue.state import State, now
 from pocketslurm.settings import SLURM_VERSION
 from pocketslurm.users import user_or_group_exists
@@ -144,7 +144,7 @@ def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
 def _state_check(text: str) -> Callable[[Job], bool]:
     """One state alone: scancel takes no list of them."""
     try:
-        (state,) = parse_states(text)
+        (state,) = parse_state_filter(text)
     except ValueError:
         known = "PENDING, RUNNING, and SUSPENDED"
         raise PlainError(f"Invalid job state specified: {text}\nValid job states are {known}") from None

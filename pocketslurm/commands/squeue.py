@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.states import STATE_CODES, parse_state_filter
 from pocketslurm import option_support
 from pocketslurm.errors import PlainError
 from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
@@ -16,7 +17,6 @@ from pocketslurm.listings.squeue_columns import BY_LETTER, BY_NAME, EVERYTHING, 
 from pocketslurm.listings.views import JobView, format_duration, format_timestamp, step_id
 from pocketslurm.queue import controller_start, nodes
 from pocketslurm.queue.job_ids import select
-from pocketslurm.queue.records import STATES, parse_states
 from pocketslurm.queue.state import State, now
 from pocketslurm.settings import SLURM_VERSION
 from pocketslurm.users import user_or_group_exists
@@ -166,11 +166,11 @@ def _states(text: str | None) -> frozenset[str]:
     if not text:
         return _ACTIVE if text is None else frozenset()
     try:
-        return parse_states(text)
+        return parse_state_filter(text)
     except ValueError as error:
         raise PlainError(
             f"squeue: error: Invalid job state specified: {error}\n"
-            f"squeue: error: Valid job states include: {','.join(STATES)}\n"
+            f"squeue: error: Valid job states include: {','.join(STATE_CODES)}\n"
         ) from None
 
 

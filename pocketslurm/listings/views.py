@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.states import STATE_CODES
 from hpc_kit.slurm.units import UNLIMITED, format_time, parse_memory
 from pocketslurm import exit_status
 from pocketslurm.errors import CommandError
@@ -15,7 +16,6 @@ from pocketslurm.queue import batch_step, node_selection, nodes
 from pocketslurm.queue.dependencies import outlook
 from pocketslurm.queue.job_ids import array_indices
 from pocketslurm.queue.job_size import WHOLE_NODE, decode
-from pocketslurm.queue.records import STATES
 from pocketslurm.queue.scheduler import expected_end
 from pocketslurm.steps.messages import format_ranges
 
@@ -96,7 +96,7 @@ class JobView:
     @property
     def short_state(self) -> str:
         """`PD`, `R`, `CG`..."""
-        return STATES.get(self.job.shown_state, self.job.shown_state)
+        return STATE_CODES.get(self.job.shown_state, self.job.shown_state)
 
     @property
     def nodelist(self) -> str:

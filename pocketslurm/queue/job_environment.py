@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_kit.slurm import option_values
 from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
 from hpc_kit.slurm.units import parse_memory
-from pocketslurm import distribution
 from pocketslurm.errors import CommandError
 from pocketslurm.settings import FIRST_ID_VARIABLE
 
@@ -154,7 +154,7 @@ def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[st
     if "overcommit" in options:
         environ["SLURM_OVERCOMMIT"] = "1"
     if options.get("distribution"):
-        environ.update(_of_distribution(distribution.parse_with_plane(options["distribution"])))
+        environ.update(_of_distribution(option_values.parse_step_distribution(options["distribution"])))
     if options.get("export", "ALL").upper() != "ALL":
         environ.update(SLURM_EXPORT_ENV=options["export"], SLURM_GET_USER_ENV="1")
     return environ
@@ -168,7 +168,7 @@ def _ntasks(job: Job) -> int | None:
 
 
 def _of_distribution(found: Distribution) -> dict[str, str]:
-    environ = {"SLURM_DISTRIBUTION": distribution.distribution_name(found)}
+    environ = {"SLURM_DISTRIBUTION": option_values.format_distribution(found)}
     if found.plane_size:
         environ["SLURM_DIST_PLANESIZE"] = str(found.plane_size)
     return environ

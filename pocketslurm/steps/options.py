@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_kit.slurm.command_environment import SRUN_VARIABLES
+from hpc_kit.slurm.components import BETWEEN, inherited_options
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.getopt import SRUN, ParsedOptions, parse_options
 from hpc_kit.slurm.option_table import Option, ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
-from pocketslurm.components import BETWEEN, inherited_options
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import ALLOCATION, INPUT, SRUN_SUPPORT, Support, plugin_hint
+from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support, plugin_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ def read_options(
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for variable, name in INPUT.items():
+    for variable, name in SRUN_VARIABLES.items():
         value = environ.get(variable)
         if value is None:
             continue
@@ -201,7 +202,7 @@ def assign_groups(
 
 def group_variables(environ: Mapping[str, str], group: int) -> dict[str, str]:
     """Return the environment with the variables of one component."""
-    own = {name: environ[key] for name in INPUT if (key := f"{name}_HET_GROUP_{group}") in environ}
+    own = {name: environ[key] for name in SRUN_VARIABLES if (key := f"{name}_HET_GROUP_{group}") in environ}
     own = {name: value for name, value in own.items() if name not in _OF_THE_JOB}
     memory = any(name in own for name in _MEMORY_VARIABLES)
     return {name: value for name, value in environ.items() if not (memory and name in _MEMORY_VARIABLES)} | own

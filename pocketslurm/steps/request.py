@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.slurm import nodelist
+from hpc_kit.slurm import nodelist, option_values
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.option_values import Distribution, parse_nodes
 from hpc_kit.slurm.sizes import GpuCounts
 from hpc_kit.slurm.units import parse_memory
-from pocketslurm import distribution
 from pocketslurm.errors import CommandError
 from pocketslurm.steps.environment import gpu_counts
 
@@ -137,11 +136,11 @@ def _shown(size: SizeResolver, *, silent: bool) -> tuple[Distribution, str]:
     """Return the distribution and SLURM_DISTRIBUTION; `silent` omits the default, as srun does."""
     chosen = size.distribution
     if chosen.nodes is not None:
-        return chosen, distribution.distribution_name(chosen)
+        return chosen, option_values.format_distribution(chosen)
     if silent:
         return chosen._replace(nodes="block"), ""
     chosen = chosen._replace(nodes="cyclic" if size.ntasks <= size.min_nodes else "block")
-    return chosen, distribution.distribution_name(chosen)
+    return chosen, option_values.format_distribution(chosen)
 
 
 def _is_whole(size: SizeResolver, asked: StepOptions) -> bool:
@@ -353,7 +352,7 @@ def _distribution(asked: StepOptions, environ: Mapping[str, str]) -> Distributio
     if text is None:
         return Distribution(None)
     try:
-        return distribution.parse_with_plane(text, environ.get("SLURM_DIST_PLANESIZE"))
+        return option_values.parse_step_distribution(text, environ.get("SLURM_DIST_PLANESIZE"))
     except HpcKitError:
         lines = ["error: Invalid --distribution specification"]
         if text.lower().startswith("plane"):

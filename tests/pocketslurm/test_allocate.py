@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_kit.slurm.components import effective_options
 from hpc_kit.slurm.getopt import parse_options
-from pocketslurm.components import effective_options
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.job_size import JobSize, decode, encode, read_request
 from pocketslurm.queue.node_selection import Node, all_nodes, free_nodes, impossible, select_nodes

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_kit.errors import DirectiveError
-from pocketslurm.distribution import distribute_by_hosts, distribute_tasks, distribution_name, parse_with_plane
+from hpc_kit.slurm.option_values import format_distribution, parse_step_distribution
+from pocketslurm.distribution import distribute_by_hosts, distribute_tasks
 
 SLOTS = st.lists(st.integers(1, 16), min_size=1, max_size=8)
 KINDS = st.sampled_from(["block", "cyclic", "plane=1", "plane=3", "block,pack", "cyclic:block"])
@@ -36,12 +37,12 @@ KINDS = st.sampled_from(["block", "cyclic", "plane=1", "plane=3", "block,pack", 
     ],
 )
 def test_layouts(ntasks: int, slots: list[int], text: str, nodes: list[list[int]]) -> None:
-    assert distribute_tasks(ntasks, slots, parse_with_plane(text)) == nodes
+    assert distribute_tasks(ntasks, slots, parse_step_distribution(text)) == nodes
 
 
 @given(st.integers(1, 80), SLOTS, KINDS)
 def test_every_task_runs_once_and_in_ascending_order_on_each_node(ntasks: int, slots: list[int], text: str) -> None:
-    nodes = distribute_tasks(ntasks, slots, parse_with_plane(text))
+    nodes = distribute_tasks(ntasks, slots, parse_step_distribution(text))
     assert len(nodes) == len(slots)
     assert sorted(task for node in nodes for task in node) == list(range(ntasks))
     assert all(node == sorted(node) for node in nodes)
@@ -49,7 +50,7 @@ def test_every_task_runs_once_and_in_ascending_order_on_each_node(ntasks: int, s
 
 @given(st.integers(1, 80), SLOTS, KINDS)
 def test_no_node_has_more_tasks_than_room_while_another_has_room(ntasks: int, slots: list[int], text: str) -> None:
-    nodes = distribute_tasks(ntasks, slots, parse_with_plane(text))
+    nodes = distribute_tasks(ntasks, slots, parse_step_distribution(text))
     if ntasks <= sum(slots) and ntasks >= len(slots):
         assert all(len(node) <= room for node, room in zip(nodes, slots, strict=True))
 
@@ -57,7 +58,7 @@ def test_no_node_has_more_tasks_than_room_while_another_has_room(ntasks: int, sl
 @given(st.integers(1, 80), st.lists(st.integers(1, 4), min_size=2, max_size=6))
 def test_the_first_task_is_always_on_the_first_node(ntasks: int, slots: list[int]) -> None:
     for text in ("block", "cyclic", "plane=2"):
-        assert distribute_tasks(ntasks, slots, parse_with_plane(text))[0][0] == 0
+        assert distribute_tasks(ntasks, slots, parse_step_distribution(text))[0][0] == 0
 
 
 def test_arbitrary_puts_each_task_on_the_node_that_is_named_for_it() -> None:
@@ -78,11 +79,11 @@ def test_arbitrary_puts_each_task_on_the_node_that_is_named_for_it() -> None:
     ],
 )
 def test_distributions_are_shown_in_slurms_spelling(text: str, shown: str) -> None:
-    assert distribution_name(parse_with_plane(text)) == shown
+    assert format_distribution(parse_step_distribution(text)) == shown
 
 
 def test_a_plane_may_take_its_size_from_the_environment() -> None:
-    assert parse_with_plane("plane", "3").plane_size == 3
+    assert parse_step_distribution("plane", "3").plane_size == 3
 
 
 @pytest.mark.parametrize(
@@ -90,4 +91,4 @@ def test_a_plane_may_take_its_size_from_the_environment() -> None:
 )
 def test_what_is_no_distribution_is_refused(text: str) -> None:
     with pytest.raises(DirectiveError):
-        parse_with_plane(text)
+        parse_step_distribution(text)

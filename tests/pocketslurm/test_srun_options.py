@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_kit.slurm.command_environment import SRUN_VARIABLES
 from hpc_kit.slurm.getopt import SRUN
 from pocketslurm.errors import BAD_OPTION, CommandError
-from pocketslurm.option_support import ALLOCATION, INPUT, SRUN_SUPPORT, Support
+from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support
 from pocketslurm.steps.options import StepOptions, read_options
 
 IN_JOB = {"SLURM_JOB_ID": "12"}
@@ -25,7 +26,7 @@ def refusal(line: str, **environ: str) -> tuple[str, int]:
 
 def test_every_option_of_srun_is_spoken_for() -> None:
     assert SRUN_SUPPORT.keys() == SRUN.keys()
-    assert ALLOCATION | set(INPUT.values()) <= SRUN_SUPPORT.keys()
+    assert ALLOCATION | set(SRUN_VARIABLES.values()) <= SRUN_SUPPORT.keys()
     silent = {name for name, row in SRUN_SUPPORT.items() if row.support is not Support.WORKS and not row.note}
     assert not silent
 

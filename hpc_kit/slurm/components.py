@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.getopt import ParsedOptions, parse_options
-from pocketslurm.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +33,7 @@ _OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
 
 
 def effective_options(*groups: ParsedOptions) -> dict[str, str]:
-    """The options by long name, of several given the later; a flag's value is empty."""
+    """Merge options by long name. The last value counts, and the value of a flag is empty."""
     found: dict[str, str] = {}
     for options in groups:
         for each in options.given:
@@ -44,10 +43,10 @@ def effective_options(*groups: ParsedOptions) -> dict[str, str]:
 
 
 def split_components(argv: Sequence[str], command: str) -> tuple[list[ParsedOptions], list[str]]:
-    """The options of each component of sbatch's or salloc's command line, and the words behind the last.
+    """Read the components of a command line of sbatch or salloc, and return their options and the remaining words.
 
     Raises:
-        DirectiveError: An option that the command does not take.
+        GetoptError: The command does not accept an option.
     """
     given, words = parse_options(argv, command)
     found = [given]
@@ -60,20 +59,18 @@ def split_components(argv: Sequence[str], command: str) -> tuple[list[ParsedOpti
 def component_options(
     blocks: Sequence[ParsedOptions], variables: ParsedOptions, given: Sequence[ParsedOptions]
 ) -> list[dict[str, str]]:
-    """The options of each component: of its block of the script, of variables, of its part of the command line.
+    """Merge the options of each component, lowest priority first.
 
-    The last part of the command line counts for the blocks behind it as well.
-
-    Raises:
-        CommandError: An array is to have components.
+    Args:
+        blocks: Directives of each component in the script.
+        variables: Options from the environment.
+        given: Options of each component on the command line. The last one also applies to further blocks.
     """
     found: list[dict[str, str]] = []
     for number in range(max(len(blocks), len(given))):
         block = blocks[number] if number < len(blocks) else ParsedOptions(())
         own = effective_options(block, variables, given[min(number, len(given) - 1)])
         found.append(inherited_options(found[-1]) | own if found else own)
-    if len(found) > 1 and any("array" in options for options in found):
-        raise CommandError(denied="Invalid job array specification")
     return found
 
 
