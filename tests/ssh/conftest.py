@@ -143,6 +143,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     config = [f"Port {port}", *(f"ListenAddress {each}" for each in addresses), f"HostKey {folder}/host_key"]
     config += [f"HostCertificate {folder}/host_key-cert.pub"]
     config += [f"PidFile {folder}/pid", f"AuthorizedKeysFile {ssh}/id_ed25519.pub", "PasswordAuthentication no"]
+    config += ["Subsystem sftp internal-sftp"]
     config += ["SetEnv SHLVL=2"]  # bash then does not read ~/.bashrc, which differs from machine to machine
     config += ["KbdInteractiveAuthentication no", "UsePAM no", "StrictModes no", "PermitRootLogin prohibit-password"]
     config += [f"Match LocalAddress {addresses[0]}", f"PermitOpen {addresses[1]}:{port}"]  # as a jump host
