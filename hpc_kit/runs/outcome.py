@@ -141,9 +141,10 @@ def recorded_state(recorded: RecordedOutcome) -> JobState:
 def _exit_status(run: Run, state: JobState, status: JobStatus | None) -> int:
     if state is JobState.COMPLETED:
         return 0
+    recorded = recorded_outcome(run) if status is None else None
     # The exit code of a job that Slurm ended depends on the command: 0:15 by scontrol, 0:0 by sacct.
     if state in ENDED_BY_SLURM:
-        return 1
+        return recorded.exit_status or 1 if recorded is not None else 1
     marker = run.end_marker()
     if state is JobState.FAILED and marker and marker.exit_code:
         # The accounting shows exit code 137 of a killed program as signal 9.
@@ -153,5 +154,4 @@ def _exit_status(run: Run, state: JobState, status: JobStatus | None) -> int:
             return status.exit_code
         if status.signal:
             return 128 + status.signal
-    recorded = recorded_outcome(run)
-    return recorded.exit_status or 1 if status is None and recorded is not None else 1
+    return recorded.exit_status or 1 if recorded is not None else 1

@@ -28,7 +28,7 @@ ALIVE = 5.0
 """Seconds between two signs of life, in both directions."""
 
 SILENCE = 30.0
-"""Seconds without any sign of life after which the other side counts as lost."""
+"""Seconds without any sign of life after which the launcher, or the host, counts as lost."""
 
 _DRAIN_SECONDS = 5.0
 """After the end was requested, the launcher has this time to read the rest of the output."""
@@ -44,7 +44,7 @@ Values = Dict[str, Any]
 
 
 class Controller:
-    """The launcher at the other end of the connection: receives its orders and sends it messages."""
+    """The launcher, seen from the host: receives its orders and sends it messages."""
 
     def __init__(self) -> None:
         self.orders: Deque[Values] = deque()  # A signal handler may append at any moment.

@@ -21,6 +21,7 @@ from hpc_kit.runs.first_failure import find_failure
 from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes, encode_record
 from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.states import JobState
 from hpc_kit.ssh import agent
 from hpc_kit.ssh.backend import NAME, lock_run
 from hpc_kit.ssh.host_connection import (
@@ -87,8 +88,9 @@ class LaunchPlan(NamedTuple):
 
 
 class LaunchResult(NamedTuple):
-    """How a launch ended."""
+    """The end of a launch."""
 
+    state: JobState
     status: int
     """Exit code of the rank that failed first; 128 plus the number of the signal that ended it; 1 for a lost host."""
 
@@ -124,7 +126,7 @@ class Launch:
         self._greetings: dict[int, HostMessage] = {}
         self._running: set[int] = set()
         self._ended: set[int] = set()  # Their agents sent `end`; they count as running until the connection closes.
-        self._status = 0
+        self._state, self._status = JobState.COMPLETED, 0
         self._failure: FirstFailure | None = None
         self._problem: str | None = None
         self._summary: str | None = None
@@ -164,7 +166,7 @@ class Launch:
                 if self._end_at is not None and time.monotonic() >= self._end_at and self._give_up_at is None:
                     self._order("end")
         self.close()
-        return LaunchResult(self._status, self._failure, self._problem, self._summary)
+        return LaunchResult(self._state, self._status, self._failure, self._problem, self._summary)
 
     def close(self) -> None:
         """Cut all connections, and remove their sockets."""
@@ -236,11 +238,17 @@ class Launch:
             case "signal":
                 self._stop(values["number"])
 
-    def _fail(self, failure: FirstFailure | None, code: int = 0, problem: str | None = None) -> None:
+    def _fail(
+        self,
+        failure: FirstFailure | None,
+        code: int = 0,
+        problem: str | None = None,
+        state: JobState = JobState.FAILED,
+    ) -> None:
         """Store a failure. Only the first one counts."""
         self.ending.set()
         if not self._status:
-            self._failure, self._problem = failure, problem
+            self._state, self._failure, self._problem = state, failure, problem
             self._status = failure.exit_code if failure else code
 
     def _stop(self, number: int) -> None:
@@ -250,7 +258,7 @@ class Launch:
             self._give_up_at = time.monotonic() + _PEER_FAILURE_SECONDS
             return
         kind = "kill" if self._give_up_at else "end"
-        self._fail(None, 128 + number, f"ended by {signal.Signals(number).name}")
+        self._fail(None, 128 + number, f"ended by {signal.Signals(number).name}", JobState.CANCELLED)
         self._order(kind)
 
     def _order(self, kind: str) -> None:
@@ -398,7 +406,7 @@ def end_record(run: Path, result: LaunchResult, began: float, hosts: Sequence[st
         headline=explained.headline if explained else "",
     )
     end = RecordedOutcome(
-        state="FAILED" if result.status else "COMPLETED",
+        state=str(result.state),
         exit_status=result.status,
         start=_iso_time(began),
         end=_iso_time(time.time()),

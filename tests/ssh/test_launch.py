@@ -115,8 +115,8 @@ def test_a_launch_is_followed_to_its_end_and_cancelled(hosts: Hosts) -> None:
     followed, _ = following.communicate(timeout=60)
     watched, _ = watching.communicate(timeout=60)
     assert (process.returncode, following.returncode, watching.returncode) == (143, 143, 1)
-    assert "FAILED: ended by SIGTERM" in followed
-    assert "FAILED: ended by SIGTERM" in watched
+    assert "CANCELLED: ended by SIGTERM" in followed
+    assert "CANCELLED: ended by SIGTERM" in watched
     assert "Slurm" not in followed + watched
     assert hosts.left() == []
 
