@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -70,12 +72,11 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
     for name, value in job.env.items():
         _check_variable(name, str(value), origins)
     said = ",".join(["", str(job.resources.export or "")])
-    _check_assignments(re.findall(r",(\w+)=([^,]*)", said), origins.of("resources.export"))
+    _check_assignments(re.findall(r",(\w+)=([^,]*)", said), lambda: origins.of("resources.export"))
     for document, lines in ((origins.cluster, cluster.setup), (origins.job, job.setup)):
         for line in lines:
-            _check_assignments(
-                re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line), document.origin_of("setup")
-            )
+            assignments = re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line)
+            _check_assignments(assignments, partial(document.origin_of, "setup"))
 
 
 def name_key(origins: Origins) -> str:
@@ -180,16 +181,16 @@ def _check_variable(name: str, value: str, origins: Origins) -> None:
         )
     if name in READONLY:
         raise SpecError(f"{name} in {origins.of(key)} is bash's own", found="it cannot be set", remedy="another name")
-    _check_assignments([(name, value)], origins.of(key))
+    _check_assignments([(name, value)], lambda: origins.of(key))
     if "\0" in value:
         raise SpecError(f"{name} in {origins.of(key)} holds a NUL byte", remedy="text without it")
 
 
-def _check_assignments(pairs: list[tuple[str, str]], place: str) -> None:
+def _check_assignments(pairs: list[tuple[str, str]], origin: Callable[[], str]) -> None:
     for name, value in pairs:
         if looks_secret(name, value):
             raise SpecError(
-                f"{name} in {place} looks like a secret",
+                f"{name} in {origin()} looks like a secret",
                 found="a script, its record and `scontrol show job` can be read by others",
                 remedy=f"export {name} in the shell that submits (sbatch takes it along),\n"
                 "or read it in the program from a file of mode 0600",

@@ -5,7 +5,8 @@ Priority, lowest first: built-in defaults, cluster, job (first what it extends),
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -102,8 +103,10 @@ def _job_document(name: str, root: Path) -> Document:
     return _chain(name, root, ())[0]
 
 
-def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tuple[Document, list[str]]:
-    """Merge a job file with the files that it extends, and return their names. `place` is the line with its name."""
+def _chain(
+    name: str, root: Path, seen: tuple[Path, ...], place: Callable[[], str] | None = None
+) -> tuple[Document, list[str]]:
+    """Merge a job file with the files that it extends, and return their names. `place` returns the line of its name."""
     path = search_path.find_file("jobs", name, root, said_in=seen[-1] if seen else None, place=place)
     shown = search_path.display_path(path, root)
     if path.resolve() in seen:
@@ -119,7 +122,7 @@ def _chain(name: str, root: Path, seen: tuple[Path, ...], place: str = "") -> tu
             f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy="write the name of a job file"
         )
     # Name and description of the base file are not inherited.
-    lower, sources = _chain(base, root, (*seen, path.resolve()), document.origin_of("extends"))
+    lower, sources = _chain(base, root, (*seen, path.resolve()), partial(document.origin_of, "extends"))
     lower, document = (
         toml_documents.drop_keys(lower, "name", "description"),
         toml_documents.drop_keys(document, "extends"),

@@ -124,7 +124,9 @@ def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tupl
     job = structs.replace(job, env={**cluster.env, **job.env})
     fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _asked(job)]
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
-    search_path.find_file("templates", job.template, root, suffix=search_path.TEMPLATE, place=origins.of("template"))
+    search_path.find_file(
+        "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
+    )
     uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
     job_checks.check_components(job, origins, uneven)
     job_checks.check_container(job, cluster, origins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -52,7 +53,13 @@ def file_names(kind: FileKind, root: Path, suffix: str = ".toml") -> list[str]:
 
 
 def find_file(
-    kind: FileKind, name: str, root: Path, *, suffix: str = ".toml", said_in: Path | None = None, place: str = ""
+    kind: FileKind,
+    name: str,
+    root: Path,
+    *,
+    suffix: str = ".toml",
+    said_in: Path | None = None,
+    place: Callable[[], str] | None = None,
 ) -> Path:
     """Return the file with a name, or with a path if the name looks like one.
 
@@ -79,7 +86,7 @@ def find_file(
     return others[0] if others else there[0]
 
 
-def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: str) -> SpecError:
+def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable[[], str] | None) -> SpecError:
     from difflib import get_close_matches
 
     word = {"jobs": "job file", "env": "cluster file", "templates": "template"}[kind]
@@ -98,7 +105,7 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: str) -> 
             remedy=f"write the program after --:  hpc-kit submit -j 4x2 -- {words}",
         )
     return SpecError(
-        f"no {word} '{name}'" + (f", named in {place}" if place else ""),
+        f"no {word} '{name}'" + (f", named in {place()}" if place else ""),
         found=f"{', '.join(known) or 'none at all'}   (looked in {looked})",
         remedy=" or ".join(near) if near else f"one of these names, or the path of a {suffix} file",
     )
