@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 from hpc_kit.bench import by_hand, slurm_job
 from hpc_kit.errors import JobFailed
+from hpc_kit.slurm.sizes import count_gres_gpus
 
 JOB = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
 _LIKE = {"plain srun": "hpc-kit", "plain torchrun": "hpc-kit torchrun"}
 """Whose resources a script by hand asks for."""
 
 
-_GPUS = re.compile(r"\bgpu(?::[^:,()]+)?:(\d+)")
-"""In a node's gres: `gpu:2`, `gpu:a100:4(S:0-1),shard:8`."""
+_SOCKETS = re.compile(r"\([^()]*\)")
+"""Sockets that sinfo adds to generic resources: `gpu:a100:4(S:0-1)`."""
 
 
 class Slurm(NamedTuple):
@@ -71,7 +72,7 @@ def gpus_of_a_node(environ: Mapping[str, str]) -> int | None:
     done = slurm_job.ask(["sinfo", "--noheader", "--format=%G"], environ)
     if done.returncode or not done.stdout.strip():
         return None
-    return max(sum(map(int, _GPUS.findall(line))) for line in done.stdout.splitlines())
+    return max(count_gres_gpus(_SOCKETS.sub("", line)) or 0 for line in done.stdout.splitlines())
 
 
 def site(way: str, nodes: int, each: int, slurm: Slurm) -> by_hand.Site:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
 from hpc_kit.slurm.sizes import asks_for_gpus
 
 if TYPE_CHECKING:
@@ -191,11 +192,10 @@ _NEVER = {
 }
 """Options that no variable may set, with the reason."""
 
-_INSTEAD = (
-    frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
-    frozenset({"requeue", "no-requeue"}),
-    frozenset({"exclusive", "oversubscribe"}),
-    frozenset({"cpus-per-task", "cpus-per-gpu"}),
+_RIVALS = (
+    *EXCLUSIVE_OPTIONS,
+    CPU_COUNT_OPTIONS,
+    SHARING_OPTIONS,
     *(frozenset({"hint", other}) for other in ("ntasks-per-core", "threads-per-core", "extra-node-info")),
 )
 """Groups of options that replace or contradict each other."""
@@ -225,7 +225,7 @@ def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[
 
 def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | None:
     """Return why a variable may not set this option; None if it may."""
-    rivals = {option}.union(*(group for group in _INSTEAD if option in group))
+    rivals = {option}.union(*(group for group in _RIVALS if option in group))
     for name in sorted(stated, key=lambda each: (each != option, each)):
         said = stated[name]
         same = (_counts_gpus, _counts_cpus)
@@ -251,7 +251,7 @@ def _counts_cpus(option: str, value: str | None) -> bool:
     """Return whether an option asks for a number of CPUs of each task, as `--tres-per-task=cpu=4` does."""
     if option == "tres-per-task":
         return any(re.split("[:=]", entry)[0] == "cpu" for entry in (value or "").split(","))
-    return option in {"cpus-per-task", "cpus-per-gpu"}
+    return option in CPU_COUNT_OPTIONS
 
 
 def _stated(script: str) -> dict[str, str | None]:

@@ -199,3 +199,18 @@ OPTIONS: tuple[Option, ...] = (
     Option("tres-per-task", None, _YES, "text", _ALL, "23.11"),
     Option("wait-for-children", None, _NO, "flag", _SRUN, "24.11"),
 )
+
+EXCLUSIVE_OPTIONS: tuple[frozenset[str], ...] = (
+    frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
+    frozenset({"core-spec", "thread-spec"}),
+    frozenset({"ntasks-per-gpu", "gpus-per-task"}),
+    frozenset({"ntasks-per-gpu", "gpus-per-socket"}),
+    frozenset({"ntasks-per-gpu", "ntasks-per-node"}),
+    frozenset({"bb", "bbf"}),
+    frozenset({"requeue", "no-requeue"}),
+)
+"""Groups of options of which sbatch accepts only one, or silently uses only one."""
+
+CPU_COUNT_OPTIONS = frozenset({"cpus-per-task", "cpus-per-gpu"})
+SHARING_OPTIONS = frozenset({"exclusive", "oversubscribe"})
+"""sbatch accepts both of these options, but they contradict each other. So do `CPU_COUNT_OPTIONS`."""

@@ -15,7 +15,7 @@ from hpc_kit.slurm.getopt import SBATCH
 from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
-from hpc_kit.spec.resources import EXCLUSIVE_OPTIONS, Resources
+from hpc_kit.spec.resources import EXCLUSIVE_FIELDS, Resources
 from hpc_kit.spec.secrets import looks_secret
 from hpc_kit.spec.toml_documents import Document
 
@@ -289,7 +289,7 @@ def check_options(resources: Resources, origins: Origins) -> None:
             raise SpecError(
                 f"{error.what}, in {origins.of(key)}", found=f"{name} = {value!r}", remedy=error.remedy
             ) from error
-    for group in EXCLUSIVE_OPTIONS:
+    for group in EXCLUSIVE_FIELDS:
         both = sorted(group & given.keys())
         if len(both) > 1:
             raise SpecError(

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, GPU_OPTIONS, count_gres_gpus, read_gpu_counts
 
 Count = Annotated[int, Meta(ge=1)]
@@ -145,15 +146,10 @@ class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
         return read_gpu_counts(self.by_option_name()).in_job(nodes, ntasks)
 
 
-EXCLUSIVE_OPTIONS: tuple[frozenset[str], ...] = (
-    frozenset({"mem", "mem_per_cpu", "mem_per_gpu"}),
-    frozenset({"requeue", "no_requeue"}),
-    frozenset({"cpus_per_task", "cpus_per_gpu"}),
-    frozenset({"ntasks_per_gpu", "ntasks_per_node"}),
-    frozenset({"ntasks_per_gpu", "gpus_per_task"}),
-    frozenset({"ntasks_per_gpu", "gpus_per_socket"}),
+EXCLUSIVE_FIELDS = tuple(
+    frozenset(name.replace("-", "_") for name in group) for group in (*EXCLUSIVE_OPTIONS, CPU_COUNT_OPTIONS)
 )
-"""Groups of options of which sbatch accepts only one. A job's choice replaces a cluster's default of the same group."""
+"""Groups of fields of which a job may set only one. Its choice replaces a cluster's default of the same group."""
 
 GPU_COUNT_FIELDS = frozenset(name.replace("-", "_") for name in GPU_COUNT_OPTIONS)
 """Fields that ask for a number of GPUs. A job may set several. If it sets one, the cluster's defaults do not apply."""
@@ -169,7 +165,7 @@ def excluded_options(given: Mapping[str, object], others: Mapping[str, object]) 
         others: Values of a base file, or of a cluster's defaults.
     """
     chosen = {name for name, value in given.items() if value is not None and value is not False}
-    excluded = {name for group in EXCLUSIVE_OPTIONS if group & chosen for name in group}
+    excluded = {name for group in EXCLUSIVE_FIELDS if group & chosen for name in group}
     if GPU_COUNT_FIELDS & chosen or count_gres_gpus(str(given.get("gres"))) is not None:
         excluded |= GPU_COUNT_FIELDS
         if count_gres_gpus(str(others.get("gres"))) is not None:

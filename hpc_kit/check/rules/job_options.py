@@ -10,7 +10,8 @@ from pathlib import PurePath
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
-from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
+from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
@@ -18,7 +19,7 @@ _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
 _SIZES = (
     frozenset({"nodes", "nodelist"}),
     frozenset({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}),
-    frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task"}),
+    frozenset({"gres", *GPU_COUNT_OPTIONS}),
 )
 """Groups of options that set the same size."""
 
@@ -201,15 +202,9 @@ def variables_in_directives(subject: RuleInput) -> Iterator[RuleFinding]:
 
 
 EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
-    (frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}), "error"),
-    (frozenset({"core-spec", "thread-spec"}), "error"),
-    (frozenset({"ntasks-per-gpu", "gpus-per-task"}), "error"),
-    (frozenset({"ntasks-per-gpu", "gpus-per-socket"}), "error"),
-    (frozenset({"ntasks-per-gpu", "ntasks-per-node"}), "error"),
-    (frozenset({"bb", "bbf"}), "error"),
-    (frozenset({"requeue", "no-requeue"}), "error"),
-    (frozenset({"exclusive", "oversubscribe"}), "warning"),
-    (frozenset({"cpus-per-gpu", "cpus-per-task"}), "warning"),
+    *((group, "error") for group in EXCLUSIVE_OPTIONS),
+    (SHARING_OPTIONS, "warning"),
+    (CPU_COUNT_OPTIONS, "warning"),
 )
 """Options that exclude each other. `error`: sbatch refuses both, or silently ignores one."""
 
