@@ -179,11 +179,11 @@ def as_assignment(word: Word) -> Assignment | None:
     return Assignment(match[1], value, bool(match[3]), match[2] is not None)
 
 
-# What bash takes for letters of a word, and the grammar does not: characters that are not ASCII, escaped blanks and
+# Letters of a word for bash, but not for the grammar: characters that are not ASCII, escaped blanks and
 # braces, the `$` of `^done$)`, the `=` of `NAME=` at the end of a line. The grammar sees dots in their place. With them
 # the source is ASCII, and offsets in bytes are those of characters.
 _LETTERS = re.compile(r"[^\t\n -~]|\\[{} \t]|(?<!\$)\$(?![\w{(\[@*#?$!'\"-])|(?<=\w)=(?=[ \t]*(?:[\n;&|)#]|\Z))")
-# What the grammar does not know at all, and what it sees in its place.
+# Syntax that the grammar does not know, and the text that it sees instead.
 _UNKNOWN = {
     re.compile(r"(?<=\W)\d{1,2}#(?=\$)"): "",  # $((10#$n))
     re.compile(r"\\(?=\n?\Z)"): "",
@@ -474,6 +474,8 @@ class _Reader:
     def _simple(self, nodes: list[Node], redirects: list[Node]) -> SimpleCommand:
         redirects = [*(node for node in nodes if node.type == "file_redirect"), *redirects]
         spans: list[_Spanned] = [node for node in nodes if node.type not in {"file_redirect", "comment"}]
+        if not spans and not redirects:
+            raise _Unreadable
         start = min(node.start_byte for node in (*spans, *redirects))
         document: tuple[Part, ...] | None = None
         output: Word | None = None
@@ -694,7 +696,7 @@ def _tokens(node: Node) -> Iterator[Node]:
     if node.type in {"list", "pipeline", "negated_command", "redirected_statement"}:
         for child in node.children:
             yield from _tokens(child)
-    elif node.type != "comment":
+    elif node.type not in _SEPARATORS and node.type != "!":
         yield node
 
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from hpc_kit.check.bash_syntax import NAME, Origin, Part, Piece, Word
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
-"""What only a task knows of itself; the batch shell has them too, always 0."""
+"""Variables with a value per task. In the batch shell they are always 0."""
 
 _MOST_PIECES = 500
 """A value of more, put sum_sizes by hundreds of lines, is taken for unknown: each reader would go through all of it."""
 
 FIRST_NODE = "FIRST-NODE"
-"""What stands for the name of the host on which the batch shell runs."""
+"""Placeholder for the name of the host of the batch shell."""
 
 _MENTION = re.compile(rf"\$\{{?({'|'.join(TASK_VARIABLES)})\b")
 _SET_BY_SLURM = ("SLURM_", "CUDA_VISIBLE_", "ROCR_VISIBLE_", "HIP_VISIBLE_")
@@ -228,7 +228,7 @@ def _lookup(part: Part, environment: ShellVariables) -> ExpandedText | None:
     default = re.fullmatch(r":?-([\w./:,@%+=-]*)", detail)
     if not detail or (default and value is not None):
         return value
-    # What Slurm sets needs no default in a job: that is what the script falls back to elsewhere.
+    # A job needs no default for a variable of Slurm. The default serves runs outside a job.
     if default and name not in environment.values and not name.startswith(_SET_BY_SLURM):
         return ExpandedText(default[1], (Piece(0, part.origin._replace(exact=False)),), has_default=True)
     return None

@@ -70,7 +70,7 @@ SHELL_BUILTINS = frozenset({
     "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test", "times", "trap", "true", "type",
     "typeset", "ulimit", "umask", "unalias", "unset", "wait",
 })  # fmt: skip
-"""What bash does itself."""
+"""Commands that bash runs itself."""
 
 HELPER_PROGRAMS = frozenset({
     "aklog", "apptainer", "awk", "basename", "cat", "chmod", "chown", "cksum", "clear", "cmp", "conda", "cp",
@@ -156,7 +156,7 @@ _MPIRUN_ARITY = {
     "hostfile": 1, "hosts": 1, "machinefile": 1, "map-by": 1, "mca": 2, "n": 1, "np": 1, "npernode": 1, "o": 1,
     "output": 1, "path": 1, "ppn": 1, "prefix": 1, "rank-by": 1, "wdir": 1, "x": 1,
 }  # fmt: skip
-"""How many words each of mpirun's options takes, over all MPIs."""
+"""Number of words behind each option of mpirun, over all MPIs."""
 
 _AGENT_MODULES = {
     "torch.distributed.run": "torchrun",
@@ -448,7 +448,7 @@ COUNTS = frozenset({
 """Options that say how many nodes, tasks or processes there are."""
 
 _PREPARES = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
-"""What uv and its like do besides running a program."""
+"""Subcommands of uv and similar tools that run no program."""
 
 LOOPS = frozenset({"for", "while", "until", "select"})
 

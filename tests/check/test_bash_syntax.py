@@ -125,3 +125,8 @@ def test_a_function_keeps_its_name() -> None:
         if isinstance(command, CompoundCommand)
     ]
     assert kinds == [("function", "f"), ("function", "g"), ("for", "x")]
+
+
+def test_a_case_in_a_list_over_several_lines_is_read() -> None:
+    text = "while a\ndo\n\tcase b in 1) c ;; esac\n\td || {\n\t\te\n\t} ||\n\tf\ndone <g\nh\n"
+    assert list(commands(parse(text).block)) == ["<while>", "a", "<case>", "c", "d", "<group>", "e", "f", "h"]

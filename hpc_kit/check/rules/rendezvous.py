@@ -185,7 +185,7 @@ def unexported_variables(subject: RuleInput) -> Iterator[RuleFinding]:
     if not started or not script.is_shell or re.search(r"set\s+(-\w*a|-o\s+allexport)", text):
         return
     if any(word.parts[:1] and word.parts[0].kind != "text" for word in _export_words(script)):
-        # What is exported is not known.
+        # The exported names are unknown.
         return
     quoted = [
         part.text for launch in started for word in launch.command.syntax.words for part in word.parts if part.quoted
@@ -291,7 +291,7 @@ def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
                 if by_column
                 else "this is no host name: the node list looks like gpu[01-04]"
             )
-            # What a program behind makes of the piece is not known.
+            # The effect of a program after the cut is unknown.
             doubtful = by_column or (cut and "|" in text[cut.end() :])
             severity: Severity | None = "warning" if doubtful else None
             place = (each.value.line, each.value.column)
