@@ -1,4 +1,4 @@
-"""Reading numbers and lists from environment variables, with errors that name the variable and its value."""
+"""Reads numbers and lists from environment variables, with errors that name the variable and its value."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _SETTERS = {
 
 
 def launcher_setting(name: str) -> str:
-    """The launcher that sets a variable, by its name; torch's own names are set by many, as torchrun does."""
+    """Return the launcher that sets a variable, by its name; torchrun for torch's own variables."""
     return next((who for start, who in _SETTERS.items() if name.startswith(start)), "torchrun")
 
 
 def optional_int(environ: Mapping[str, str], name: str) -> int | None:
-    """A count or an index; None where the variable is not set or empty.
+    """Return a count or an index, or None if the variable is not set or empty.
 
     Raises:
-        IncompleteEnvironment: It is set to something else than a number from 0 up.
+        IncompleteEnvironment: The value is not a number from 0 up.
     """
     text = environ.get(name, "").strip()
     if not text:
@@ -55,10 +55,10 @@ def optional_int(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def required_int(environ: Mapping[str, str], name: str, *, beside: str) -> int:
-    """A number that `beside`, the variables that are there, cannot do without.
+    """Return a number that must be set because the variables named in `beside` are set.
 
     Raises:
-        IncompleteEnvironment: It is not set, or not a number.
+        IncompleteEnvironment: The variable is not set, or not a number.
     """
     value = optional_int(environ, name)
     if value is None:
@@ -72,7 +72,7 @@ def required_int(environ: Mapping[str, str], name: str, *, beside: str) -> int:
 
 
 def cpus_per_task(environ: Mapping[str, str]) -> int | None:
-    """What --cpus-per-task has asked for: of the job, or of the step alone; None where nobody has."""
+    """Return --cpus-per-task of the job or of the step, or None if neither has it."""
     for name in ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK"):
         text = environ.get(name, "")
         if text.isdigit() and int(text):
@@ -81,15 +81,15 @@ def cpus_per_task(environ: Mapping[str, str]) -> int | None:
 
 
 def format_variables(environ: Mapping[str, str], *names: str) -> str:
-    """`NAME = value, NAME = value` of those that are set."""
+    """Return `NAME = value, NAME = value` for the variables that are set."""
     return ", ".join(f"{name} = {environ[name]}" for name in names if environ.get(name, ""))
 
 
 def master_port(environ: Mapping[str, str]) -> int | None:
-    """MASTER_PORT, where somebody has set it.
+    """Return MASTER_PORT, or None if it is not set.
 
     Raises:
-        IncompleteEnvironment: It is no port.
+        IncompleteEnvironment: The value is not a port.
     """
     port = optional_int(environ, "MASTER_PORT")
     if port is not None and not 0 < port <= _LAST_PORT:
@@ -100,10 +100,10 @@ def master_port(environ: Mapping[str, str]) -> int | None:
 
 
 def read_hosts(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """The hosts of a node list variable; none where it is not set.
+    """Return the hosts of a node list variable, or () if it is not set.
 
     Raises:
-        IncompleteEnvironment: It is malformed.
+        IncompleteEnvironment: The list is malformed.
     """
     try:
         return tuple(nodelist.expand(environ.get(name, "").strip()))
@@ -112,10 +112,10 @@ def read_hosts(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def read_counts(environ: Mapping[str, str], name: str) -> tuple[int, ...]:
-    """The counts of a tasks-per-node variable, `2(x3),1`; none where it is not set.
+    """Return the counts of a tasks-per-node variable such as `2(x3),1`, or () if it is not set.
 
     Raises:
-        IncompleteEnvironment: It is malformed.
+        IncompleteEnvironment: The list is malformed.
     """
     text = environ.get(name, "").strip()
     try:

@@ -1,4 +1,4 @@
-"""Who this process is: one frozen value, from one launcher."""
+"""`World`: rank, world size and address of this process, from one launcher, and its explanation for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One process among those that were launched together.
+    """Rank, world size and address of one process among those that were launched together.
 
     ================  ===========================================  ==================  ==========================
     here              Slurm step                                   torchrun            Open MPI
@@ -28,7 +28,7 @@ class World:
     master_addr       first of SLURM_STEP_NODELIST                 MASTER_ADDR         MASTER_ADDR
     ================  ===========================================  ==================  ==========================
 
-    None is what this launcher's variables do not tell; `hpc_kit.distributed()` asks the other ranks.
+    A value that the launcher's variables do not contain is None. `hpc_kit.distributed()` asks the other ranks for it.
     """
 
     rank: int
@@ -41,39 +41,40 @@ class World:
     """Host of rank 0."""
     master_port: int | None = None
     launcher: str
-    """slurm, torchrun, ssh, mpi, submitit (its local executor), env (RANK and WORLD_SIZE set by hand or by a
-    launcher that we do not know), single, or the name of a plug-in."""
+    """slurm, torchrun, ssh, mpi, submitit (its local executor), env (RANK and WORLD_SIZE, set by hand or by an unknown
+    launcher), single, or the name of a plug-in.
+    """
     name: str
-    """The launch, in words: `the srun step 1234.0`."""
+    """Description of the launch, such as `the srun step 1234.0`."""
     key: str = ""
-    """What all ranks of this launch share, and no other launch has: port and token come from it."""
+    """Text that all ranks of this launch share, and no other launch. Port and token are derived from it."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Where each value comes from."""
+    """The variable from which each value comes."""
     warnings: tuple[str, ...] = ()
     agrees: tuple[str, ...] = ()
-    """Other variables that say the same."""
+    """Other variables that confirm the values."""
     left: tuple[str, ...] = ()
-    """Variables that say something else of something else, and why they do not count."""
+    """Variables that were ignored, each with the reason."""
     hosts: tuple[str, ...] = ()
-    """The launch's nodes, where they are known."""
+    """Nodes of the launch, if known."""
     tasks_per_node: tuple[int, ...] = ()
-    """Ranks on each of `hosts`."""
+    """Number of ranks on each of `hosts`."""
     reach: tuple[str, ...] = ()
-    """Addresses and names of rank 0's host, where rank 0 itself has told them."""
+    """Addresses and names of rank 0's host, if rank 0 has sent them."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which writes and speaks for all."""
+        """True for rank 0, which writes files and prints for all ranks."""
         return self.rank == 0
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.world_size} in {self.name}"
 
     def checked(self) -> World:
-        """This world, or an error that names both variables where a rank lies outside its size.
+        """Return this World after checking that each rank is below its size.
 
         Raises:
-            ContradictoryEnvironment: A rank is not below its size.
+            ContradictoryEnvironment: A rank is not below its size. The message names both variables.
         """
         pairs = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "nnodes"))
         for index_name, size_name in (*pairs, ("local_world_size", "world_size"), ("nnodes", "world_size")):
@@ -106,7 +107,7 @@ _NAME_WIDTH, _VALUE_WIDTH = 16, 8
 
 
 class ExplainedValue(NamedTuple):
-    """One value of a world."""
+    """One value of a World."""
 
     name: str
     value: str
@@ -114,12 +115,12 @@ class ExplainedValue(NamedTuple):
 
 
 def explained_values(world: World) -> list[ExplainedValue]:
-    """The table: a row a value; `-` is what the variables do not tell."""
+    """Return the table of values, one row per value. `-` stands for an unknown value."""
     return [ExplainedValue(name, _format_value(getattr(world, name)), world.sources.get(name, "")) for name in VALUES]
 
 
 def explain_world(world: World) -> str:
-    """The table as it is printed, with what agrees, what was left aside, and the warnings."""
+    """Return the printed table with confirming variables, ignored variables and warnings."""
     wide = max(_VALUE_WIDTH, *(len(row.value) for row in explained_values(world)))
     lines = [heading(world)]
     lines += [
@@ -134,14 +135,14 @@ def explain_world(world: World) -> str:
 
 
 def heading(world: World) -> str:
-    """`World of 4 from the srun step 1234.0`."""
+    """Return a line such as `World of 4 from the srun step 1234.0`."""
     if world.launcher == "single":
         return f"A world of one: {world.name}"
     return f"World of {world.world_size} from {world.name}"
 
 
 def to_json(world: World) -> dict[str, object]:
-    """The same for programs."""
+    """Return the World as a JSON object."""
     return {name: getattr(world, name) for name in VALUES} | {
         "launcher": world.launcher,
         "sources": dict(world.sources),

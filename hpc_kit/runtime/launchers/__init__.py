@@ -1,4 +1,8 @@
-"""Who started this process: one function a launcher, asked in order; the first that knows it answers for all values."""
+"""Resolves which launcher started this process.
+
+One pure function per launcher reads the environment. They are asked in a fixed order, and the first that recognizes its
+own variables decides all values of the `World`.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +30,30 @@ if TYPE_CHECKING:
 Launcher: TypeAlias = "Callable[[Mapping[str, str]], World | None]"
 
 LAUNCHERS: dict[str, Launcher] = {
-    # The innermost launcher first: torchrun's workers still carry the variables of the step or of the mpirun
-    # that started their agent; ranks of mpirun carry those of the shell, or of the step that is its daemon.
+    # The innermost launcher comes first. torchrun's workers still carry the variables of the step or of the mpirun that
+    # started their agent, and ranks of mpirun carry those of the batch shell or of the step that is its daemon.
     "torchrun": from_torchrun,
-    # Its agents carry what the user's own shell, or a step that they launch from, has set.
+    # Its agents carry the variables of the user's shell, or of a step from which the user launches.
     "ssh": from_ssh,
     "mpi": from_mpi,
     "submitit": from_submitit,
     "slurm": from_slurm_step,
-    # After the step: what was exported before srun must agree with it, and counts alone only outside of a step.
+    # This comes after the step. Variables that were exported before srun must agree with the step, and they count alone
+    # only outside of a step.
     "env": from_plain_variables,
     "single": single_process,
 }
 
 PLUGIN_GROUP = "hpc_kit.launchers"
-"""Group of entry points: each names a function of the environment that returns a World, or None."""
+"""Group of entry points. Each entry point names a function of the environment that returns a World or None."""
 
 _SLURM_VARIABLES = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|JOB_NUM_NODES|SUBMIT_HOST)|SLURMD_NODENAME")
-"""By these Slurm contradicts a launcher inside of a step or of a job's shell."""
+"""Variables by which Slurm contradicts another launcher inside a step or in a batch shell."""
 
 
 @cache
 def plugin_launchers() -> dict[str, Launcher]:
-    """The launchers that installed packages bring, by name.
+    """Return the launchers that installed packages provide, by name.
 
     Raises:
         IncompleteEnvironment: One of them cannot be imported.
@@ -69,7 +74,10 @@ def plugin_launchers() -> dict[str, Launcher]:
 
 
 def _candidate_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, Launcher]]:
-    """All launchers in order. Plug-ins come where ours know nothing: looking for them reads a file a package."""
+    """Yield all launchers in order.
+
+    Plug-ins come after the built-in launchers, because looking for them reads a file of every installed package.
+    """
     inside = inner_launcher(environ) is not None
     for name, launcher in LAUNCHERS.items():
         if name == "mpi" and inside:
@@ -80,7 +88,7 @@ def _candidate_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, Laun
 
 
 _INSIDE_A_STEP = {"torchrun", "ssh", "mpi", "submitit", "env"}
-"""Those that may be launchers inside of a step."""
+"""Launchers that may run inside a step."""
 
 
 def _requested_launcher(choice: str) -> Iterator[tuple[str, Launcher]]:
@@ -93,7 +101,7 @@ def _requested_launcher(choice: str) -> Iterator[tuple[str, Launcher]]:
 
 
 def guess_rank(environ: Mapping[str, str]) -> int | None:
-    """The number that tells this process from the others of its launch, also where they contradict one another."""
+    """Return the rank that most likely belongs to this process, also where launchers contradict each other; or None."""
     try:
         in_step = slurm_step.reason_not_in_step(environ) is None
     except LauncherError:
@@ -103,14 +111,14 @@ def guess_rank(environ: Mapping[str, str]) -> int | None:
 
 
 def resolve(environ: Mapping[str, str]) -> World:
-    """Say who this process is, from its environment variables alone.
+    """Determine rank, world size and the rest of the `World` from environment variables alone.
 
     Args:
-        environ: Usually `os.environ`; nothing else is read, and nothing is changed.
+        environ: Usually `os.environ`. Nothing else is read, and nothing is changed.
 
     Raises:
-        IncompleteEnvironment: Variables are half-set, or are no numbers.
-        ContradictoryEnvironment: Two launchers claim this process, or numbers do not fit together.
+        IncompleteEnvironment: Some variables of a launcher are missing or are not numbers.
+        ContradictoryEnvironment: Two launchers claim this process, or numbers contradict each other.
     """
     choice = environ.get(CHOICE, "").strip()
     left = {} if choice == "env" else inherited_variables.inherited_exports(environ)

@@ -1,4 +1,4 @@
-"""What torch's plain variables say beside a launcher: the same, or the process belongs to nobody."""
+"""Compares torch's variables (RANK, WORLD_SIZE, ...) with the launcher that started the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 CHOICE = "HPC_KIT_LAUNCHER"
-"""Environment variable with the name of a launcher: that one is believed, and no other is asked."""
+"""Environment variable that names a launcher. The runtime then uses this launcher and asks no other."""
 
 TORCH_VARIABLES = {
     "RANK": "rank",
@@ -21,7 +21,7 @@ TORCH_VARIABLES = {
     "LOCAL_RANK": "local_rank",
     "LOCAL_WORLD_SIZE": "local_world_size",
 }
-"""Torch's names, which a job script or a library may have set before."""
+"""torch's variables, which a job script or a library may have set, and the fields of `World` that they describe."""
 
 
 _STARTERS = (
@@ -31,12 +31,12 @@ _STARTERS = (
 
 
 def check_agreement(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
-    """Those of RANK, WORLD_SIZE, ... that are set, all saying what `world` says.
+    """Return those of RANK, WORLD_SIZE, ... that are set and agree with `world`.
 
-    LOCAL_RANK is none of them where it says something else and is allowed to, see `sees_one_gpu`.
+    A LOCAL_RANK that differs is left out where `has_own_gpu` allows it.
 
     Raises:
-        ContradictoryEnvironment: One says something else.
+        ContradictoryEnvironment: A variable contradicts `world`.
     """
     if environ.get(CHOICE, "").strip() == world.launcher:
         return ()
@@ -56,7 +56,10 @@ def check_agreement(environ: Mapping[str, str], world: World) -> tuple[str, ...]
 
 
 def has_own_gpu(environ: Mapping[str, str], world: World) -> bool:
-    """Whether LOCAL_RANK = 0 beside the right numbers is right too: scripts set it where each task sees its own GPU."""
+    """Return whether LOCAL_RANK = 0 is valid although the local rank is another one.
+
+    Job scripts set it in tasks that see only their own GPU. RANK and WORLD_SIZE must then agree with `world`.
+    """
     if not environ.get("LOCAL_RANK") or environ.get(CHOICE, "").strip() == world.launcher:
         return False
     said = {name: optional_int(environ, name) for name in TORCH_VARIABLES}

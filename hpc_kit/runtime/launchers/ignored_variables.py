@@ -1,4 +1,4 @@
-"""Variables beside a launcher's own: of another scope, of another launch, or saying the same."""
+"""Describes variables that do not decide the rank: of the job, of another launch, or without new information."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 MISSING_SRUN = "put srun in front of the command"
-"""The end of a warning in a shell of a job."""
+"""The end of every warning about a command in a batch shell that needs srun."""
 
 _LOOKS_LIKE_MPI = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
 _MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
@@ -26,7 +26,7 @@ _STALE = {"SLURM_NTASKS": "SLURM_STEP_NUM_TASKS", "SLURM_TASKS_PER_NODE": "SLURM
 
 
 def ignored_by_step(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What a task of a step leaves aside."""
+    """Describe the variables that a task of a step ignores."""
     notes = [
         f"{job} = {environ[job]} (the job's, wider than this step)"
         for job, step in _WIDER.items()
@@ -45,22 +45,22 @@ def ignored_by_step(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def ignored_by_worker(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What a worker of torchrun leaves aside: the variables of its agent."""
+    """Describe the variables of the agent, which a worker of torchrun ignores."""
     return _list_variables(environ, (*_STEP, *_MPI), "the agent's") + mpi_lookalikes(environ)
 
 
 def ignored_by_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What a process of mpirun leaves aside: the batch shell's or the daemon's variables."""
+    """Describe the variables of the batch shell or daemon, which a rank of mpirun ignores."""
     return _list_variables(environ, _STEP, "of the shell or daemon that started this process")
 
 
 def ignored_by_single(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What a process on its own leaves aside."""
+    """Describe the variables that a single process ignores."""
     return _list_variables(environ, (*_STEP, *_MPI[::2], *_TORCHRUN, "RANK", "LOCAL_RANK"), "no launch of this process")
 
 
 def compare_pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """PMI's rank and size beside a step: those that say the same, and those that another launch has left behind."""
+    """Return PMI's variables that agree with the step, and descriptions of those that another launch has left."""
     facts = {"PMI_RANK": world.rank, "PMI_SIZE": world.world_size, "PMIX_RANK": world.rank}
     agrees = tuple(f"{name} = {value}" for name, value in facts.items() if environ.get(name) == str(value))
     others = tuple(name for name, value in facts.items() if environ.get(name, str(value)) != str(value))
@@ -68,19 +68,23 @@ def compare_pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ..
 
 
 def compare_local_rank(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
-    """LOCAL_RANK where it counts GPUs that the task sees, and not tasks."""
+    """Describe a LOCAL_RANK that counts the GPUs of the task instead of the tasks of the node."""
     names = ("LOCAL_RANK",) if has_own_gpu(environ, world) else ()
     return _list_variables(environ, names, "the one GPU that this task sees")
 
 
 def mpi_lookalikes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The names that a recent Slurm puts into every job, so that an mpirun would find it."""
+    """Describe the variables that recent releases of Slurm set in every job for mpirun; they are no evidence of MPI."""
     found = [name for name in _LOOKS_LIKE_MPI if environ.get(name)]
     return (f"{', '.join(found)} (set in every job by Slurm; no sign of MPI)",) if found else ()
 
 
 def describe_inherited(variables: Mapping[str, str], choice: str) -> tuple[str, ...]:
-    """What was left out before any launcher was asked: a step's by the user's choice, another launch's by its mark."""
+    """Describe variables that were removed before any launcher was asked.
+
+    Variables of a step are removed because of HPC_KIT_LAUNCHER, variables of another launch because of its export
+    marker.
+    """
     of_slurm = tuple(name for name in _STEP if name in variables)
     others = tuple(name for name in variables if not name.startswith("SLURM"))
     chosen = _list_variables(variables, of_slurm, f"not asked: HPC_KIT_LAUNCHER = {choice}")
@@ -97,11 +101,14 @@ _JOB_NODES = re.compile(r"SLURM_(JOB_)?NODELIST(_(HET|PACK)_GROUP_\d+)?")
 
 
 def names_another_job(environ: Mapping[str, str], host: str) -> bool:
-    """Whether `host` is certainly none of this Slurm job's nodes.
+    """Return whether `host` is certainly outside of this Slurm job.
 
-    Certain only where it is named as those are, but for the numbers: names for another network (`n1-ib0`, `n1i`),
-    addresses, and host names that differ from Slurm's node names tell nothing. So does a shell outside of the nodes,
-    and a job that was submitted elsewhere than on a node: nothing has come along from a rank.
+    The answer is certain only where the name follows the pattern of the node names. Names for another network
+    (`n1-ib0`,
+    `n1i`), addresses, and host names that differ from Slurm's node names prove nothing. Neither does a shell outside of
+    the
+    nodes, nor a job that was submitted from a host that is not a node, because no rank's variables can have been
+    inherited.
     """
     nodes = _job_nodes(environ)
     if environ.get("SLURM_SUBMIT_HOST") and not was_submitted_on_a_node(environ):
@@ -115,30 +122,30 @@ def names_another_job(environ: Mapping[str, str], host: str) -> bool:
 
 
 def is_outside_job(environ: Mapping[str, str], hosts: Sequence[str]) -> bool:
-    """Whether some of these nodes, named by Slurm, are none of the job's."""
+    """Return whether some of these node names are outside of the job."""
     nodes = _job_nodes(environ)
     return bool(nodes) and not {host.partition(".")[0] for host in hosts} <= nodes
 
 
 def _job_nodes(environ: Mapping[str, str]) -> set[str]:
-    """Every node of the job; the components of a heterogeneous one have lists of their own."""
+    """Return all nodes of the job. The components of a heterogeneous job have separate lists."""
     lists = [name for name in environ if _JOB_NODES.fullmatch(name)]
     return {host.partition(".")[0] for name in lists for host in read_hosts(environ, name)}
 
 
 def was_submitted_here(environ: Mapping[str, str]) -> bool:
-    """Whether sbatch was called on one of the job's own nodes."""
+    """Return whether sbatch was called on one of the job's nodes."""
     return environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0] in _job_nodes(environ)
 
 
 def was_submitted_on_a_node(environ: Mapping[str, str]) -> bool:
-    """Whether sbatch was called where, by its name, a node is: of this job or of another."""
+    """Return whether the host on which sbatch was called is named like a node, of this job or of another one."""
     submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
     return bool(submitter) and _host_name_pattern(submitter) in map(_host_name_pattern, _job_nodes(environ))
 
 
 def _short_host_name(name: str) -> str:
-    """Without leading zeros: the host of node n1 may call itself n01."""
+    """Return the short name without leading zeros: the host of node n1 may call itself n01."""
     return re.sub(r"\d+", lambda digits: str(int(digits[0])), name)
 
 

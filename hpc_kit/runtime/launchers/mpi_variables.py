@@ -1,4 +1,4 @@
-"""The variables that the launchers of MPI programs give their ranks: a table, a line a launcher."""
+"""The one table of the variables that launchers of MPI programs set for their ranks."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ if TYPE_CHECKING:
 
 
 class RankVariables(NamedTuple):
-    """The variables of one launcher."""
+    """Names of the variables of one launcher."""
 
     rank: str
     size: str
     local_rank: str = ""
     local_size: str = ""
     node: str = ""
-    """The node's index among those of the launch, where it is told."""
+    """Index of the node in the launch, where the launcher sets it."""
     nodes: str = ""
-    """How many nodes the launch has, where it is told."""
+    """Number of nodes of the launch, where the launcher sets it."""
     host: tuple[str, ...] = ()
-    """This process's own host."""
+    """Host of this process."""
     launch: tuple[str, ...] = ()
-    """What tells this launch from others, the same on all ranks; the first that is set counts."""
+    """Variables that identify the launch and are equal on all ranks. The first one that is set counts."""
     over_ssh: bool = False
-    """Whether its daemons may come over ssh: then ranks on other nodes lack the variables of the job."""
+    """True if the launcher may use ssh. Ranks on other nodes then lack the variables of the job."""
     also_set_by_srun: bool = False
-    """Whether srun sets them as well, with an MPI plugin: in a Slurm job they are the step's, or left by one."""
+    """True if srun sets them, too, with an MPI plug-in. In a Slurm job they are the step's own or inherited from a
+    step.
+    """
 
     def is_set_in(self, environ: Mapping[str, str]) -> bool:
-        """Whether these variables show that this launcher has started this process."""
+        """Return whether these variables prove that this launcher started the process."""
         if not (environ.get(self.rank) and environ.get(self.size)):
             return False
         chosen = environ.get("HPC_KIT_LAUNCHER", "").strip() == "mpi"
         of_prun = self.rank == "PMIX_RANK" and environ.get("PMIX_NAMESPACE", "").startswith("prte")
         if self.also_set_by_srun and environ.get("SLURM_JOB_ID") and not (of_prun or chosen):
             return False
-        # Several give PMI's or PMIx's rank: what stands beside it tells whose it is.
+        # Several launchers set PMI's or PMIx's rank. The other variables decide which one it was.
         beside = (self.local_rank, self.local_size)
         return (
             not self.rank.startswith(("PMI_", "PMIX_"))
@@ -51,21 +53,22 @@ _PMI = ("PMI_RANK", "PMI_SIZE")
 _HYDRA = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _HYDRA_HOST = ("PMI_HOSTNAME", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST", "MPICH_INTERFACE_HOSTNAME")
 _BY_JOB = "WORLD_SIZE"
-"""Where the launcher tells a rank and no size, the job script may."""
+"""Size variable that the job script may set for launchers that set a rank and no size."""
 
 
 def _openmpi_like(
     prefix: str, *, nodes: str = "", host: tuple[str, ...] = (), launch: tuple[str, ...] = (), over_ssh: bool = True
 ) -> RankVariables:
-    """The four numbers of those that call them alike."""
+    """Return the variables of a launcher that names rank and size like Open MPI, with another prefix."""
     names = RankVariables(f"{prefix}_RANK", f"{prefix}_SIZE", f"{prefix}_LOCAL_RANK", f"{prefix}_LOCAL_SIZE")
     return names._replace(nodes=nodes, host=host, launch=launch, over_ssh=over_ssh)
 
 
 MPI_LAUNCHERS = {
-    # Spectrum MPI's ranks get Open MPI's variables as well, with the same values.
+    # Ranks of Spectrum MPI have Open MPI's variables, too, with the same values.
     "jsrun": _openmpi_like("JSM_NAMESPACE", launch=("PMIX_NAMESPACE",), over_ssh=False),
-    # OMPI_COMM_WORLD_NODE_RANK is a local rank: that of all jobs on the node.
+    # OMPI_COMM_WORLD_NODE_RANK is not the index of the node. It is a local rank that counts the ranks of all jobs on
+    # the node.
     "Open MPI": _openmpi_like(
         "OMPI_COMM_WORLD",
         host=("PMIX_HOSTNAME",),
@@ -73,11 +76,11 @@ MPI_LAUNCHERS = {
     ),
     "MVAPICH2": _openmpi_like("MV2_COMM_WORLD", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
     "MVAPICH": _openmpi_like("MVP_COMM_WORLD", nodes="MVP_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
-    # mpirun_rsh numbers its ranks as PMI does; the rest is MVAPICH2's.
+    # mpirun_rsh numbers its ranks like PMI. The other variables are MVAPICH2's.
     "MVAPICH2 (mpirun_rsh)": RankVariables(
         "PMI_ID", "MPIRUN_NPROCS", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",), over_ssh=True
     ),
-    # A job of Flux gets PMI's variables as well, and with HPE's plugin PALS's.
+    # A job of Flux has PMI's variables, too, and with HPE's plug-in also PALS's.
     "Flux": RankVariables(
         "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nodes="FLUX_JOB_NNODES", launch=("FLUX_JOB_ID",)
     ),
@@ -92,11 +95,12 @@ MPI_LAUNCHERS = {
     ),
     "Cray PMI": RankVariables(*_PMI, "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", launch=("PALS_APID",), also_set_by_srun=True),
     "Hydra (MPICH, Intel MPI)": RankVariables(*_PMI, *_HYDRA, host=_HYDRA_HOST, launch=("I_MPI_HYDRA_UUID",)),
-    # No MPI: gloo's ranks. Its cross rank counts the nodes that have such a local rank, and is no node's index.
+    # This is gloo without MPI. Its cross rank counts the nodes that have this local rank, so it is not an index of
+    # nodes.
     "Horovod": _openmpi_like("HOROVOD", launch=("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
-    # What starts ranks without telling them their place on the node.
+    # Launchers that do not set the local rank.
     "PMI": RankVariables(*_PMI, also_set_by_srun=True),
-    # mpiexec -pmi-port; PALS on machines whose MPI asks PMIx; PMIx itself, as Fujitsu's mpiexec gives it.
+    # mpiexec -pmi-port, PALS on machines whose MPI asks PMIx, and PMIx itself as Fujitsu's mpiexec sets it.
     "Hydra over a port": RankVariables("PMI_ID", _BY_JOB, *_HYDRA, host=_HYDRA_HOST),
     "PALS without PMI": RankVariables(
         "PALS_RANKID",
@@ -115,11 +119,11 @@ MPI_LAUNCHERS = {
 }
 
 LAUNCHERS_WITHOUT_SIZE = tuple(dict.fromkeys(names.rank for names in MPI_LAUNCHERS.values() if names.size == _BY_JOB))
-"""Variables that tell a rank where no variable of the launcher tells how many there are."""
+"""Rank variables of launchers that set no size."""
 
 
 def is_set_by_hydra(environ: Mapping[str, str]) -> bool:
-    """Whether PMI's variables are Hydra's, and not srun's."""
+    """Return whether Hydra, and not srun, has set PMI's variables."""
     return any(environ.get(name) for name in _HYDRA)
 
 
@@ -127,12 +131,12 @@ _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
 
 
 def batch_job_of(environ: Mapping[str, str]) -> str:
-    """The job's number, whatever the workload manager; empty outside of a job."""
+    """Return the id of the batch job of any workload manager, or "" outside of a job."""
     return next((environ[name] for name in _JOBS if environ.get(name)), "")
 
 
 def mpi_launch_key(environ: Mapping[str, str], names: RankVariables, size: int) -> str:
-    """What all ranks of this launch share, those on nodes that were reached over ssh as well."""
+    """Return a key that all ranks of this launch share, including ranks on nodes that were reached over ssh."""
     launch = next((environ[name] for name in names.launch if environ.get(name)), "")
     if launch and names.over_ssh:
         return f"mpi {launch}, size {size}"
@@ -140,9 +144,9 @@ def mpi_launch_key(environ: Mapping[str, str], names: RankVariables, size: int) 
 
 
 def hosts_of_job(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes on which ranks may be, where Slurm or LSF names them."""
+    """Return the nodes on which ranks may be, where Slurm or LSF names them."""
     if nodes := read_hosts(environ, "SLURM_JOB_NODELIST"):
         return nodes
     nodes = tuple(environ.get("LSB_MCPU_HOSTS", "").split()[::2])
-    # jsrun starts nothing on the batch script's own node, which LSF lists first.
+    # LSF lists the batch script's own node first, and jsrun starts nothing there.
     return nodes[1:] if environ.get("JSM_NAMESPACE_RANK") else nodes

@@ -1,4 +1,4 @@
-"""MPI: a process of mpirun or mpiexec. Evidence is a rank and a size, never a prefix of a name."""
+"""The World of a rank of mpirun or mpiexec. The evidence is a rank with a size, never the prefix of a name."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 _OWN_NAMES = {"jsrun", "Flux", "PALS", "PALS without PMI", "ALPS", "Horovod"}
-"""Launchers that belong to no MPI."""
+"""Launchers that do not belong to an MPI library."""
 
 
 def from_mpi(environ: Mapping[str, str]) -> World | None:
-    """The world of a process that mpirun or mpiexec started, or None.
+    """Return the World of a process that mpirun or mpiexec started, or None.
 
-    No variable of most of them tells the node; it is None unless all ranks are on this one.
+    Most launchers set no variable for the node. It is then None unless all ranks are on this node.
 
     Raises:
-        IncompleteEnvironment: A rank stands without a size, or a number is none.
-        ContradictoryEnvironment: A rank lies outside its size, or a later srun step has inherited the variables.
+        IncompleteEnvironment: A rank has no size, or a value is not a number.
+        ContradictoryEnvironment: A rank is not below its size, or a later srun step has inherited the variables.
     """
     for family, names in MPI_LAUNCHERS.items():
         if not names.is_set_in(environ):
@@ -55,7 +55,7 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
 
 
 def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: RankVariables) -> tuple[str, ...]:
-    """In a batch shell: sbatch, called by a rank of mpirun, hands its variables on; on the same node all names fit."""
+    """Warn in a batch shell that may have inherited the variables of a rank of mpirun that called sbatch."""
     tasks = optional_int(environ, "SLURM_NTASKS")
     if tasks is None or world.world_size <= tasks or not ignored_variables.was_submitted_here(environ):
         return ()
@@ -64,7 +64,7 @@ def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: Rank
 
 
 def _refuse_half_set(environ: Mapping[str, str]) -> None:
-    """A rank without a size is a launch that cannot be told; what srun sets as well may be a step's, or inherited."""
+    """Raise an error for a rank without a size, unless srun sets this variable, too, or it is inherited."""
     in_slurm = bool(environ.get("SLURM_JOB_ID"))
     for names in MPI_LAUNCHERS.values():
         of_srun = in_slurm and names.size == "PMI_SIZE" and not is_set_by_hydra(environ)
@@ -131,7 +131,7 @@ def _build_world(environ: Mapping[str, str], family: str, names: RankVariables) 
 def _local_size(
     environ: Mapping[str, str], names: RankVariables, size: int, nodes: int | None
 ) -> tuple[int | None, str]:
-    """Ranks on this node, where it is told, or where no other number is possible."""
+    """Return the number of ranks on this node and its source, or None where several numbers are possible."""
     told = optional_int(environ, names.local_size)
     if told is not None:
         return told, names.local_size
@@ -141,16 +141,17 @@ def _local_size(
 
 
 def _is_started_by_step(environ: Mapping[str, str], world: World, names: RankVariables) -> bool:
-    """Whether they are the step's: the step tells the same, and the nodes.
+    """Return whether the step has set these variables, which then agree with the step's rank, size and nodes.
 
-    ParaStation's srun sets Hydra's names; Open MPI's are set by MPI_Init in a rank of srun's for what that starts, and
-    by scripts for a program that reads nothing else.
+    ParaStation's srun sets Hydra's variables. MPI_Init of Open MPI sets its own in a rank of srun for child processes,
+    and
+    scripts set them for programs that read nothing else.
     """
     by_srun = environ.get("PMIX_NAMESPACE", "").startswith("slurm.pmix.")
     if not by_srun and any(environ.get(name) for name in (*names.host, *names.launch)):
         return False
     step = _step(environ, world)
-    # Daemons of mpirun are steps of one task a node, and tell the same where each has one rank.
+    # Daemons of mpirun are steps of one task a node. Where each daemon has one rank, the step has the same numbers.
     daemon = step is not None and max(step.tasks_per_node, default=1) == 1
     if step is None or (names.over_ssh and not by_srun and (slurm_step.is_interactive_shell(environ) or daemon)):
         return False
@@ -159,29 +160,29 @@ def _is_started_by_step(environ: Mapping[str, str], world: World, names: RankVar
 
 
 def _step(environ: Mapping[str, str], world: World) -> World | None:
-    """The step around; None where its size is not told, as in containers: what has no size contradicts no other."""
+    """Return the surrounding step, or None where its size is not set, as in containers."""
     if not environ.get("SLURM_STEP_NUM_TASKS") and world.world_size > 1:
         return None
     return slurm_step.from_slurm_step({name: value for name, value in environ.items() if name.startswith("SLURM")})
 
 
 def _foreign_evidence(environ: Mapping[str, str], names: RankVariables) -> bool:
-    """Whether the variables name a host of another job: a rank of mpirun has called sbatch."""
+    """Return evidence that the variables name a host of another job, because a rank of mpirun called sbatch."""
     return any(ignored_variables.names_another_job(environ, environ.get(name, "")) for name in names.host)
 
 
 def _is_inherited_by_later_step(environ: Mapping[str, str], world: World, family: str) -> bool:
-    """Whether an srun step with ranks of its own runs here; daemons of mpirun are steps of one task a node."""
+    """Return whether an srun step with ranks of its own runs here. Daemons of mpirun are steps of one task a node."""
     names, step = MPI_LAUNCHERS[family], _step(environ, world)
     if step is None or (step.rank, step.world_size) == (world.rank, world.world_size):
         return False
     if _foreign_evidence(environ, names) or slurm_step.is_interactive_shell(environ):
         return _foreign_evidence(environ, names)
-    # An MPI that finds no launcher is a world of one; others have been asked for one.
+    # An MPI library that finds no launcher makes a world of one rank. All other launches have several.
     alone = world.world_size == 1 < step.world_size and family not in _OWN_NAMES
     if max(step.tasks_per_node, default=1) > 1 or alone:
         return True
-    # A daemon starts its ranks on its own node.
+    # A daemon starts ranks on its own node only.
     nodes = read_hosts(environ, "SLURM_JOB_NODELIST")
     elsewhere = [environ[name] for name in names.host if environ.get(name) in nodes and environ[name] not in step.hosts]
     return bool(elsewhere)

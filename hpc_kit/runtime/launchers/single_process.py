@@ -1,4 +1,4 @@
-"""No launcher: one process, alone."""
+"""The World of a process that no launcher started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def single_process(environ: Mapping[str, str]) -> World:
-    """The world of one process, with a warning where it stands in a job that has room for more."""
+    """Return a World of one rank, with a warning if the surrounding job has room for more ranks."""
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     why = f"no launcher started this process: {_reason(environ)}" if job else "no launcher started this process"
     here = environ.get("SLURMD_NODENAME") or None
@@ -63,7 +63,7 @@ def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The warning for a rank of several, told by variables that do not count here."""
+    """Warn about variables of one rank among several that do not count here."""
     if environ.get(CHOICE):
         return ()
     on_a_node = ignored_variables.was_submitted_on_a_node(environ)
@@ -80,7 +80,7 @@ def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _missing_srun_warning(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The warning for a shell of a job with several tasks or nodes."""
+    """Warn about a command in the batch shell of a job with several tasks or nodes."""
     for name, unit in (("SLURM_NTASKS", "tasks"), ("SLURM_NPROCS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")):
         count = optional_int(environ, name)
         if count is not None and count > 1:
@@ -91,7 +91,7 @@ def _missing_srun_warning(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _listed_hosts(text: str) -> int:
-    """How many hosts SageMaker lists, in JSON."""
+    """Return the number of hosts in SageMaker's JSON list."""
     return len(re.findall(r'"[^"]+"', text))
 
 
@@ -106,10 +106,10 @@ _ROOM: dict[str, tuple[Callable[[str], int], str, str]] = {
     "AWS_BATCH_JOB_NUM_NODES": (int, "nodes", "put torchrun in front of the command"),
     "SKYPILOT_NUM_NODES": (int, "nodes", "put torchrun in front of the command"),
 }
-"""Jobs outside of Slurm with room for more than one process: Kubeflow, SageMaker, Torque, LSF, Grid Engine, ..."""
+"""Jobs outside of Slurm with room for several processes: Kubeflow, SageMaker, Torque, LSF, Grid Engine, ..."""
 
 _BESIDE = {"NHOSTS": "PE_HOSTFILE"}
-"""What shows that a common name is the one that is meant."""
+"""A second variable that proves the meaning of a common name."""
 
 
 def _missing_launcher_warning(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Slurm: the step that srun started, and only the step."""
+"""The World of a task of an srun step. Variables of the job do not count."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 
 _NO_REAL_STEP = 0xFFFF_FFF0
-"""Step ids from here up are names: batch, interactive, extern. Newer releases write them as -5, -6, ..."""
+"""Step ids from here up stand for batch, interactive and extern. Newer releases write them as -5, -6, ..."""
 
 
 @dataclass(frozen=True)
 class SlurmStep:
-    """An srun step, by its own variables."""
+    """An srun step as its own variables describe it."""
 
     job: str
     number: str
     ntasks: int
     nnodes: int | None
     hosts: tuple[str, ...]
-    """In the order of their numbers."""
+    """Nodes in the order of SLURM_NODEID."""
     tasks_per_node: tuple[int, ...]
-    """Of `hosts`."""
+    """Number of tasks on each of `hosts`."""
     component: tuple[str, ...]
-    """In a heterogeneous job, the nodes of `hosts` that this task's own component has."""
+    """In a heterogeneous job, those of `hosts` that belong to this task's component."""
     here: str | None
-    """This node's name, SLURMD_NODENAME."""
+    """Name of this node, SLURMD_NODENAME."""
     task_ids: tuple[str, ...]
     """Ranks on this node, SLURM_GTIDS."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> SlurmStep:
-        """The step variables; numbers that are there are checked, absent ones are None or empty."""
+        """Read and check the step's variables. Absent ones are None or empty."""
         here = environ.get("SLURMD_NODENAME") or None
         hosts, counts = read_hosts(environ, "SLURM_STEP_NODELIST"), read_counts(environ, "SLURM_STEP_TASKS_PER_NODE")
         components = _components(environ, hosts)
         if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
-            # The list is sorted by name, and the counts with it; the numbers follow the components.
+            # Slurm sorts the list by name, and the counts with it. The node indices follow the components.
             of_host = dict(zip(hosts, counts, strict=False))
             hosts = tuple(host for component in components for host in component)
             counts = tuple(of_host[host] for host in hosts if of_host)
@@ -62,13 +62,13 @@ class SlurmStep:
             tasks_per_node=counts,
             component=next((component for component in components if here in component), ()),
             here=here,
-            # Components of a heterogeneous step may count their tasks from 0 each: then these are not ranks.
+            # Each component of a heterogeneous step may count its tasks from 0. These numbers are then not ranks.
             task_ids=ids if (ids := _task_ids(environ)) and environ.get("SLURM_PROCID", "").strip() in ids else (),
         )
 
 
 def _components(environ: Mapping[str, str], hosts: Sequence[str]) -> list[tuple[str, ...]]:
-    """The step's nodes, component by component; none outside of a heterogeneous job, or where the lists do not fit."""
+    """Return the step's nodes component by component, or () outside of a heterogeneous job or if the lists disagree."""
     for word in ("HET", "PACK"):
         groups = range(optional_int(environ, f"SLURM_{word}_SIZE") or 0)
         lists = [read_hosts(environ, f"SLURM_JOB_NODELIST_{word}_GROUP_{group}") for group in groups]
@@ -83,14 +83,14 @@ def _task_ids(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def from_slurm_step(environ: Mapping[str, str]) -> World | None:
-    """The world of an srun step, or None outside of one.
+    """Return the World of a task of an srun step, or None outside of a step.
 
-    Reads step variables only: in a step smaller than the job, SLURM_JOB_NODELIST and SLURM_JOB_NUM_NODES
-    still describe the job.
+    Only the step's variables are read. In a step smaller than its job, SLURM_JOB_NODELIST and SLURM_JOB_NUM_NODES still
+    describe the job.
 
     Raises:
-        IncompleteEnvironment: A step variable is missing or is no number.
-        ContradictoryEnvironment: The step's own numbers do not fit together, or RANK and WORLD_SIZE say otherwise.
+        IncompleteEnvironment: A variable of the step is missing or is not a number.
+        ContradictoryEnvironment: The step's numbers contradict each other, or RANK and WORLD_SIZE.
     """
     if reason_not_in_step(environ) is not None:
         return None
@@ -122,7 +122,7 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
 
 
 def reason_not_in_step(environ: Mapping[str, str]) -> str | None:
-    """The variable that shows that this process is no task of a step; None in a step."""
+    """Return the variable which proves that this process is not a task of a step, or None in a step."""
     step_id = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
     if step_id.startswith("-") or (step_id.isdigit() and int(step_id) >= _NO_REAL_STEP):
         return f"SLURM_STEP_ID = {step_id}, a shell of the job"
@@ -130,41 +130,41 @@ def reason_not_in_step(environ: Mapping[str, str]) -> str | None:
         return None
     tasks = optional_int(environ, "SLURM_STEP_NUM_TASKS")
     if tasks is None:
-        # A step that lacks its size is half-set: the step itself refuses it.
+        # A step without its size is incomplete. `from_slurm_step` reports that.
         return None if step_id.isdigit() and environ.get("SLURM_PROCID") else "no SLURM_STEP_NUM_TASKS"
     if tasks == 1 and (optional_int(environ, "SLURM_NTASKS") or 1) > 1:
         return f"SLURM_STEP_NUM_TASKS = 1 beside SLURM_NTASKS = {environ['SLURM_NTASKS']}, an interactive step"
-    # It leaks into the steps that are started from that shell, too: there it stands beside other counts.
+    # Steps that are started from that shell inherit this variable, too, but they have other counts.
     if tasks == 1 and environ.get("SLURM_PTY_PORT"):
         return f"SLURM_PTY_PORT = {environ['SLURM_PTY_PORT']}, the shell of an srun --pty"
     return _inherited_step_variables(environ)
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:
-    """Whether no shell of a job looks like this: they are all rank 0, on node 0."""
+    """Return whether this cannot be a shell of a job. Every such shell is rank 0 on node 0."""
     ids = [environ.get(name, "").strip() for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")]
     return any(ids[0] and text not in {"", "0"} for text in ids)
 
 
 def is_interactive_shell(environ: Mapping[str, str]) -> bool:
-    """Whether a launcher in this step may have been typed in the shell of `srun --pty`, task 0 of a step of any size.
+    """Return whether the user may type in this step: the shell of `srun --pty` is task 0 of a step of any size.
 
-    Later steps inherit SLURM_PTY_PORT: there task 0 looks the same, and the other tasks do not.
+    Later steps inherit SLURM_PTY_PORT. Their task 0 looks the same, their other tasks do not.
     """
     return bool(environ.get("SLURM_PTY_PORT")) and not _is_task(environ)
 
 
 def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
-    """How the step variables betray that sbatch was called inside a step and handed them on to a batch shell."""
+    """Return evidence that a batch shell inherited these variables, because sbatch was called inside a step."""
     step = SlurmStep.read(environ)
     if step.here and step.hosts and step.here not in step.hosts:
         return f"SLURM_STEP_NODELIST = {environ['SLURM_STEP_NODELIST']} without this node, {step.here}"
     if step.task_ids != ("0",):
         return None
-    # A batch shell has the one task 0 on node 0; slurmstepd names all tasks of a node in a real step.
+    # A batch shell has only task 0 on node 0. In a real step, slurmstepd names all tasks of the node.
     if step.tasks_per_node[:1] > (1,):
         return f"SLURM_GTIDS = 0 alone, although SLURM_STEP_TASKS_PER_NODE = {environ['SLURM_STEP_TASKS_PER_NODE']}"
-    # srun --preserve-env keeps the job's counts in a real step: they alone prove nothing.
+    # srun --preserve-env keeps the job's counts in a real step, so the counts alone prove nothing.
     counts = (("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"))
     others = [job for job, of_step in counts if environ.get(job) and environ[job] != environ.get(of_step)]
     submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
@@ -174,7 +174,7 @@ def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
 
 
 def step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
-    """What all tasks of this step share, and those of no other step, array element or attempt."""
+    """Return a key that all tasks of this step share, and no other step, array element or restart."""
     parts = [
         f"job {step.job}",
         f"step {step.number}",
@@ -183,16 +183,16 @@ def step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
     if element := environ.get("SLURM_ARRAY_TASK_ID"):
         parts.append(f"array {element}")
     if environ.get("SLURM_HET_SIZE") or environ.get("SLURM_PACK_SIZE"):
-        # The components number their steps apart, and some releases give each its own job id.
+        # Each component numbers its steps separately, and some releases give each component its own job id.
         parts[0] = f"job {environ.get('SLURM_JOB_ID_HET_GROUP_0', environ.get('SLURM_JOB_ID_PACK_GROUP_0', step.job))}"
         parts.append(f"nodes {environ.get('SLURM_STEP_NODELIST', '')}")
-    # Job ids are a cluster's own; embedded ones on one machine, a queue each, all begin with job 1.
+    # Job ids are unique within one cluster. Several embedded queues on one machine all start with job 1.
     parts += [f"{name} {environ[name]}" for name in ("SLURM_CLUSTER_NAME", "HPC_KIT_SLURM_STATE") if environ.get(name)]
     return ", ".join(parts)
 
 
 def _node_rank(step: SlurmStep, told: int, environ: Mapping[str, str]) -> int:
-    """The index of this node in the step's lists: SLURM_NODEID, once the lists agree with each other and with it."""
+    """Return the index of this node in the step's lists: SLURM_NODEID, after a comparison with the lists."""
     found = (
         f"SLURM_STEP_NUM_TASKS = {step.ntasks}, SLURM_STEP_TASKS_PER_NODE = "
         f"{environ.get('SLURM_STEP_TASKS_PER_NODE')}, SLURM_STEP_NODELIST = {environ.get('SLURM_STEP_NODELIST')}, "
@@ -216,14 +216,17 @@ def _node_rank(step: SlurmStep, told: int, environ: Mapping[str, str]) -> int:
 
 
 def _is_listed(step: SlurmStep, environ: Mapping[str, str]) -> bool:
-    """Whether SLURM_GTIDS, the ranks on this node by their local ids, has this rank at its own."""
+    """Return whether SLURM_GTIDS, the ranks on this node by local rank, contains this rank at its own local rank."""
     local = optional_int(environ, "SLURM_LOCALID")
     return local is None or local >= len(step.task_ids) or step.task_ids[local] == environ["SLURM_PROCID"].strip()
 
 
 def _local_world_size(step: SlurmStep, node_rank: int) -> tuple[int | None, str]:
-    """Tasks on this node, and who tells: the tasks' own list, which no distribution and no order of nodes deceives."""
-    # In a step of several components that are started from one line, the list of nodes is not in their order.
+    """Return the number of tasks on this node and its source.
+
+    SLURM_GTIDS is preferred, because no distribution and no order of nodes changes its meaning.
+    """
+    # In a step of several components started by one srun, the list of nodes is not in the order of the components.
     index = step.hosts.index(step.here) if step.hosts.count(step.here or "") == 1 else node_rank
     listed = step.tasks_per_node[index] if index < len(step.tasks_per_node) else None
     if step.task_ids and listed != len(step.task_ids):
@@ -249,10 +252,10 @@ def _sources(key: str) -> dict[str, str]:
 def with_master_address(
     environ: Mapping[str, str], world: World, *, here: str | None, task_ids: Sequence[str]
 ) -> World:
-    """`world` with master_addr and master_port: the step's own, or those that the job script has set.
+    """Return `world` with master_addr and master_port: those of the job script, or the step's own.
 
     Raises:
-        IncompleteEnvironment: No variable tells on which node rank 0 could be.
+        IncompleteEnvironment: No variable names the node of rank 0.
     """
     host, why = _host_of_rank_0(environ, world, here, task_ids)
     given = environ.get("MASTER_ADDR", "").strip()
@@ -305,14 +308,14 @@ def _host_of_rank_0(
 
 
 def _host_in_arbitrary_distribution(environ: Mapping[str, str], world: World, here: str | None) -> bool:
-    """Whether the order of the nodes says nothing of the order of the ranks."""
+    """Return whether the order of the nodes differs from the order of the ranks (--distribution=arbitrary)."""
     named = environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
     out_of_order = here in world.hosts and world.node_rank != world.hosts.index(here)
     return named or out_of_order
 
 
 def _explain_wrong_address(given: str, host: str | None, world: World, environ: Mapping[str, str]) -> str | None:
-    """Why an address that the job script has set cannot be rank 0's; None where it may be."""
+    """Explain why the address that the job script set cannot be that of rank 0; None if it can."""
     if is_loopback(given) and world.nnodes != 1 and given not in world.hosts:
         return f"it names each of the {world.nnodes} nodes itself"
     job_nodes = read_hosts(environ, "SLURM_JOB_NODELIST") or read_hosts(environ, "SLURM_NODELIST")

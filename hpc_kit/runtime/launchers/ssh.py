@@ -1,4 +1,4 @@
-"""`hpc-kit launch`: one agent a host, started over ssh."""
+"""The World of an agent of `hpc-kit launch`, which starts one agent per host over ssh."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 VARIABLES = _NODE, _HOSTS, _MASTER, _LAUNCH = tuple(
     f"HPC_KIT_SSH_{name}" for name in ("NODE", "HOSTS", "MASTER", "LAUNCH")
 )
-"""What an agent is told; its workers do not see them, nor do the jobs that those submit."""
+"""Variables of an agent. They are removed for its workers and for jobs that the workers submit."""
 
 
 def from_ssh(environ: Mapping[str, str]) -> World | None:
-    """The world of the agents of a launch over ssh, one a host, or None.
+    """Return the World of an agent of a launch over ssh, or None.
 
     Raises:
-        IncompleteEnvironment: A variable is missing or is no number.
-        ContradictoryEnvironment: The numbers do not fit together.
+        IncompleteEnvironment: A variable is missing or is not a number.
+        ContradictoryEnvironment: The numbers contradict each other.
     """
     if optional_int(environ, _NODE) is None:
         return None

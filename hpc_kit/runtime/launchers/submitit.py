@@ -1,4 +1,4 @@
-"""submitit's local executor: tasks on one machine. Its Slurm executor is srun's step."""
+"""The World of a task of submitit's local executor. submitit's Slurm executor uses an srun step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RANK, _SIZE, _LOCAL = "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBM
 
 
 def from_submitit(environ: Mapping[str, str]) -> World | None:
-    """The world of a task that submitit's local executor started, or None.
+    """Return the World of a task that submitit's local executor started, or None.
 
     Raises:
-        IncompleteEnvironment: A number is missing or is none.
+        IncompleteEnvironment: A variable is missing or is not a number.
         ContradictoryEnvironment: A later srun step has inherited the variables.
     """
     if environ.get("SUBMITIT_EXECUTOR") != "local" or not environ.get(_RANK):

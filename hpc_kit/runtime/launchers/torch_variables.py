@@ -1,4 +1,4 @@
-"""RANK and WORLD_SIZE, set by hand or by a launcher that we do not know."""
+"""The World of a process with RANK and WORLD_SIZE, set by hand or by an unknown launcher."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ TORCH_SOURCES = {
     "master_addr": "MASTER_ADDR",
     "master_port": "MASTER_PORT",
 }
-"""Torch's own names."""
+"""torch's own variables."""
 
 _ALTERNATIVE_NAMES = {"local_world_size": ("LOCAL_SIZE",), "node_rank": ("NODE_RANK",), "nnodes": ()}
-"""What launchers call them that set RANK and WORLD_SIZE: Ray Train, Lightning, Azure ML, deepspeed."""
+"""Other names of these values in Ray Train, Lightning, Azure ML and deepspeed, which set RANK and WORLD_SIZE."""
 
 _AGENT_LAUNCHERS = {
     "Ray Train": ("RAY_RAYLET_PID", "LOCAL_WORLD_SIZE", "NODE_RANK"),
     "deepspeed": ("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),
 }
-"""Launchers whose agents are tasks of a step or of an mpirun, and what they set beside torch's names."""
+"""Launchers whose agents are tasks of a step or of mpirun, and the variables that they set beside torch's."""
 
 
 def inner_launcher(environ: Mapping[str, str]) -> str | None:
-    """The launcher, inside of a step or of an mpirun with one process a node, that has set torch's names; or None."""
+    """Return the launcher that set torch's variables inside a step or mpirun with one process a node, or None."""
     whole = all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
     several_a_node = max(read_counts(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
     if not whole or (several_a_node and not slurm_step.is_interactive_shell(environ)):
-        return None  # an agent is alone on its node
+        return None  # an agent is the only task on its node
     name = next((name for name, beside in _AGENT_LAUNCHERS.items() if all(environ.get(each) for each in beside)), None)
     return name or ("an agent on each node" if _numbers_node_after_node(environ) else None)
 
 
 def _numbers_node_after_node(environ: Mapping[str, str]) -> bool:
-    """Whether torch's names are an agent's, as Composer gives them: a world wider than the step, and laid on it."""
+    """Return whether an agent has set torch's variables, as Composer does: numbered by node, and larger than the
+    step.
+    """
     names = (
         "SLURM_NODEID",
         "SLURM_STEP_NUM_NODES",
@@ -64,16 +66,16 @@ def _numbers_node_after_node(environ: Mapping[str, str]) -> bool:
 
 
 def from_plain_variables(environ: Mapping[str, str]) -> World | None:
-    """The world that RANK and WORLD_SIZE describe, or None where neither is set.
+    """Return the World that RANK and WORLD_SIZE describe, or None if neither is set.
 
     Raises:
-        IncompleteEnvironment: Only one of them is set, or several ranks have no address to meet at.
-        ContradictoryEnvironment: The numbers do not fit together.
+        IncompleteEnvironment: Only one of them is set, or several ranks have no MASTER_ADDR and MASTER_PORT.
+        ContradictoryEnvironment: The numbers contradict each other.
     """
     if not environ.get("RANK") and environ.get("WORLD_SIZE", "1").strip() in {"", "1"}:
         return None
     if ignored_variables.names_another_job(environ, environ.get("MASTER_ADDR", "")):
-        return None  # a batch shell whose job a rank of another one has submitted
+        return None  # a batch shell of a job that a rank of another job submitted
     of_rank = "LOCAL_RANK" if _is_on_first_node(environ) else "RANK"
     rank = required_int(environ, of_rank, beside="WORLD_SIZE")
     size = required_int(environ, "WORLD_SIZE", beside="RANK")
@@ -105,7 +107,10 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
 
 
 def _shell_warnings(environ: Mapping[str, str], rank: int, size: int) -> tuple[str, ...]:
-    """A warning in a job's shell, which Slurm calls rank 0 of all tasks: scripts and containers' hooks copy that."""
+    """Warn in a batch shell.
+
+    Slurm calls the shell rank 0 of all tasks, and scripts and hooks of containers copy these numbers.
+    """
     shell = rank == optional_int(environ, "SLURM_PROCID") == 0 and 1 < size == optional_int(environ, "SLURM_NTASKS")
     if not shell or slurm_step.reason_not_in_step(environ) is None:
         return ()
@@ -116,18 +121,18 @@ def _shell_warnings(environ: Mapping[str, str], rank: int, size: int) -> tuple[s
 
 
 def _is_on_first_node(environ: Mapping[str, str]) -> bool:
-    """Whether LOCAL_RANK is the rank: Lightning tells processes that it starts no other, and numbers node by node."""
+    """Return whether LOCAL_RANK is the rank: Lightning sets no RANK on the first node, and numbers by node."""
     there = all(environ.get(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     return there and not environ.get("RANK") and optional_int(environ, "NODE_RANK") == 0
 
 
 def _node_values(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict[str, int | None], dict[str, str]]:
-    """Local rank, local size, node and nodes, with their variables; None is what neither tells nor follows."""
+    """Return local rank, local size, node and number of nodes with their sources; None is a value that is unknown."""
     names = {
         value: (TORCH_SOURCES[value], *_ALTERNATIVE_NAMES.get(value, ()))
         for value in ("local_rank", *_ALTERNATIVE_NAMES)
     }
-    if inner_launcher(environ) == "deepspeed":  # Horovod counts otherwise under these names
+    if inner_launcher(environ) == "deepspeed":  # Horovod gives these names another meaning
         names |= {"node_rank": ("CROSS_RANK",), "nnodes": ("CROSS_SIZE",)}
     sources = {value: next((each for each in some if environ.get(each)), some[0]) for value, some in names.items()}
     found = {value: optional_int(environ, name) for value, name in sources.items()}
@@ -139,7 +144,7 @@ def _node_values(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict
 def _derived_values(
     environ: Mapping[str, str], rank: int, size: int, found: Mapping[str, int | None]
 ) -> tuple[dict[str, int | None], str]:
-    """What follows from what is told, where no other number is possible."""
+    """Return the values that follow from the known ones, where no other number is possible."""
     pod = environ.get("PET_NODE_RANK", "")
     if found["local_rank"] is None and pod == environ["RANK"] and environ.get("PET_NNODES", "").isdigit():
         return _kubeflow_values(environ, rank, size), "PET_NNODES = WORLD_SIZE, a process a pod"
@@ -151,10 +156,12 @@ def _derived_values(
 
 
 def _kubeflow_values(environ: Mapping[str, str], rank: int, size: int) -> dict[str, int | None]:
-    """Kubeflow's PyTorchJob counts its pods in RANK, and in WORLD_SIZE the processes that torchrun is to start in them.
+    """Return the values of a pod of Kubeflow's PyTorchJob.
+
+    It counts pods in RANK, and in WORLD_SIZE the processes that torchrun is to start in them.
 
     Raises:
-        ContradictoryEnvironment: It wants several processes a pod, and this is none of torchrun's.
+        ContradictoryEnvironment: Each pod needs several processes, and torchrun did not start this one.
     """
     pods = required_int(environ, "PET_NNODES", beside="RANK")
     if size != pods:

@@ -1,4 +1,4 @@
-"""Torchrun: a worker of its agent."""
+"""The World of a worker of torchrun."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _EVIDENCE = ("RANK", "WORLD_SIZE")
 
 
 def from_torchrun(environ: Mapping[str, str]) -> World | None:
-    """The world of a worker that torchrun started, or None: TORCHELASTIC_RUN_ID beside a rank is the evidence.
+    """Return the World of a worker of torchrun, or None. TORCHELASTIC_RUN_ID with a rank is the evidence.
 
     Raises:
-        IncompleteEnvironment: A variable of torchrun is missing or is no number.
-        ContradictoryEnvironment: The numbers do not fit together, or a later srun step has inherited them.
+        IncompleteEnvironment: A variable of torchrun is missing or is not a number.
+        ContradictoryEnvironment: The numbers contradict each other, or a later srun step has inherited them.
     """
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if not run or not any(environ.get(name) for name in _EVIDENCE):
         return None
     foreign = ignored_variables.names_another_job(environ, environ.get("MASTER_ADDR", ""))
     if foreign and slurm_step.reason_not_in_step(environ) is not None:
-        return None  # a batch shell whose job a worker of torchrun has submitted
+        return None  # a batch shell of a job that a worker of torchrun submitted
     beside = "TORCHELASTIC_RUN_ID"
     rank, world_size = required_int(environ, "RANK", beside=beside), required_int(environ, "WORLD_SIZE", beside=beside)
     agents = optional_int(environ, "GROUP_WORLD_SIZE")
@@ -63,19 +63,23 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
 def _check_against_step(
     environ: Mapping[str, str], rank: int, world_size: int, agents: int | None, *, foreign: bool
 ) -> tuple[str, ...]:
-    """A warning where agents of the step are missing; an error where the step is newer than torchrun's variables."""
+    """Return a warning if agents of the step are missing.
+
+    Raises:
+        ContradictoryEnvironment: The step is newer than torchrun's variables.
+    """
     if agents is None:
         return ()
     if slurm_step.reason_not_in_step(environ) is not None:
         return _more_agents_than_nodes(environ, agents) or _fewer_agents_than_ranks(environ, agents)
-    # Containers often get a few of the step's variables: without its size it contradicts nobody.
+    # Containers often have only some variables of the step. Without its size, a step contradicts nothing.
     tasks = optional_int(environ, "SLURM_STEP_NUM_TASKS")
     several_a_node = max(read_counts(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
     by_mpirun = not several_a_node and _are_ranks_of_mpirun(environ, agents)
     # Steps of one task, one for each agent, are a common way to start torchrun.
     if not foreign and (tasks in {None, 1, agents} or by_mpirun):
         return ()
-    # Asked last: a later step has inherited by what it is known, and there task 0 alone looks so.
+    # This check comes last: a later step has inherited these variables, and only its task 0 looks like a shell.
     if slurm_step.is_interactive_shell(environ) and not foreign:
         return _more_agents_than_nodes(environ, agents)
     if tasks is not None and 1 < agents < tasks and not several_a_node and not foreign:
@@ -97,9 +101,9 @@ def _check_against_step(
 
 
 def _fewer_agents_than_ranks(environ: Mapping[str, str], agents: int) -> tuple[str, ...]:
-    """A warning where each rank of an mpirun may be a training of its own; or one of each node is an agent."""
+    """Return a warning if each rank of an mpirun may be a training of its own, or if only some ranks are agents."""
     for family, names in MPI_LAUNCHERS.items():
-        # WORLD_SIZE is torchrun's own here.
+        # torchrun itself has set WORLD_SIZE.
         told = names.size not in _EVIDENCE and names.is_set_in(environ)
         if told and (ranks := required_int(environ, names.size, beside=names.rank)) > agents:
             said = f"{ranks} ranks ({names.size}) and torchrun {agents} agents (GROUP_WORLD_SIZE)"
@@ -108,26 +112,29 @@ def _fewer_agents_than_ranks(environ: Mapping[str, str], agents: int) -> tuple[s
 
 
 def _are_ranks_of_mpirun(environ: Mapping[str, str], agents: int) -> bool:
-    """Whether mpirun has started the agents: its daemons are the step, and the first node may need none."""
+    """Return whether mpirun started the agents. Its daemons are the step, and the first node may need none."""
     nodes, here = read_hosts(environ, "SLURM_JOB_NODELIST"), environ.get("SLURMD_NODENAME")
     for names in MPI_LAUNCHERS.values():
         if names.is_set_in(environ) and optional_int(environ, names.size) == agents:
-            # A daemon starts its ranks on its own node; in a later step the name is that of whoever has called srun.
+            # A daemon starts ranks on its own node. In a later step, the name is that of the host that called srun.
             return all(environ.get(name) in {None, here} or environ[name] not in nodes for name in names.host)
     return False
 
 
 def _more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> tuple[str, ...]:
-    """In a batch shell: sbatch, called by a worker of torchrun, hands that torchrun's variables on to the new job.
+    """Check in a batch shell that torchrun's variables do not come from a worker that called sbatch.
 
-    A warning where they meet on this very node, from which the job was submitted; an error where they meet elsewhere.
+    Returns a warning if the agents meet on this node, from which the job was submitted.
+
+    Raises:
+        ContradictoryEnvironment: The agents meet on another node.
     """
     nodes = optional_int(environ, "SLURM_JOB_NUM_NODES")
-    # Several agents on one node, as in a rehearsal of several nodes, meet there.
+    # Several agents on one node meet there, as in a rehearsal of a job on several nodes.
     address = environ["MASTER_ADDR"]
     if nodes is None or agents <= nodes or is_loopback(address):
         return ()
-    # torchrun's c10d gives the full name of the host.
+    # torchrun's c10d rendezvous sets the fully qualified host name.
     if _first_label(address) != _first_label(environ.get("SLURMD_NODENAME", "")):
         raise ContradictoryEnvironment(
             "torchrun's variables are of another job",
