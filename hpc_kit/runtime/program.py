@@ -1,4 +1,4 @@
-"""Run somebody's program in this process, as `python PROGRAM` or `python -m MODULE` would."""
+"""Runs a user's program in this process like `python PROGRAM` or `python -m MODULE`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HARMLESS = {"-u"}
-"""Options of the interpreter that change nothing once it runs."""
+"""Options of the interpreter that need no new process."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class ProgramCommand:
     """A program and its arguments."""
 
     kind: str
-    """file, module, or command: no Python of this interpreter."""
+    """"file", "module", or "command" for anything that is not Python code for this interpreter."""
     name: str
     arguments: tuple[str, ...]
 
     @classmethod
     def read(cls, words: Sequence[str]) -> ProgramCommand:
-        """The words after `python -m hpc_kit.runtime`: PROGRAM.py ARGS, -m MODULE ARGS, or any command.
+        """Parse the words after `python -m hpc_kit.runtime`: PROGRAM.py ARGS, -m MODULE ARGS, or any command.
 
         Raises:
-            SpecError: There is none, or its file is missing.
+            SpecError: There is no program, or its file is missing.
         """
         words = _strip_own_python(words)
         if words[:1] == ["-m"] and len(words) > 1:
@@ -45,7 +45,7 @@ class ProgramCommand:
         name, *arguments = words
         path = Path(name)
         is_python = path.suffix in {".py", ".pyz"} or (path / "__main__.py").is_file()
-        # What is no program by itself was meant for the interpreter, as torchrun and python take it.
+        # A file that is not executable is meant for the interpreter, as for torchrun and python.
         if is_python or (path.is_file() and not os.access(path, os.X_OK)):
             if not path.exists():
                 raise SpecError(f"there is no {name}", found=f"in {Path.cwd()}", remedy="the path of the program")
@@ -54,11 +54,11 @@ class ProgramCommand:
 
     @property
     def file(self) -> Path | None:
-        """Where it stands; None for a command, and for a module, which is found when it runs."""
+        """The file of the program; None for a command or a module."""
         return Path(self.name) if self.kind == "file" else None
 
     def run(self) -> None:
-        """Run it as `__main__`; what it raises comes through."""
+        """Run the program as `__main__`. Its exceptions propagate."""
         sys.argv = [self.name, *self.arguments]
         if self.kind == "module":
             sys.path[0] = str(Path.cwd())
@@ -71,10 +71,10 @@ class ProgramCommand:
             _run_file(Path(self.name).absolute())
 
     def replace_this_process(self) -> None:
-        """Run a command in place of this process.
+        """Replace this process by the command.
 
         Raises:
-            SpecError: There is no such command.
+            SpecError: The command does not exist.
         """
         try:
             os.execvp(self.name, [self.name, *self.arguments])  # noqa: S606
@@ -85,7 +85,7 @@ class ProgramCommand:
 
 
 def _run_file(path: Path) -> None:
-    """Run a file as the `__main__` that pickle and multiprocessing find; runpy would change sys.argv[0]."""
+    """Run a file as a `__main__` that pickle and multiprocessing find. runpy would change sys.argv[0]."""
     main = ModuleType("__main__")
     main.__file__ = str(path)
     main.__dict__["__builtins__"] = builtins
@@ -94,7 +94,9 @@ def _run_file(path: Path) -> None:
 
 
 def _strip_own_python(words: Sequence[str]) -> list[str]:
-    """The words without a `python` that is this very one: its program runs here, where its failures are seen."""
+    """Remove a leading `python` that is this interpreter, so that the program runs here and its failures are
+    recorded.
+    """
     interpreter, *rest = words or [""]
     found = shutil.which(interpreter) if Path(interpreter).name.startswith("python") else None
     if found is None or Path(found).absolute().parent != Path(sys.executable).absolute().parent:

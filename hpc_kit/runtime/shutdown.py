@@ -40,7 +40,7 @@ _PAUSE = 0.005
 
 
 def destroy_process_group() -> None:
-    """Destroy the default process group, if there is one, and wait until nothing of it runs any more."""
+    """Destroy the default process group, if there is one, and wait until its threads are idle."""
     from torch import distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -51,9 +51,11 @@ def destroy_process_group() -> None:
 def wait_for_gloo_threads(seconds: float = 1.0) -> None:
     """Wait until gloo's threads sleep.
 
-    While a model still refers to its group, destroying it ends no thread. One that is about to free the tensors of the
-    last collective wants the GIL; if the interpreter is being taken down by then, the process aborts (SIGABRT,
-    "terminate called without an active exception") after a training that went well.
+    Destroying a group does not end its threads while a model refers to the group. A thread that is about to free the
+    tensors
+    of the last collective needs the GIL. If the interpreter is finalizing by then, the process aborts (SIGABRT,
+    "terminate
+    called without an active exception") after a successful training.
 
     Args:
         seconds: The longest wait.
@@ -64,11 +66,11 @@ def wait_for_gloo_threads(seconds: float = 1.0) -> None:
         if not states:
             return
         quiet = quiet + 1 if states <= {"S"} else 0
-        time.sleep(_PAUSE)  # gives up the GIL
+        time.sleep(_PAUSE)  # releases the GIL
 
 
 def _thread_states() -> set[str]:
-    """Scheduling states of gloo's threads; empty where there are none, or no /proc."""
+    """Return the scheduling states of gloo's threads; empty if there are none, or no /proc."""
     found = set()
     for task in _TASKS.glob("*"):
         try:
@@ -81,14 +83,15 @@ def _thread_states() -> set[str]:
 
 @contextmanager
 def exit_on_failure() -> Iterator[None]:
-    """What is raised inside, and nobody catches, ends the process at once; so does sys.exit.
+    """End the process immediately when an exception or sys.exit leaves the `with` block and is not caught.
 
-    Taking down the group of a rank that has failed may wait for ever, or abort the process with another exit code.
+    Destroying the group of a failed rank may hang, or abort the process with another exit code.
     """
     previous, stderr = sys.excepthook, sys.stderr
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        # The hook that torch puts before this one collects what is written, to print it afterwards: there is no after.
+        # torch's own hook, installed before this one, buffers what is written and prints it afterwards. There is no
+        # afterwards.
         sys.stderr = stderr
         if isinstance(error, HpcKitError):
             sys.stderr.write(f"hpc-kit: {error}\n")
@@ -112,10 +115,10 @@ def _exit_with(code: int) -> None:
 
 
 def exit_rank(code: int) -> NoReturn:
-    """End this process without waiting for threads or for a process group; exit handlers get a few seconds."""
+    """End this process without waiting for threads or for the process group. Exit handlers get a few seconds."""
     threading.Thread(target=_exit_after_timeout, args=[threading.Event(), code], daemon=True).start()
     with suppress(BaseException):
-        # Not sys.exit: the interpreter would first wait for all threads, then take the group down.
+        # sys.exit would first wait for all threads and then destroy the group.
         atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
@@ -126,14 +129,16 @@ def exit_rank(code: int) -> NoReturn:
 
 def _exit_after_timeout(done: threading.Event, code: int) -> None:
     if not done.wait(_EXIT_TIMEOUT):
-        # What ends the process may itself wait: for a lock that the main thread holds.
+        # The function that ends the process may block, too, on a lock that the main thread holds.
         threading.Thread(target=_terminate, args=[code], daemon=True).start()
         time.sleep(_EXIT_TIMEOUT)
         os._exit(code)
 
 
 class _Abort:
-    """What ends this process where it fails, or at its end as well. `sys` holds it: that goes late."""
+    """Holds the function that ends this process. `sys` refers to it, so it is destroyed late, after all exit
+    handlers.
+    """
 
     call: Callable[[int], object] | None = None
     at_exit = False
@@ -148,16 +153,16 @@ _at_exit, _written_out = threading.Event(), threading.Event()
 
 
 def set_abort_function(call: Callable[[int], object], *, at_exit: bool = False) -> None:
-    """Have `call(exit code)` end this process where it fails.
+    """Let `call(exit code)` end this process when it fails.
 
     Args:
-        call: Ends it.
-        at_exit: Also where it ends well: after all exit handlers have run.
+        call: Ends the process, such as MPI_Abort.
+        at_exit: Call it after a normal end, too, after all exit handlers.
     """
     _abort.call = call
     if at_exit and not _abort.at_exit:
         _abort.at_exit = True
-        # Begun here: no thread can be started any more at the interpreter's end.
+        # Started now, because threads cannot be started during finalization.
         threading.Thread(target=_watch_exit, name="hpc_kit_end", daemon=True).start()
 
 
@@ -175,7 +180,7 @@ def _watch_exit() -> None:
 
 @atexit.register
 def _flush_at_exit() -> None:
-    """Registered before the program's own exit handlers, so it comes after them, and threads still run."""
+    """Flush files after the program's own exit handlers, which were registered later; threads still run then."""
     if _abort.at_exit:
         _at_exit.set()
         _flush_open_files()
@@ -183,7 +188,7 @@ def _flush_at_exit() -> None:
 
 
 def _flush_open_files() -> None:
-    """Write out the files that nobody has closed: the interpreter does not come to it."""
+    """Flush files that were not closed, because os._exit does not."""
     for each in gc.get_objects():
         if issubclass(type(each), io.IOBase):
             with suppress(BaseException):

@@ -1,4 +1,4 @@
-"""What a training says of itself at its end."""
+"""Writes the results of a training into the run folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpc_kit.runtime.launchers import resolve
 
 
 def write_summary(**values: str | float | None) -> None:
-    """Leave `values` as the run's summary.json, which `hpc-kit submit` shows at the end.
+    """Write `values` as the run's summary.json, which `hpc-kit submit` prints at the end.
 
-    Only rank 0 writes, so that all may call. Nothing happens outside of a run; a reader never meets half a file.
+    Only rank 0 writes, so all ranks may call it. Outside of a run it does nothing. The file is replaced atomically.
     """
     _write_json(SUMMARY, values, indent=2)
 
@@ -27,15 +27,15 @@ def write_steps(
     tokens: float | None = None,
     busy: Sequence[tuple[float, float, float]] = (),
 ) -> None:
-    """Leave the steps of a training as the run's steps.json, whose curves `hpc-kit report` draws.
+    """Write the steps of a training as the run's steps.json, from which `hpc-kit report` draws curves.
 
-    As with `write_summary`, only rank 0 writes.
+    Only rank 0 writes, as in `write_summary`.
 
     Args:
-        loss: Of each step.
-        seconds: Of each step.
-        tokens: Of one step, over all ranks.
-        busy: For each rank the quartiles, median in the middle, of what it worked in a step: its seconds without waits.
+        loss: Loss of each step.
+        seconds: Duration of each step.
+        tokens: Tokens of one step over all ranks.
+        busy: For each rank, the quartiles (median second) of its seconds per step without waiting.
     """
     _write_json(
         STEPS, {"loss": list(loss), "seconds": list(seconds), "tokens": tokens, "busy": [list(each) for each in busy]}

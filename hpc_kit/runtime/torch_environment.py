@@ -1,4 +1,4 @@
-"""Torch's own names, for libraries that read the environment."""
+"""Sets torch's variables (RANK, MASTER_ADDR, ...) for libraries that read the environment."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP
 
 
 def torch_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
-    """What `init_process_group("env://")` and others read; what somebody has chosen already stays.
+    """Return the variables for `init_process_group("env://")` and libraries. Values that are set already stay.
 
-    NCCL finds its interfaces itself; gloo takes the one that the host's name means, which is often the wrong one.
+    NCCL finds its interfaces itself. gloo takes the interface of the host's name, which is often the wrong one.
     """
     exports = rank_variables(meeting.world, environ) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
     exports |= gloo_variables(meeting, environ)
@@ -35,7 +35,7 @@ def torch_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, s
 
 
 def gloo_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
-    """The interface on which the ranks have met, where nobody has chosen one in this job."""
+    """Return GLOO_SOCKET_IFNAME with the interface on which the ranks met, unless it is set in this job."""
     chosen = environ.get("GLOO_SOCKET_IFNAME") and "GLOO_SOCKET_IFNAME" not in inherited_variables.inherited_exports(
         environ
     )
@@ -43,9 +43,9 @@ def gloo_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, st
 
 
 def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """The numbers of a world under torch's names; those that are not known are left out.
+    """Return the known numbers of a World under torch's names.
 
-    LOCAL_RANK stays 0 where a script has set it so because each task sees a GPU of its own.
+    LOCAL_RANK stays 0 where a script has set it because each task sees only its own GPU.
     """
     left = inherited_variables.inherited_exports(environ)
     one_gpu = has_own_gpu({name: value for name, value in environ.items() if name not in left}, world)
@@ -60,7 +60,7 @@ def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def command_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """The same for a command in place of this process, which meets the others by itself at the first port."""
+    """Return the variables for a command that replaces this process and meets the other ranks itself."""
     exports = rank_variables(world, environ)
     if world.world_size == 1:
         port = world.master_port or store.candidate_ports(f"process {os.getpid()}")[0]

@@ -1,8 +1,8 @@
-"""`python -m hpc_kit.runtime.torchrun --nproc-per-node=N PROGRAM.py ARGS`: torchrun, at home in a Slurm step.
+"""`python -m hpc_kit.runtime.torchrun --nproc-per-node=N PROGRAM.py ARGS`: torchrun for a Slurm step.
 
-One task a node runs this; it is torchrun with all of its options. The step says how many nodes there are, which one
-this is and where they meet; the agent in which the store lives leaves last, so that no other one loses it at the end;
-each worker runs under `hpc_kit.runtime`; SIGUSR1 and SIGUSR2 go on to the workers; and a failure is told in one line.
+One task per node runs it. It takes all options of torchrun and adds five things. The step supplies the number of nodes,
+the index of this node and the meeting point. The agent that owns the store leaves last. Each worker runs under
+`hpc_kit.runtime`. SIGUSR1 and SIGUSR2 are forwarded to the workers. A failure is reported in one line.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ONE_NODE = {"1", "1:1"}
 _KILLED = 128
 
 SIGNALS_VARIABLE = "HPC_KIT_SIGNALS"
-"""What a job's script says of its Slurm: whether that signals the `tasks` of a step only, or `all` processes."""
+"""Variable of the job script: whether this Slurm signals only the `tasks` of a step or `all` processes."""
 
 
 def main(words: list[str]) -> int:
-    """Run the agent of this node; its exit code is that of the worker that failed first here."""
+    """Run the agent of this node. Its exit code is that of the worker that failed first on this node."""
     try:
         process_group.require_torch()
         return _run_agent(words)
@@ -74,10 +74,10 @@ def _run_agent(words: list[str]) -> int:
 
 
 def agent_world(world: World, nnodes: str) -> World:
-    """`world` as that of the agents, one a node.
+    """Return the World of the agents, one per node, for the World of the tasks.
 
     Raises:
-        ContradictoryEnvironment: Several tasks run on a node, or --nnodes says something else than the step.
+        ContradictoryEnvironment: A node has several tasks, or --nnodes contradicts the step.
     """
     if world.local_world_size != 1:
         raise ContradictoryEnvironment(
@@ -95,7 +95,7 @@ def agent_world(world: World, nnodes: str) -> World:
 
 
 def fill_options(meeting: Meeting, options: Namespace) -> None:
-    """Fill in torchrun's options, and what the workers find in their environment."""
+    """Fill in torchrun's options and the environment of the workers."""
     world = meeting.world
     options.rdzv_backend, options.rdzv_endpoint, options.standalone = "static", "", False
     options.nnodes, options.node_rank = str(world.world_size), world.rank
@@ -107,20 +107,20 @@ def fill_options(meeting: Meeting, options: Namespace) -> None:
         options.training_script_args = [*own_words, options.training_script, *options.training_script_args]
         options.training_script, options.module, options.no_python = "hpc_kit.runtime", True, False
     os.environ.update(torch_environment.gloo_variables(meeting, os.environ))
-    # What torchrun would set itself, with a banner.
+    # torchrun would set this itself and print a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     if "LOGLEVEL" not in os.environ:
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
 
 
 def _forward_user_signals() -> None:
-    """Pass on to the workers what torchrun would end of; where Slurm tells all processes, they know already."""
+    """Forward user signals, which would end torchrun, to the workers; not where Slurm signals all processes itself."""
 
     def pass_on(number: int, _frame: object) -> None:
         if os.environ.get(SIGNALS_VARIABLE) == "all":
             return
         for pid in _children():
-            # Torchrun makes each worker lead a group; to the others in it the worker's own processes belong.
+            # torchrun makes each worker a group leader. The worker's own processes belong to its group.
             with contextlib.suppress(ProcessLookupError):
                 if os.getpgid(pid) == pid:
                     os.kill(pid, number)
@@ -143,7 +143,7 @@ def _threads(nproc_per_node: str) -> int:
 
 
 def _describe_failure(error: ChildFailedError) -> int:
-    """Say which worker of this node failed first, and leave its name, which one that was killed cannot do itself."""
+    """Report the worker of this node that failed first and record it, because a killed worker cannot do so itself."""
     rank, worker = error.get_first_failure()
     code = worker.exitcode if worker.exitcode >= 0 else _KILLED - worker.exitcode
     run = os.environ.get(RUN_VARIABLE)
@@ -156,7 +156,7 @@ def _describe_failure(error: ChildFailedError) -> int:
         after = f" after rank {first.rank} on {first.host}" if first else ""
         sys.stderr.write(f"hpc-kit: rank {rank} ended {_describe_exit(code)}{after}\n")
         return code
-    # Torch knows whose end it saw first; the marker, who failed first.
+    # torch reports the worker whose end it saw first. The marker names the worker that failed first.
     sys.stderr.write(
         f"hpc-kit: rank {first.rank} ended {_describe_exit(first.exit_code)}: {rank_log(first.rank)} tells why\n"
     )

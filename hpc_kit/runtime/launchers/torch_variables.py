@@ -46,9 +46,7 @@ def inner_launcher(environ: Mapping[str, str]) -> str | None:
 
 
 def _numbers_node_after_node(environ: Mapping[str, str]) -> bool:
-    """Return whether an agent has set torch's variables, as Composer does: numbered by node, and larger than the
-    step.
-    """
+    """Return whether an agent has set torch's variables, as Composer does: a world larger than the step."""
     names = (
         "SLURM_NODEID",
         "SLURM_STEP_NUM_NODES",

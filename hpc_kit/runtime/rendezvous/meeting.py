@@ -1,4 +1,4 @@
-"""How the ranks meet: rank 0 opens a store, all others find it, every rank signs, and rank 0 leaves last."""
+"""Meets all ranks of a launch: rank 0 opens a store, the other ranks find it, all sign in, and rank 0 leaves last."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds: nodes of a big job start within minutes of one another."""
+"""Seconds. The nodes of a large job may start minutes apart."""
 
 _LEAVE_TIMEOUT = 60.0
-"""Seconds that rank 0 waits at its end, so that no other rank loses the store before it has finished."""
+"""Seconds that rank 0 waits at its end, so that no other rank loses the store too early."""
 
 LAUNCHERS_WITH_STORE = {"torchrun", "env"}
-"""Those that have said by MASTER_ADDR and MASTER_PORT where the store is."""
+"""Launchers whose MASTER_ADDR and MASTER_PORT name an existing store."""
 
 _occasions = itertools.count()
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The ranks of a launch, met."""
+    """The ranks of a launch after they have met."""
 
     world: World
-    """Complete: no number is None."""
+    """The complete World; no number is None."""
     host: str
     port: int
     server: TCPStore
     prefix: str
-    """Before all keys of this meeting."""
+    """Prefix of all keys of this meeting."""
     is_owner: bool
-    """Whether the store lives in this process."""
+    """True if the store lives in this process."""
     interface: str | None
     """The network interface that leads to the other nodes."""
     keys: int
-    """How many keys the owner's store held when all had met."""
+    """Number of keys in the owner's store when all ranks had met."""
     held: int | None = None
-    """A descriptor that keeps the port for a program that is alone in its world."""
+    """A descriptor that reserves the port for a program that runs alone."""
 
     def substore(self, name: str) -> Store:
-        """A part of the store, for one purpose."""
+        """Return a separate part of the store for one purpose."""
         return _prefix_store(self.server, f"{self.prefix}/{name}")
 
     def leave(self) -> None:
-        """Say goodbye; rank 0, in whose process the store lives, waits for the others as long as they need it."""
+        """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
         if self.held is not None:
             os.close(self.held)
         doors = self.substore("doors")
@@ -65,7 +65,7 @@ class Meeting:
             sign_in.wait_for_departures(doors, sign_in.IN, self.world, patience=_LEAVE_TIMEOUT)
             if self.server.num_keys() > self.keys:
                 sign_in.wait_for_departures(doors, sign_in.OUT, self.world, patience=_LEAVE_TIMEOUT)
-        # Rank 0 may have gone long ago, where the program had no use for the store.
+        # Rank 0 may have left long ago if the program did not use the store.
         elif network.is_reachable(self.host, self.port):
             sign_in.depart(doors, sign_in.OUT)
 
@@ -81,15 +81,15 @@ def meet(
     """Meet all ranks of `world`.
 
     Args:
-        world: Who this process is.
-        timeout: Seconds to wait for the others; 300 by default.
-        environ: Where this node's name and torchrun's variables stand; `os.environ` by default.
-        occasion: Which meeting of these processes this is; counted by default.
-        program: What this process is about to run; what it runs by default.
+        world: This process.
+        timeout: Seconds to wait for the other ranks; 300 by default.
+        environ: Environment with the node's name and torchrun's variables; `os.environ` by default.
+        occasion: Number of this meeting among those of these processes; counted by default.
+        program: The program of this process; the running program by default.
 
     Raises:
-        RendezvousError: Not all came in time; it names those that did not.
-        ContradictoryEnvironment: Two processes say that they are the same rank, or the nodes do not run the same.
+        RendezvousError: Not all ranks came in time. The message names the missing ones.
+        ContradictoryEnvironment: Two processes have the same rank, or the nodes do not run the same code.
     """
     environ = os.environ if environ is None else environ
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
@@ -108,11 +108,11 @@ def meet(
             opened = StoreSearch(world, store.launch_token(world, occasion), timeout, here, environ).find()
         if opened.bell is not None:
             until_all_have_come.enter_context(opened.bell)
-        # Agents of torchrun and their workers meet in one store, and so do workers that were started again.
+        # Agents of torchrun and their workers meet in one store, and so do restarted workers.
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _prefix_store(opened.store, f"{prefix}/roster")
         network.publish_address(notes, world, opened, here)
-        # Only now: rank 0's store is open for the others while it reads its program.
+        # This comes late, so that rank 0's store is open for the other ranks while rank 0 reads its program.
         facts = node_comparison.node_facts(world, program, environ)
         sign_in.sign_in(notes, world, sign_in.RankEntry(here, os.getpid(), facts=facts))
         sign_in.wait_for_all(notes, world, until, timeout, opened)

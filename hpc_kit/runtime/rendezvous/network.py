@@ -1,4 +1,4 @@
-"""Names, addresses and network interfaces of the machines of a launch."""
+"""Host names, addresses, ports and network interfaces of the machines of a launch."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _IPV6 = Path("/proc/net/if_inet6")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address means the machine that says it."""
+    """Return whether a name or an address means the machine itself."""
     return host in {"localhost", "::1"} or host.startswith(("127.", "localhost."))
 
 
 def this_node_name(environ: Mapping[str, str]) -> str:
-    """This node's name: Slurm's, where it is told the truth, or that by which ssh has reached it."""
+    """Return the name of this node: Slurm's if it is plausible, or the name by which ssh reached the node."""
     hosts, number = environ.get("HPC_KIT_SSH_HOSTS", "").split(","), environ.get("HPC_KIT_SSH_NODE", "")
     if number.isdigit() and int(number) < len(hosts):
         return hosts[int(number)]
-    # mpiexec of MPICH 4 and of Intel MPI hands the first node's variables to the ranks of all nodes.
+    # mpiexec of MPICH 4 and of Intel MPI passes the first node's variables to the ranks of all nodes.
     told = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
     return told or socket.gethostname()
 
 
 def lookup(host: str) -> list[str]:
-    """The addresses of a name, IPv4 before IPv6; of a host on two networks there are several.
+    """Return the addresses of a host name, IPv4 before IPv6. A host on two networks has several.
 
     Raises:
         OSError: The name does not resolve (socket.gaierror).
     """
-    # As bytes: a name as text is encoded by the IDNA codec, whose import costs more than the rest of a meeting.
+    # The name is passed as bytes. A str would import the IDNA codec, which costs more than the rest of a meeting.
     name = host.encode() if host.isascii() else host
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     found.sort(key=lambda item: item[0] != socket.AF_INET)
@@ -57,7 +57,7 @@ def lookup(host: str) -> list[str]:
 
 @cache
 def slurm_address(host: str) -> str | None:
-    """The address of a node as Slurm knows it (NodeAddr), where a scontrol is at hand: not in containers."""
+    """Return Slurm's address of a node (NodeAddr), or None without a usable scontrol, as in containers."""
     scontrol = shutil.which("scontrol")
     if scontrol is None:
         return None
@@ -74,7 +74,7 @@ def slurm_address(host: str) -> str | None:
 
 
 def hosts_line(host: str, file: Path = Path("/etc/hosts")) -> str | None:
-    """The line of /etc/hosts that gives this name its address; None where there is none."""
+    """Return the line of /etc/hosts that resolves this name, or None."""
     with suppress(OSError):
         for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             if host in line.partition("#")[0].split()[1:]:
@@ -83,13 +83,13 @@ def hosts_line(host: str, file: Path = Path("/etc/hosts")) -> str | None:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """The IPv4 addresses of its interfaces by which others may reach this machine."""
+    """Return the IPv4 addresses by which other machines may reach this one."""
     found = (_ipv4_of(name) for _, name in socket.if_nameindex())
     return tuple(address for address in found if address is not None and not is_loopback(address))
 
 
 def free_port(*, everywhere: bool = False) -> int:
-    """A port that nobody listens on: on the loopback, or on all interfaces."""
+    """Return a port without a listener, on the loopback interface or on all interfaces."""
     free = listen(0, everywhere=everywhere)
     assert free is not None  # noqa: S101 (port 0 is any that is free)
     with free:
@@ -97,11 +97,11 @@ def free_port(*, everywhere: bool = False) -> int:
 
 
 def listen(port: int, *, everywhere: bool) -> socket.socket | None:
-    """A listening socket, or None where the port is taken; port 0 is any free one.
+    """Return a listening socket, or None if the port is in use.
 
     Args:
-        port: The port to bind.
-        everywhere: On all interfaces, IPv6 and IPv4; else on the loopback.
+        port: The port to bind; 0 for any free port.
+        everywhere: Listen on all interfaces, IPv6 and IPv4, instead of the loopback interface.
     """
     try:
         if not everywhere:
@@ -116,7 +116,7 @@ def listen(port: int, *, everywhere: bool) -> socket.socket | None:
 
 
 def is_reachable(host: str, port: int, patience: float = 2.0) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a process listens at this address."""
     try:
         socket.create_connection((host, port), timeout=patience).close()
     except OSError:
@@ -125,7 +125,7 @@ def is_reachable(host: str, port: int, patience: float = 2.0) -> bool:
 
 
 def source_address(address: str) -> str | None:
-    """This machine's own address on the way to another; nothing is sent."""
+    """Return this machine's own address on the route to another address. Nothing is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -136,9 +136,9 @@ def source_address(address: str) -> str | None:
 
 
 def nccl_interface() -> str | None:
-    """The interface that NCCL takes where nobody tells it one, as its ncclFindInterfaces orders them (IPv4 only here).
+    """Return the interface that NCCL chooses by default, in the order of its ncclFindInterfaces (IPv4 only here).
 
-    Those that begin with ib come first; docker's, the loopback and libvirt's only where there is no other.
+    Names that start with ib come first. docker's, libvirt's and the loopback interface are the last choice.
     """
     late = ("docker", "lo", "virbr")
     names = [name for _, name in socket.if_nameindex() if _ipv4_of(name)]
@@ -146,7 +146,7 @@ def nccl_interface() -> str | None:
 
 
 def interface_with(address: str) -> str | None:
-    """The network interface that has this address; None where that cannot be told."""
+    """Return the network interface that has this address, or None if it cannot be determined."""
     if is_loopback(address):
         return _LOOPBACK
     for _, name in socket.if_nameindex():
@@ -156,7 +156,9 @@ def interface_with(address: str) -> str | None:
 
 
 def _interface_with_ipv6(address: str) -> str | None:
-    """The kernel lists them as 32 digits, index, prefix length, scope, flags, name."""
+    """Return the interface of an IPv6 address. The kernel lists 32 digits, index, prefix length, scope, flags and
+    name.
+    """
     digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
     with suppress(OSError):
         lines = [line.split() for line in _IPV6.read_text().splitlines()]
@@ -177,20 +179,20 @@ _KEY = "address of rank 0"
 
 
 def publish_address(notes: Store, world: World, opened: OpenStore, here: str) -> None:
-    """Tell the node of rank 0 the address by which this node reaches it."""
+    """Publish for rank 0's node the address by which this node reaches it."""
     if opened.host != here and not world.local_rank and (address := opened.address or _address(opened.host)):
         notes.set(_KEY, address)
 
 
 def read_address(notes: Store, world: World, opened: OpenStore) -> str:
-    """The address of rank 0, once all have told; on its own node it is the one by which the others reach it."""
+    """Return rank 0's address after all nodes have published one; on rank 0's node the one that the other nodes use."""
     if world.nnodes != 1 and world.node_rank == 0 and notes.check([_KEY]):
         return notes.get(_KEY).decode()
     return opened.address or _address(opened.host)
 
 
 def route_interface(world: World, address: str) -> str | None:
-    """The interface that leads to rank 0; None where it cannot be found out, which leaves it to gloo."""
+    """Return the interface that leads to rank 0, or None if it is unknown; gloo then chooses one."""
     if world.nnodes == 1:
         return interface_with("127.0.0.1")
     source = source_address(address) if address else None
@@ -198,7 +200,7 @@ def route_interface(world: World, address: str) -> str | None:
 
 
 def name_for(opened: OpenStore, address: str) -> str:
-    """What libraries of this process are told: the host's name, or the address where the name leads nowhere."""
+    """Return the host for libraries of this process: the name, or the address where the name does not resolve."""
     leads_there = opened.bell is not None or _address(opened.host)
     return opened.host if leads_there else address or "127.0.0.1"
 

@@ -1,6 +1,6 @@
-"""Whether all nodes run the same: Python, torch, hpc_kit and the program with what it imports from its own folder.
+"""Compares the nodes: Python, torch, hpc_kit, and the program with its modules from its own folder.
 
-Every rank brings its facts to the meeting and rank 0 compares them, so that it costs no message more.
+Every rank sends its facts when it signs in, and rank 0 compares them, so no extra message is needed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 COMPARE_VARIABLE = "HPC_KIT_SAME"
-"""Environment variable: with 0 nothing is compared, for all ranks."""
+"""Environment variable. The value 0 switches the comparison off for all ranks."""
 
 Facts = dict[str, str]
 
 _OTHERS = (Path(os.__file__).parent, Path(__file__).parents[2])
-"""Python's own library, and this package."""
+"""Folders of Python's standard library and of this package, which are not the program's own."""
 
 _MOST_FILES = 200
 _MOST_NAMED = 8
@@ -38,18 +38,18 @@ _IMPORT = re.compile(
 
 
 def node_facts(world: World, program: Path | None, environ: Mapping[str, str]) -> Facts:
-    """What this process runs; the first rank of a node speaks for its code.
+    """Return the versions and the program hash of this process. Only the first rank of a node hashes the program.
 
     Args:
-        world: Who this process is.
-        program: Its program; None: the one that runs.
-        environ: Says whether anything is to be compared.
+        world: This process.
+        program: Its program; None for the running program.
+        environ: Environment with COMPARE_VARIABLE.
     """
     if environ.get(COMPARE_VARIABLE, "1").strip() == "0" or world.world_size == 1:
         return {}
     import torch
 
-    # Builds for other devices, 2.13.0+cpu and 2.13.0+cu130, understand one another.
+    # Builds for other devices, 2.13.0+cpu and 2.13.0+cu130, can communicate.
     found = {"Python": platform.python_version(), "torch": torch.__version__.partition("+")[0], "hpc_kit": __version__}
     program = None if world.local_rank else program or _running_program()
     if program is not None and program.suffix == ".py" and program.is_file():
@@ -58,7 +58,7 @@ def node_facts(world: World, program: Path | None, environ: Mapping[str, str]) -
 
 
 def find_differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
-    """A line for each fact that is not the same everywhere, the odd hosts first; each is a host with its facts."""
+    """Return one line for each fact that differs between nodes, with the minority hosts first."""
     hosts: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     ranks: dict[str, Counter[str]] = defaultdict(Counter)
     for host, mine in everybody:
@@ -74,7 +74,9 @@ def find_differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
 
 
 def program_hash(program: Path) -> str:
-    """Eight digits that stand for a program and for all files of its own folder that it imports, at any depth."""
+    """Return eight hexadecimal digits for the program and the files that it imports from its own folder, at any
+    depth.
+    """
     found = blake2s(digest_size=4)
     for name, text in _sources(program):
         found.update(name.encode() + b"\0" + text + b"\0")
@@ -82,7 +84,7 @@ def program_hash(program: Path) -> str:
 
 
 def _sources(program: Path) -> Iterator[tuple[str, bytes]]:
-    """The program's file and its own modules, each with its path below the program's folder."""
+    """Return the program's file and its own modules, each with its path below the program's folder."""
     program = program.resolve()
     folder, waiting = program.parent, [program]
     seen = {program}
@@ -99,7 +101,7 @@ def _sources(program: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _imported(text: bytes, path: Path, folder: Path) -> list[Path]:
-    """The files of the program's folder that a file imports."""
+    """Return the files of the program's folder that a file imports."""
     modules: dict[tuple[int, str], None] = {}
     for dots, source, names, plain in _IMPORT.findall(text):
         words = [word.split()[0].decode() for word in (names or plain).split(b",") if word.split()]
@@ -112,7 +114,7 @@ def _imported(text: bytes, path: Path, folder: Path) -> list[Path]:
 
 
 def _files(start: Path, module: str) -> Iterator[Path]:
-    """A module's file, and those of the packages around it; most modules lie elsewhere, and have none here."""
+    """Return a module's file and those of its packages. Most modules lie elsewhere and have none here."""
     place = start
     for part in module.split("."):
         if f"{part}.py" in _names(place):
@@ -126,7 +128,7 @@ def _files(start: Path, module: str) -> Iterator[Path]:
 
 @cache
 def _names(folder: Path) -> frozenset[str]:
-    """What lies in a folder: looked at once, where a question for each module would take longer than all reading."""
+    """Return the names in a folder. One listing is faster than a question for each module."""
     try:
         return frozenset(os.listdir(folder))  # noqa: PTH208 - names alone
     except OSError:
@@ -134,7 +136,7 @@ def _names(folder: Path) -> frozenset[str]:
 
 
 def _running_program() -> Path | None:
-    """The program of this process; None where it is no file of the user's own."""
+    """Return the program of this process, or None if it is not a file of the user."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     path = Path(file).absolute() if file else None
     if path is None or "site-packages" in path.parts:
@@ -143,6 +145,6 @@ def _running_program() -> Path | None:
 
 
 def list_some(items: Iterable[object], most: int = _MOST_NAMED) -> str:
-    """Hosts or ranks with commas between; behind `most` of them only how many more there are."""
+    """Join hosts or ranks with commas; beyond `most` of them only their number follows."""
     named = list(map(str, items))
     return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

@@ -1,4 +1,4 @@
-"""Who has come: every rank signs in a store, waits for the others, and learns what no variable told it."""
+"""Ranks sign in at the store and wait for each other. Missing ranks are named."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ _COMPLETE, _REFUSED, _TOLD = "complete", "refused", "told"
 IN, OUT = "in", "out"
 _MAX_PAUSE = 0.1
 _WITH_BELL = 2.0
-"""Seconds; the end of a connection may be lost on its way."""
+"""Seconds. The end of a connection may be lost on the network, so waiting ranks also ask the store."""
 _LONGEST = 65_536
 _AT_ONCE = 64
-"""So many ranks rank 0 asks for in one question to its store."""
+"""Number of ranks that rank 0 reads from the store in one request."""
 _MOST_NAMED = 16
 _READ_WITHIN = 5.0
-"""Seconds for all to read that the nodes differ, and for rank 0 to tell it."""
+"""Seconds for all ranks to read the differences before rank 0 reports them."""
 
 
 @dataclass(frozen=True)
 class RankEntry:
-    """What a rank says of itself."""
+    """The entry of one rank in the store."""
 
     host: str
     pid: int
     mark: str = field(default_factory=lambda: os.urandom(6).hex())
-    """Containers may give two processes the same name and number."""
+    """Random mark, because two processes in containers may have the same host name and pid."""
     facts: Facts = field(default_factory=dict)
-    """What it runs: the same on all nodes."""
+    """Versions and program hash, which must be equal on all nodes."""
 
     def to_bytes(self) -> str:
-        """As it stands in the store."""
+        """Return the entry as it is stored."""
         return json.dumps([self.host, self.pid, self.mark, self.facts])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RankEntry:
-        """Read it back."""
+        """Read a stored entry."""
         return cls(*json.loads(data))
 
 
 def sign_in(store: Store, world: World, entry: RankEntry) -> None:
-    """Say that this rank is here.
+    """Sign in as this rank.
 
     Raises:
-        ContradictoryEnvironment: Another process says that it is this rank.
+        ContradictoryEnvironment: Another process has signed in as this rank.
     """
     mine = entry.to_bytes()
     there = store.compare_set(_key(world.rank), "", mine)
@@ -75,18 +75,18 @@ def sign_in(store: Store, world: World, entry: RankEntry) -> None:
 
 
 def wait_for_all(store: Store, world: World, until: float, timeout: float, opened: OpenStore) -> None:
-    """Wait until every rank has signed.
+    """Wait until every rank has signed in.
 
     Args:
-        store: Where they sign.
-        world: Who waits.
-        until: How long, by time.monotonic().
-        timeout: The same in seconds from the beginning, for the error.
-        opened: With the bell that rank 0 rings when all have come.
+        store: Store of the entries.
+        world: This process.
+        until: End of the wait, as time.monotonic().
+        timeout: Length of the wait in seconds, for the error message.
+        opened: The store with the bell that rank 0 rings when all ranks have come.
 
     Raises:
-        RendezvousError: Some did not come in time, or rank 0 has gone; names ranks and hosts.
-        ContradictoryEnvironment: The nodes do not run the same; told in full by rank 0, in short by the others.
+        RendezvousError: Some ranks did not come in time, or rank 0 is gone. The message names ranks and hosts.
+        ContradictoryEnvironment: The nodes do not run the same code. Only rank 0 reports the details.
     """
     try:
         told = (
@@ -107,7 +107,7 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
 
 
 def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore) -> str | None:
-    """What rank 0 says to all when they have come, a list of differences; None where the time is up."""
+    """Collect all entries on rank 0 and return the list of differences for all ranks; None after a time-out."""
     waiting = [_key(rank) for rank in range(world.world_size)]
 
     def have_come() -> bool:
@@ -125,7 +125,7 @@ def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore
 
 
 def _wait_for_bell(store: Store, world: World, until: float, bell: socket.socket | None) -> str | None:
-    """The same for the others: by the bell, so that they do not keep the store busy, and from the store without one."""
+    """Wait on the other ranks for rank 0's answer: at the bell, to keep the store idle, or at the store."""
     heard = b""
     while bell is not None:
         left = until - time.monotonic()
@@ -148,38 +148,40 @@ def _wait_for_bell(store: Store, world: World, until: float, bell: socket.socket
 
 
 def open_exits(store: Store) -> None:
-    """Begin to count who passes; rank 0 does not."""
+    """Start counting departures. Rank 0 is not counted."""
     for door in (IN, OUT):
         store.append(door, "")  # type: ignore[attr-defined]
 
 
 def depart(store: Store, door: str) -> None:
-    """Be counted: behind IN a rank has read all about the meeting, behind OUT it needs the store no more."""
+    """Count this rank: at IN it has read everything about the meeting, at OUT it no longer needs the store."""
     with suppress(RuntimeError):
-        # Unlike add() without a question and an answer.
+        # Unlike add(), this does not wait for an answer of the store.
         store.append(door, ".")  # type: ignore[attr-defined]
 
 
 def wait_for_departures(store: Store, door: str, world: World, *, patience: float) -> None:
-    """Wait until all but rank 0 have passed, or for `patience` seconds."""
+    """Wait until all ranks but rank 0 have departed, for at most `patience` seconds."""
     wait_until(lambda: len(store.get(door)) >= world.world_size - 1, time.monotonic() + patience, world.world_size)
 
 
 def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
-    """Whether it is done in time. Asked again and again: a store's own wait writes to the log when it times out."""
+    """Poll `is_done` and return whether it became true in time. A store's own wait would log an error at its
+    time-out.
+    """
     start = time.monotonic()
     while not is_done():
         now = time.monotonic()
         if now >= until:
             return False
-        # Early the last rank may come at any moment; later a longer pause is a small part of the wait. Rank 0's store
-        # answers all of them.
+        # At first the last rank may come at any moment. Later, a longer pause is a small part of the wait and spares
+        # the store.
         time.sleep(min(_MAX_PAUSE, until - now, max(0.0005, (now - start) / 100, ranks / 20_000)))
     return True
 
 
 def fill_world(store: Store, world: World) -> World:
-    """`world` with what its launcher did not tell: nodes are numbered by their lowest rank."""
+    """Return `world` with the values that its launcher did not set. Nodes are numbered by their lowest rank."""
     if None not in {world.local_rank, world.local_world_size, world.node_rank, world.nnodes}:
         return world
     hosts = [entry.host for entry in _entries(store, world)]
@@ -202,7 +204,7 @@ def _entries(store: Store, world: World) -> list[RankEntry]:
 def _check_nodes_equal(differences: list[str], store: Store, world: World) -> None:
     if not differences:
         return
-    # Rank 0 tells it first, in full; and not before all have read it: they would blame that its store is gone.
+    # Rank 0 reports after all ranks have read the differences. Otherwise they would report that its store is gone.
     if not world.is_main:
         store.add(_REFUSED, 1)
         with suppress(RuntimeError):
@@ -223,7 +225,9 @@ def _pause(is_done: Callable[[], bool], world: World) -> None:
 
 
 def _missing_ranks_error(store: Store, world: World, timeout: float) -> RendezvousError:
-    """Who did not come: told in full by the first rank that is there, in short by the others."""
+    """Return the error about missing ranks: with all details on the first rank that is present, in short on other
+    ranks.
+    """
     here = [rank for rank in range(world.world_size) if store.check([_key(rank)])]
     entries = [RankEntry.from_bytes(store.get(_key(rank))) for rank in here]
     absent = sorted(set(range(world.world_size)) - set(here))
@@ -241,14 +245,14 @@ def _missing_ranks_error(store: Store, world: World, timeout: float) -> Rendezvo
 
 
 def _interactive_hint(here: list[int], world: World) -> str:
-    """What to do where this is the shell of `srun --pty`: as a task of the step, it waits for shells."""
+    """Return the hint for the shell of `srun --pty`, which is a task of the step and waits for other shells."""
     if here != [0] or world.launcher != "slurm" or not os.environ.get("SLURM_PTY_PORT"):
         return ""
     return ";\nin the shell of srun --pty: HPC_KIT_LAUNCHER=single for one process, srun --overlap -nN for several"
 
 
 def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
-    """A line for each host of the launch from which ranks are missing."""
+    """Return one line for each host of the launch that lacks ranks."""
     expected: Counter[str] = Counter()
     for host, tasks in zip(world.hosts, world.tasks_per_node, strict=False):
         expected[host] += tasks  # components of a heterogeneous job may share a host

@@ -1,4 +1,4 @@
-"""The key-value store in which the ranks of a launch meet: rank 0 opens it, or their launcher has."""
+"""The key-value store in which the ranks of a launch meet. Rank 0 opens it, unless the launcher has."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 class OpenStore(NamedTuple):
-    """A store, and where it is."""
+    """A store and its address."""
 
     store: TCPStore
     host: str
     port: int
     address: str = ""
-    """Where this process has found it."""
+    """Address at which this process found the store."""
     bell: socket.socket | None = None
-    """What ends when all have met."""
+    """Connection that ends when all ranks have met."""
     ring: Callable[[str], None] | None = None
-    """Tells a line to all who wait for the bell."""
+    """Sends a line to all ranks that wait for the bell."""
     held: int | None = None
-    """A descriptor that keeps the port from being given to others, where no store of ours is there."""
+    """Descriptor that reserves the port where no store listens."""
 
 
 def launch_token(world: World, occasion: int = 0) -> str:
-    """What rank 0 of this meeting says, and nobody of another launch, user or earlier meeting."""
+    """Return the token that identifies rank 0 of this meeting among launches, users and earlier meetings."""
     text = f"{world.launcher}, {world.key}, {world.world_size} ranks, user {os.getuid()}, {occasion}"
     return f"hpc_kit/{blake2s(text.encode(), digest_size=16).hexdigest()}"
 
 
 @contextmanager
 def serve_store(world: World, token: str, timeout: float) -> Iterator[OpenStore]:
-    """Rank 0's store; inside, all ranks that ask are told of it.
+    """Open rank 0's store and announce it to the other ranks inside the `with` block.
 
     Raises:
         RendezvousError: All ports that this launch may use are taken.
@@ -56,7 +56,7 @@ def serve_store(world: World, token: str, timeout: float) -> Iterator[OpenStore]
 
 
 def _bind(world: World) -> socket.socket:
-    """The first candidate port that is free, taken before anybody is told of it."""
+    """Bind the first free candidate port before it is announced."""
     alone = world.world_size == 1
     candidates = [0] if alone else candidate_ports(world.key, world.master_port)
     for candidate in candidates:
@@ -90,7 +90,7 @@ def _create_server(world: World, listener: socket.socket, timeout: float) -> Ope
         True,  # noqa: FBT003 (is_master)
         timedelta(seconds=timeout),
         wait_for_workers=False,
-        # A program's own env:// asks for the same port in this process: it gets this very store.
+        # A program's own env:// asks for the same port in this process and gets this store.
         multi_tenant=True,
         master_listen_fd=listener.detach(),
     )
@@ -101,10 +101,11 @@ def _create_server(world: World, listener: socket.socket, timeout: float) -> Ope
 
 
 def _held_port() -> socket.socket:
-    """A port for the processes that a program alone in its world starts itself, where it asks for MASTER_PORT first.
+    """Reserve a port for the processes that a program starts itself, as MASTER_PORT.
 
-    They open a store there; ours would be in their way, which only this process can share. Bound, and not listened at,
-    it is given to nobody who asks for any port, and is free for whoever asks for this one (SO_REUSEADDR on both sides).
+    These processes open a store of their own there. A store of this process would be in their way, because only this
+    process could share it. A socket that is bound but does not listen keeps the kernel from giving the port away, and a
+    process that asks for exactly this port gets it (SO_REUSEADDR on both sides).
     """
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +114,7 @@ def _held_port() -> socket.socket:
 
 
 def launcher_store(world: World, environ: Mapping[str, str], timeout: float) -> OpenStore:
-    """The store of torchrun's agent, or of whatever launcher has set MASTER_ADDR and MASTER_PORT.
+    """Connect to the store of torchrun's agent, or of the launcher that set MASTER_ADDR and MASTER_PORT.
 
     Raises:
         RendezvousError: It cannot be reached, or its port is taken.
@@ -143,7 +144,7 @@ def launcher_store(world: World, environ: Mapping[str, str], timeout: float) -> 
 
 
 def connect_store(address: str, host: str, answer: store_discovery.StoreAnswer, timeout: float) -> OpenStore:
-    """The store of an owner that has answered at this address.
+    """Connect to the store of an owner that has answered at this address.
 
     Raises:
         RendezvousError: Its owner has gone.
@@ -177,7 +178,7 @@ def _no_free_port_error(world: World, candidates: Sequence[int]) -> RendezvousEr
 
 
 FIRST, LAST = 10_000, 32_767
-"""Above the ports that services ask for, below 32768, where Linux begins to hand them out by itself."""
+"""Ports above those of common services and below 32768, where Linux starts its ephemeral range."""
 
 CANDIDATES = 12
 
@@ -185,16 +186,16 @@ _STRIDE = 1_621
 
 
 def candidate_ports(key: str, first: int | None = None) -> list[int]:
-    """Ports for the store of a launch, in the order to try; `first` is one that somebody has asked for.
+    """Return ports for the store of a launch, in the order to try; `first` is a requested one.
 
-    Every rank computes the same ones from the key of its launch.
+    Every rank computes the same ports from the key of its launch.
     """
     ports = _spaced_ports(crc32(key.encode()))
     return ports if first is None else [first, *(port for port in ports if port != first)]
 
 
 def discovery_ports(key: str) -> list[int]:
-    """Ports on which rank 0 tells the others which of the candidates it has got."""
+    """Return the ports on which rank 0 announces the port of its store."""
     return _spaced_ports(crc32(f"beacon of {key}".encode()))
 
 

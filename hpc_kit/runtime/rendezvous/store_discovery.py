@@ -1,9 +1,9 @@
-"""How rank 0 tells the others where its store is, and they make sure that it is theirs.
+"""Rank 0 announces the port of its store, and other ranks verify that it belongs to their launch.
 
-Rank 0 listens on a second port and says to everybody who calls: the token of this meeting, and the store's port. The
-caller only reads: whatever else may listen there is not disturbed, and a program that says nothing costs a moment.
-The call stays open until all have met: its end is the bell for which the callers wait, without a question to the store,
-and its last words are what rank 0 says then.
+Rank 0 listens on a second port and sends every caller the token of this meeting and the port of the store. Callers only
+read, so a foreign program on that port is not disturbed, and one that sends nothing costs a moment. Connections stay
+open until all ranks have met. Their end is the bell for which the callers wait without asking the store, and the last
+line that they carry is rank 0's answer.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _CONNECT = 2.0
-"""Seconds for one call; a firewall that drops packets answers never."""
+"""Seconds for one connection. A firewall that drops packets never answers."""
 _LONGEST = 200
 _BREATH = 0.01
 _OTHER_FILES = 200
-"""What rank 0 may have open beside a connection of each rank with its store."""
+"""Number of files that rank 0 may have open in addition to one store connection per rank."""
 
 
 class StoreAnswer(NamedTuple):
-    """What rank 0 has said, and the call."""
+    """Rank 0's answer and the open connection."""
 
     port: int
-    """Of its store."""
+    """Port of the store."""
     bell: socket.socket
-    """Ends when all have met, or earlier where rank 0 may not open as many files."""
+    """Ends when all ranks have met, or earlier if rank 0 may not keep so many files open."""
 
 
 def listen_for_queries(candidates: Sequence[int]) -> socket.socket | None:
-    """Listen on the first candidate that is free; None where all are taken."""
+    """Listen on the first free candidate port; None if all are in use."""
     for port in candidates:
         listener = network.listen(port, everywhere=True)
         if listener is not None:
@@ -52,16 +52,19 @@ def listen_for_queries(candidates: Sequence[int]) -> socket.socket | None:
 
 @contextmanager
 def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iterator[Callable[[str], None]]:
-    """Answer all callers inside; what it gives rings the bell, with a line for all. At the end it rings in any case."""
+    """Answer all callers inside the `with` block.
+
+    Yields a function that rings the bell with a line for all callers. The bell rings at the end in any case.
+    """
     greeting = f"{token} {port}\n".encode()
     last: list[bytes] = []
 
     def ring(line: str) -> None:
         last.append(f"{line}\n".encode())
-        # A thread in accept() does not notice that its socket is closed: it is called a last time.
+        # A thread in accept() does not notice that its socket is closed, so shutdown() wakes it.
         listener.shutdown(socket.SHUT_RDWR)
 
-    # Not threading.Thread: its start waits until the thread runs, which takes long on a busy node.
+    # threading.Thread.start() waits until the thread runs, which takes long on a busy node.
     start_new_thread(_answer, (listener, greeting, _pending_connections(ranks), last))
     try:
         yield ring
@@ -72,9 +75,10 @@ def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iter
 
 
 def query(address: str, ports: Sequence[int], token: str, patience: float) -> StoreAnswer | dict[int, str]:
-    """What one of these beacons says of the store, or why each of them is none of ours.
+    """Ask several ports of a host for the store, and return the answer, or the reason for each port that is not ours.
 
-    All are called at the same time: where a firewall drops what is sent, that costs one patience and not one a port.
+    All ports are asked at the same time. Where a firewall drops packets, the wait is one time-out instead of one per
+    port.
     """
     deadline = time.monotonic() + min(_CONNECT, patience)
     answers: dict[int, str] = {}
@@ -109,7 +113,7 @@ def _connect(address: str, port: int) -> socket.socket:
 def _read_answers(
     ready: selectors.BaseSelector, key: selectors.SelectorKey, heard: dict[int, bytes], token: str
 ) -> int | str | None:
-    """What one call has come to: a port, a problem, or None while it goes on."""
+    """Read one connection: a port, a problem, or None while it continues."""
     call, port = _query_bytes(key), int(key.data)
     if key.events == selectors.EVENT_WRITE:
         if code := call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -139,7 +143,9 @@ def _query_bytes(key: selectors.SelectorKey) -> socket.socket:
 
 
 def allow_files(ranks: int) -> None:
-    """Let this process open a call and a connection with the store of each rank: 1024 is the usual soft limit."""
+    """Raise the limit of open files for one announcement and one store connection per rank. The usual soft limit is
+    1024.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * ranks + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -149,7 +155,7 @@ def allow_files(ranks: int) -> None:
 
 
 def _pending_connections(ranks: int) -> int:
-    """How many calls may stay open."""
+    """Return the number of connections that may stay open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return 2 * ranks
@@ -164,7 +170,8 @@ def _answer(listener: socket.socket, greeting: bytes, most: int, last: list[byte
         except OSError as error:
             if error.errno in {errno.EBADF, errno.EINVAL}:  # it was closed: the meeting is over
                 break
-            # accept(2) hands on what the network did to a call; where files are short, the oldest call gives way.
+            # accept(2) also reports network errors of a connection. If files run short, the oldest connection is
+            # closed.
             if calls:
                 calls.popleft().close()
             time.sleep(_BREATH)

@@ -1,4 +1,4 @@
-"""How a rank finds rank 0's store: by names, addresses and ports that may be right, and a token that proves it."""
+"""Finds rank 0's store: tries names, addresses and ports, and verifies the token."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 PATTERN = "HPC_KIT_MASTER_HOST"
-"""Environment variable: how hosts are named on the network of the training, `{host}i` or `{host}-ib0`."""
+"""Environment variable with the pattern of host names on the training network: `{host}i` or `{host}-ib0`."""
 
 _NAMES = 15.0
-"""Seconds that a name service may need at the start of a big job."""
+"""Seconds that a name service may need at the start of a large job."""
 _ELSEWHERE = 5.0
-"""Seconds until rank 0 is looked for on the other nodes, too."""
+"""Seconds until the search includes the other nodes of the launch."""
 _MAX_PAUSE = 0.25
 _EVERY = 4
-"""Only each fourth time all ports are asked, while nobody is at home at the first."""
+"""Every fourth round asks all ports, while no process answers at the first one."""
 
 
 @dataclass
