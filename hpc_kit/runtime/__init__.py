@@ -1,6 +1,6 @@
-"""In the job: who this process is, how the ranks meet, and how a failing rank ends.
+"""Runs inside the job: determines the rank, meets the other ranks, and ends a failing rank.
 
-Importing it costs a few milliseconds: torch is imported by the names that need it, when they are first called.
+Importing it takes a few milliseconds. torch is imported at the first call that needs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`python -m hpc_kit.runtime PROGRAM.py ARGS`: any program as one rank among many, unchanged.
+"""`python -m hpc_kit.runtime PROGRAM.py ARGS` runs an unchanged program as one rank of a job.
 
-It finds torch's names (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) set and rank 0's store open, so that
-`init_process_group()` and the libraries above it work. A rank that fails says so before it takes anything down.
+The program finds torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) set and rank 0's store open, so
+`init_process_group()` and libraries work. A rank that fails is recorded before its process group is destroyed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
 
 
 def main(words: list[str]) -> None:
-    """Run the program that `words` name; returns when it has ended well."""
+    """Run the program that `words` names, and return after its normal end."""
     rank, ranks_by = None, "launcher"
     try:
         words, ranks_by = _options(words)
@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
 
 
 def _options(words: list[str]) -> tuple[list[str], str]:
-    """Read the runtime's own options and return the remaining words and the value of --ranks-by.
+    """Parse the runtime's own options, and return the remaining words and the value of --ranks-by.
 
     The other options go into the environment, where the program's `distributed()` reads them.
     """
@@ -149,11 +149,11 @@ def _run_program(what: program.ProgramCommand) -> None:
             raise
     if "torch.distributed" in sys.modules:
         shutdown.destroy_process_group()
-        shutdown.wait_for_gloo_threads()  # the program may have destroyed it itself
+        shutdown.wait_for_gloo_threads()  # the program may have destroyed the group itself
 
 
 def _write_own_log(world: World) -> None:
-    """Under torchrun all ranks of a node share the agent's output: each gets its own log, as under srun."""
+    """Give each rank of torchrun its own log, as under srun; torchrun's ranks share the agent's output."""
     folder = os.environ.get(LOGS_VARIABLE) or os.environ.get(RUN_VARIABLE)
     if world.launcher != "torchrun" or not folder:
         return
@@ -165,7 +165,7 @@ def _write_own_log(world: World) -> None:
 
 
 def _print_error(error: BaseException) -> None:
-    """Write what the interpreter would have written, from the program's own first line on."""
+    """Print an error as the interpreter does, starting at the program's own first line."""
     if isinstance(error, HpcKitError):
         sys.stderr.write(f"hpc-kit: {error}\n")
     elif isinstance(error, SystemExit):

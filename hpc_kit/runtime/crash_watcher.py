@@ -1,7 +1,7 @@
-"""A process that leaves the name of a rank which can no longer: killed by a signal, or crashed in a library.
+"""A child process that records the failure of a rank killed by a signal or crashed in a library.
 
-For launchers that run ranks as processes of their own (Ray): under srun, torchrun and mpirun the shell or the agent
-around a rank does this.
+It is for launchers without a process around each rank (Ray). Under srun, torchrun and mpirun, the shell or agent does
+this.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _FINISHED = b"over"
 _SIGNAL, _EXIT_CODE = 0x7F, 52
-"""Of a wait status, the bits of a signal; where proc(5) has the status in the line of a process."""
+"""The signal bits of a wait status, and the index of the wait status in /proc/PID/stat (proc(5))."""
 
 
 @contextmanager
 def record_crash_of(rank: int) -> Iterator[None]:
-    """Record this rank if it is the first to fail: by an exception, or by a signal or crash that raises nothing.
+    """Record this rank if it is the first to fail, by an exception or by a crash that raises none.
 
     Without a run folder nothing is started.
     """
@@ -46,7 +46,7 @@ def record_crash_of(rank: int) -> Iterator[None]:
         first_failure.node_name(),
         str(os.getpid()),
     ]
-    # In a session of its own: what ends the rank's group must not end it.
+    # A session of its own, so that signals to the rank's process group do not end it.
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
@@ -60,17 +60,17 @@ def record_crash_of(rank: int) -> Iterator[None]:
 
 
 def _release_pipe(process: subprocess.Popen[bytes]) -> None:
-    """A process that the rank has forked does not speak for it, and must not keep the pipe open after its end."""
+    """Close the pipe in a process that the rank forked, so that the pipe ends with the rank."""
     if process.stdin is not None:
         process.stdin.close()
         process.stdin = None
 
 
 def exit_code_of(pid: int) -> int:
-    """The exit code, as a shell has it, of a process that is ending; 137 where it is gone already."""
+    """Return the exit code of an ending process, as a shell reports it; 137 if the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        status = int(fields[_EXIT_CODE - 3])  # two fields stand before the bracket
+        status = int(fields[_EXIT_CODE - 3])  # two fields precede the closing bracket
     except (OSError, ValueError, IndexError):
         return 128 + signal.SIGKILL
     number = status & _SIGNAL
@@ -78,7 +78,7 @@ def exit_code_of(pid: int) -> int:
 
 
 def main() -> None:
-    """Wait for the end of the rank, or for its word that it ends by itself."""
+    """Wait for the end of the rank, or for its message that it ends by itself."""
     folder, rank, host, pid = sys.argv[1:]
     if sys.stdin.buffer.read(len(_FINISHED)) != _FINISHED and (code := exit_code_of(int(pid))):
         claim_first_failure(Path(folder), int(rank), host, code)

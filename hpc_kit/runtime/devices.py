@@ -1,4 +1,4 @@
-"""Which device this rank uses: its local rank, counted among the devices that it sees."""
+"""Selects this rank's device: the local rank, counted among the visible devices."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _GPUS_PER_TASK = re.compile(r"gpu(?::[^:=,]+)?[:=](\d+)")
-"""A number of GPUs in SLURM_GPUS_PER_TASK (`2`, `a100:2`) or SLURM_TRES_PER_TASK (`cpu=1,gres/gpu=2`)."""
+"""Number of GPUs in SLURM_GPUS_PER_TASK (`2`, `a100:2`) or SLURM_TRES_PER_TASK (`cpu=1,gres/gpu=2`)."""
 
 
 def device_index(world: World, visible: int, environ: Mapping[str, str]) -> int:
-    """The number of this rank's device among `visible` ones; where the rank is a task with GPUs of its own, the first.
+    """Return the index of this rank's device among `visible` devices; 0 for a task with its own GPUs.
 
     Raises:
-        ContradictoryEnvironment: There are more ranks on this node than devices.
+        ContradictoryEnvironment: The node has more ranks than devices.
     """
     local_rank, local_world_size = world.local_rank or 0, world.local_world_size or 1
     if visible == 1 or (visible == _gpus_per_task(environ) and _is_a_task(world, environ)):
@@ -43,7 +43,7 @@ def device_index(world: World, visible: int, environ: Mapping[str, str]) -> int:
 
 
 def _gpus_per_task(environ: Mapping[str, str]) -> int | None:
-    """How many GPUs Slurm has given to each task, with --gpus-per-task; later releases say it among other resources."""
+    """Return the number of GPUs of --gpus-per-task, which later releases list among other resources; or None."""
     told = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
     if told.isdigit():
         return int(told)
@@ -52,13 +52,13 @@ def _gpus_per_task(environ: Mapping[str, str]) -> int | None:
 
 
 def _is_a_task(world: World, environ: Mapping[str, str]) -> bool:
-    """Whether this rank is itself a task of Slurm's: torchrun's and mpirun's ranks share the GPUs of theirs."""
+    """Return whether this rank is a task of Slurm. Ranks of torchrun and mpirun share the GPUs of their task."""
     told = {"SLURM_PROCID": world.rank, "SLURM_STEP_NUM_TASKS": world.world_size, "SLURM_LOCALID": world.local_rank}
     return all(environ.get(name, "").strip() == str(value) for name, value in told.items())
 
 
 def accelerator() -> str | None:
-    """`cuda` (NVIDIA, or AMD by ROCm) or `xpu` (Intel), where this process sees such a device."""
+    """Return `cuda` (NVIDIA, or AMD with ROCm), `xpu` (Intel), or None if this process sees no such device."""
     import torch
 
     if torch.cuda.is_available():
@@ -67,10 +67,10 @@ def accelerator() -> str | None:
 
 
 def choose_backend(requested: str) -> str:
-    """`auto` is nccl where there is a CUDA device, xccl for Intel's, else gloo; any other name is taken as it is.
+    """Resolve `auto` to nccl (CUDA), xccl (Intel) or gloo, and check any other name.
 
     Raises:
-        SpecError: Torch has no such backend here, or nccl has no device.
+        SpecError: torch has no such backend here, or nccl has no device.
     """
     import torch
     from torch import distributed as dist
@@ -99,10 +99,10 @@ def choose_backend(requested: str) -> str:
 
 
 def select_device(backend: str, world: World) -> torch.device:
-    """The device of this rank, made the current one: the CPU under gloo or without an accelerator.
+    """Make this rank's device the current one and return it; the CPU under gloo or without an accelerator.
 
     Raises:
-        ContradictoryEnvironment: There are more ranks on this node than devices.
+        ContradictoryEnvironment: The node has more ranks than devices.
     """
     import torch
 
@@ -116,7 +116,7 @@ def select_device(backend: str, world: World) -> torch.device:
 
 
 def thread_count(environ: Mapping[str, str], local_world_size: int) -> int | None:
-    """Threads for this rank's operators; None where somebody has said it, or where a process alone may take all."""
+    """Return the number of threads for this rank's operators; None if it is set, or for a process that runs alone."""
     if environ.get("OMP_NUM_THREADS"):
         return None
     if cpus := cpus_per_task(environ):

@@ -1,6 +1,6 @@
-"""How a rank fails: it leaves its name if it is the first, and then ends at once.
+"""Records the rank that failed first.
 
-Ranks that fall because another has gone wait a moment before they claim to be first.
+Ranks that fail because they lost another rank wait a moment before they record themselves.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _PEER_LOST = (
     "failed to recv",
     "socketstartconnect",
 )
-"""What gloo, NCCL and the store say on the ranks that a failing one leaves behind."""
+"""Messages of gloo, NCCL and the store on ranks that lost another rank."""
 
 _PEER_LOST_TYPES = {"DistNetworkError", "DistStoreError"}
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code with which the interpreter ends when nobody catches `error`."""
+    """Return the exit code of the interpreter if `error` is not caught."""
     if isinstance(error, SystemExit):
         if error.code is None:
             return 0
@@ -55,7 +55,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def is_peer_loss(error: BaseException | None) -> bool:
-    """Whether this rank fell because it lost another one."""
+    """Return whether this rank failed because it lost another one."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -67,7 +67,7 @@ def is_peer_loss(error: BaseException | None) -> bool:
 
 
 def record_failure(error: BaseException, rank: int) -> None:
-    """Leave this rank's name in the run folder as the first that failed, unless another was earlier."""
+    """Record this rank in the run folder as the first that failed, unless another one was earlier."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
     if not folder or code == 0:
         return
@@ -80,9 +80,12 @@ def record_failure(error: BaseException, rank: int) -> None:
 
 
 def resolve_or_record(environ: Mapping[str, str]) -> World:
-    """Who this process is; where its variables deny it, one rank tells all of it, and the others a line each.
+    """Resolve the World of this process. If that fails, one rank reports the error in full and the rest report one
+    line.
 
-    That rank is the first to leave its name in the run's folder; without one it is rank 0, where all fail alike.
+    The reporting rank is the first one that is recorded in the run folder. Without a folder, it is rank 0 for errors
+    that
+    all ranks have.
 
     Raises:
         LauncherError: As `resolve`.
@@ -98,7 +101,9 @@ def resolve_or_record(environ: Mapping[str, str]) -> World:
 
 
 def shorten_repeated(error: BaseException, rank: int) -> BaseException:
-    """`error`, after `claim`: in a line where it is certainly every rank's, and another one tells all of it."""
+    """Return `error`, after `record_failure`, shortened to one line if every rank has it and another rank reports
+    it.
+    """
     return _shorten_unless_reporter(error, rank) if isinstance(error, LauncherError) and error.everywhere else error
 
 
@@ -110,13 +115,13 @@ def _shorten_unless_reporter(error: LauncherError, rank: int) -> LauncherError:
 
 
 def node_name() -> str:
-    """This node's name, Slurm's where it is known."""
+    """Return the name of this node, Slurm's if it is known."""
     return network.this_node_name(os.environ)
 
 
 @contextmanager
 def recording_failures(rank: int) -> Iterator[None]:
-    """Claim for whatever is raised inside, before anything is taken down."""
+    """Record an exception that leaves the `with` block, before the process group is destroyed."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Where a rank runs: its device and that device's identity, its CPUs and memory nodes, and the versions it finds."""
+"""Collects and reports where each rank runs: device, CPUs, memory nodes, interface and versions."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/versio
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What one rank says of its place."""
+    """Placement of one rank."""
 
     rank: int
     local_rank: int
     host: str
     device: str
-    """`cpu`, `cuda:0`, `xpu:1`."""
+    """`cpu`, `cuda:0` or `xpu:1`."""
     uuid: str | None
-    """The identity of the device or of the MIG instance; None for the CPU, or where nobody tells."""
+    """Identity of the device or MIG instance; None for the CPU or if it is unknown."""
     cpus: tuple[int, ...]
-    """CPUs on which this process may run: its affinity mask."""
+    """CPU affinity mask of this process."""
     numa: tuple[int, ...]
-    """Memory nodes of those CPUs."""
+    """NUMA nodes of these CPUs."""
     interface: str | None
-    """The network interface that leads to the other nodes."""
+    """Network interface that leads to the other nodes."""
     python: str
     torch: str
     driver: str | None
-    """Version of the GPU's driver."""
+    """Version of the GPU driver."""
     nccl: str | None = None
-    """The interface that NCCL takes by itself; None where it is told one, and where there is no NCCL."""
+    """Interface that NCCL chooses by default; None if it is configured, or without NCCL."""
 
     def to_json(self) -> str:
-        """For the store."""
+        """Encode for the store."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, data: bytes) -> Placement:
-        """Read it back."""
+        """Decode from the store."""
         values = json.loads(data)
         return cls(**values | {name: tuple(values[name]) for name in ("cpus", "numa")})
 
 
 def current_placement(rank: int, local_rank: int, host: str, device: torch.device, interface: str | None) -> Placement:
-    """This process's own."""
+    """Return the placement of this process."""
     import torch
 
     cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -91,23 +91,23 @@ def current_placement(rank: int, local_rank: int, host: str, device: torch.devic
 
 
 def _is_nccl_configured(environ: Mapping[str, str]) -> bool:
-    """Whether a variable names NCCL its interface, or one of the files that NCCL reads."""
+    """Return whether a variable or one of NCCL's configuration files names its interface."""
     own = Path(environ.get("NCCL_CONF_FILE") or "~/.nccl.conf")
     found = bool(environ.get("NCCL_SOCKET_IFNAME"))
     for file in (own, _NCCL):
-        with suppress(OSError, RuntimeError):  # RuntimeError: this user has no home
+        with suppress(OSError, RuntimeError):  # RuntimeError: this user has no home directory
             lines = file.expanduser().read_text(errors="replace").splitlines()
             found = found or any(line.startswith("NCCL_SOCKET_IFNAME=") for line in lines)
     return found
 
 
 def device_uuid(device: torch.device, environ: Mapping[str, str]) -> str | None:
-    """What identifies the device on its node, whatever number it has in this process."""
+    """Return the identity of a device on its node, independent of its index in this process."""
     import torch
 
     named = [entry.strip() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     index = device.index or 0
-    # An instance of a divided GPU is only ever visible by its own name; CUDA may tell its GPU's.
+    # A MIG instance is visible only by its own name. CUDA may report the UUID of its GPU.
     if device.type == "cuda" and index < len(named) and named[index].startswith("MIG-"):
         return named[index]
     properties = getattr(torch, device.type).get_device_properties(device)
@@ -134,7 +134,7 @@ def _by_nvidia_smi(index: int, named: list[str]) -> str | None:
 
 
 def parse_nvidia_smi(listing: str) -> dict[str, str]:
-    """The GPUs of `nvidia-smi -L` by their number, and divided ones' instances as `0:1`, each with its UUID."""
+    """Parse `nvidia-smi -L` into UUIDs by index; MIG instances have an index such as `0:1`."""
     found: dict[str, str] = {}
     gpu = ""
     for line in listing.splitlines():
@@ -148,7 +148,7 @@ def parse_nvidia_smi(listing: str) -> dict[str, str]:
 
 
 def driver_version(files: Iterable[Path] = _DRIVERS) -> str | None:
-    """Version of the driver that is loaded; None where none tells."""
+    """Return the version of the loaded GPU driver, or None if it is unknown."""
     for file in files:
         with suppress(OSError):
             text = file.read_text()
@@ -159,7 +159,7 @@ def driver_version(files: Iterable[Path] = _DRIVERS) -> str | None:
 
 
 def numa_nodes(cpus: Iterable[int], folder: Path = _NODES) -> tuple[int, ...]:
-    """The memory nodes to which these CPUs belong; none where the kernel does not tell."""
+    """Return the NUMA nodes of these CPUs, or () if the kernel does not list them."""
     mine, found = set(cpus), []
     for path in folder.glob("node[0-9]*/cpulist"):
         with suppress(OSError, ValueError):
@@ -169,7 +169,7 @@ def numa_nodes(cpus: Iterable[int], folder: Path = _NODES) -> tuple[int, ...]:
 
 
 def parse_ranges(text: str) -> set[int]:
-    """`0-3,8` as the kernel writes it."""
+    """Parse the kernel's notation `0-3,8`."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
@@ -178,26 +178,26 @@ def parse_ranges(text: str) -> set[int]:
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
-    """`0-3,8`."""
+    """Format numbers as `0-3,8`."""
     text = nodelist.fold([f"c{number}" for number in numbers])
     return text.removeprefix("c").strip("[]") or "-"
 
 
 REPORT = "HPC_KIT_REPORT"
-"""Environment variable: what `report` is when a program does not say; anything but 0 is yes."""
+"""Environment variable for the default of `report`. Any value but 0 means yes."""
 
 COLUMNS = ("rank", "host", "device", "UUID", "CPUs", "NUMA", "interface", "python", "torch", "driver")
 _COMPARED = ("python", "torch", "driver", "interface")
-"""What should be the same on all nodes."""
+"""Values that should be equal on all nodes."""
 _PATIENCE = 60.0
 _MOST_NAMED = 8
 
 
 def report_placement(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
-    """Say at the start what will go wrong, and with `wanted` the table of all ranks, from rank 0.
+    """Report problems of the placement at the start and, if `wanted`, print the table of all ranks on rank 0.
 
     Raises:
-        ContradictoryEnvironment: Two ranks use one GPU; told in full by rank 0, in short by the others.
+        ContradictoryEnvironment: Two ranks use one GPU. Only rank 0 reports the details.
     """
     world = meeting.world
     if device.type == "cpu" and not wanted:
@@ -230,12 +230,12 @@ def report_placement(meeting: Meeting, device: torch.device, *, wanted: bool) ->
 
 
 def is_requested(report: bool | None, environ: Mapping[str, str]) -> bool:
-    """Whether the table is wanted: as the program says, or HPC_KIT_REPORT."""
+    """Return whether to print the table: the program's choice, or HPC_KIT_REPORT."""
     return report if report is not None else environ.get(REPORT, "0").strip() not in {"", "0"}
 
 
 def placement_table(everybody: Sequence[Placement]) -> str:
-    """A line a rank; `*` marks what is not as on most nodes."""
+    """Return one line per rank. `*` marks values that differ from those of most nodes."""
     usual = {name: Counter(getattr(each, name) for each in everybody).most_common(1)[0][0] for name in _COMPARED}
     rows = [COLUMNS] + [_row(each, usual) for each in everybody]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
@@ -245,9 +245,9 @@ def placement_table(everybody: Sequence[Placement]) -> str:
 
 
 def _nccl_hints(everybody: Sequence[Placement]) -> list[str]:
-    """A hint where NCCL takes another interface than that on which the ranks have met.
+    """Return a hint if NCCL chooses another interface than the one on which the ranks met.
 
-    It is no fault: NCCL prefers InfiniBand's, and may be right. So nothing is set for it.
+    This is not an error. NCCL prefers InfiniBand and may be right, so no variable is set.
     """
     other = [each for each in everybody if each.nccl and each.interface and each.nccl != each.interface]
     if not other or len({each.host for each in everybody}) == 1:
@@ -280,7 +280,7 @@ def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def ranks_sharing_device(everybody: Iterable[Placement]) -> list[list[Placement]]:
-    """Ranks of one host that use the same device."""
+    """Return groups of ranks of one host that use the same device."""
     of_device: dict[tuple[str, str], list[Placement]] = defaultdict(list)
     for each in everybody:
         if each.uuid:
@@ -301,7 +301,7 @@ def _check_own_devices(shared: list[list[Placement]]) -> None:
 
 
 def placement_warnings(everybody: Sequence[Placement], environ: Mapping[str, str]) -> list[str]:
-    """What does not stop a training, but slows it down or makes it odd."""
+    """Return warnings about placements that slow a training down or make it irregular."""
     lines = []
     bound = [each for each in everybody if _is_bound_to_one(each.cpus, each.device, environ)]
     if bound:
@@ -318,14 +318,14 @@ def placement_warnings(everybody: Sequence[Placement], environ: Mapping[str, str
 
 
 def _warn_of_one_cpu(meeting: Meeting, environ: Mapping[str, str]) -> None:
-    """A rank that needs no exchange: the first of each node speaks for it."""
+    """Warn about a single CPU without asking other ranks; the first rank of each node prints it."""
     cpus = tuple(os.sched_getaffinity(0))
     if not meeting.world.local_rank and _is_bound_to_one(cpus, "cpu", environ):
         sys.stderr.write(f"hpc-kit: warning: {_describe_one_cpu(f'rank {meeting.world.rank}')}\n")
 
 
 def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str]) -> bool:
-    """One CPU is too few beside a GPU, and a slip where more were asked for."""
+    """Return whether a rank has too few CPUs: one CPU for a GPU, or one although more were requested."""
     asked_for = cpus_per_task(environ) or 1
     return len(cpus) == 1 and (device != "cpu" or asked_for > 1) and (os.cpu_count() or 1) > 1
 

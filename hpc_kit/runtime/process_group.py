@@ -1,4 +1,4 @@
-"""`with hpc_kit.distributed() as world:`: from who am I to a process group, and back."""
+"""`hpc_kit.distributed()`: meets the other ranks, creates the process group, and destroys it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 BACKEND, TIMEOUT = "HPC_KIT_BACKEND", "HPC_KIT_TIMEOUT"
-"""Environment variables: what `backend` and `timeout` are when a program does not say."""
+"""Environment variables with the defaults of `backend` and `timeout`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group(World):
-    """A world whose ranks have met and made a process group; no number is None."""
+    """A World whose ranks have met and created a process group. No number is None."""
 
     local_rank: int
     local_world_size: int
@@ -48,29 +48,30 @@ class Group(World):
     nnodes: int
     backend: str
     device: torch.device
-    """This rank's device, the current one."""
+    """This rank's device, which is the current one."""
     timeout: float | None = None
-    """Seconds after which a collective gives up waiting; None: torch's own."""
+    """Seconds after which a collective fails; None for torch's default."""
 
     @property
     def device_ids(self) -> list[int] | None:
-        """What DistributedDataParallel asks for: this rank's device, or None on the CPU."""
+        """The argument of DistributedDataParallel: this rank's device, or None on the CPU."""
         return None if self.device.type == "cpu" else [self.device.index]
 
     def mesh(self, **degrees: int) -> DeviceMesh:
-        """A DeviceMesh over all ranks with the job's [layout]; degrees given here win.
+        """Return a DeviceMesh over all ranks with the job's [layout]. Degrees given here take precedence.
 
-        Its axes are pp, dp, cp and tp, slowest first, also those of size 1; with `dp_shard`, dp is the two axes
-        dp_replicate and dp_shard. Neighbouring ranks differ in tp: it stays inside a node where nodes hold as many.
+        The axes are pp, dp, cp and tp, slowest first, including those of size 1. With `dp_shard`, dp becomes the two
+        axes
+        dp_replicate and dp_shard. Neighbouring ranks differ in tp, so tp stays inside a node that has enough ranks.
 
         Raises:
-            SpecError: The degrees do not fill the world.
+            SpecError: The product of the degrees is not the world size.
         """
         said = {name: degree for name, degree in read_layout(os.environ).items() if name in DEGREE_NAMES}
         return create_mesh(self, {**said, **degrees})
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait for all ranks."""
         from torch import distributed as dist
 
         dist.barrier(device_ids=self.device_ids)
@@ -80,23 +81,25 @@ class Group(World):
 def distributed(
     *, backend: str | None = None, timeout: float | timedelta | None = None, report: bool | None = None
 ) -> Iterator[Group]:
-    """Meet the other ranks, make the default process group, and destroy it at the end.
+    """Meet the other ranks, create the default process group, and destroy it at the end.
 
-    A rank that fails leaves its name in the run's folder and ends without waiting for the others.
-    torch's names (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set inside, for libraries.
+    A rank that fails is recorded in the run folder and ends without waiting for the other ranks.
+    Inside, torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set for libraries.
 
     Args:
-        backend: nccl, gloo, ... or auto: nccl where there is a CUDA device, else gloo. Default: HPC_KIT_BACKEND, or
+        backend: nccl, gloo, ..., or auto: nccl with a CUDA device, otherwise gloo. Default: HPC_KIT_BACKEND, or
             auto.
         timeout: Seconds to wait for the other ranks, and for each collective. Default: HPC_KIT_TIMEOUT, or 300 for
-            the meeting and torch's own for collectives.
-        report: Whether rank 0 prints a table of all ranks: host, device and UUID, CPUs, memory nodes, interface,
-            versions. Default: HPC_KIT_REPORT, or no.
+            the
+            meeting and torch's default for collectives.
+        report: Print a table of all ranks on rank 0: host, device and UUID, CPUs, memory nodes, interface,
+            versions.
+            Default: HPC_KIT_REPORT, or no.
 
     Raises:
-        LauncherError: The environment does not say who this process is.
+        LauncherError: The environment does not determine the rank of this process.
         RendezvousError: Not all ranks came in time.
-        ContradictoryEnvironment: Ranks have no device of their own.
+        ContradictoryEnvironment: Ranks share a device.
     """
     seconds = timeout_seconds(timeout, os.environ)
     with ExitStack() as stack:
@@ -111,10 +114,10 @@ def distributed(
 
 
 def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str]) -> float | None:
-    """A time-out in seconds: as given, or HPC_KIT_TIMEOUT, or None.
+    """Return a time-out in seconds: the argument, HPC_KIT_TIMEOUT, or None.
 
     Raises:
-        SpecError: It is no positive number.
+        SpecError: It is not a positive number.
     """
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
@@ -131,7 +134,7 @@ def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str
 
 @contextmanager
 def _initialized_group(meeting: Meeting, asked: str, seconds: float | None, *, wanted: bool) -> Iterator[Group]:
-    """The default process group; one that the program has made itself is taken, and left to it."""
+    """Create the default process group, or use the one that the program has created, and leave that to the program."""
     from torch import distributed as dist
 
     if dist.is_initialized():
@@ -151,7 +154,7 @@ def _initialized_group(meeting: Meeting, asked: str, seconds: float | None, *, w
     try:
         yield group
     except BaseException:
-        # Whoever catches this ends the process later, with the group's threads still there.
+        # If the exception is caught outside, the process ends later while the group's threads still run.
         atexit.register(shutdown.wait_for_gloo_threads)
         raise
     shutdown.destroy_process_group()
@@ -164,7 +167,7 @@ def _group(meeting: Meeting, backend: str, seconds: float | None) -> Group:
 
 
 def _apply_thread_count() -> None:
-    """OMP_NUM_THREADS comes too late for a torch that is already imported."""
+    """Apply OMP_NUM_THREADS to a torch that was imported before the variable was set."""
     import torch
 
     text = os.environ.get("OMP_NUM_THREADS", "")
@@ -176,7 +179,7 @@ _current: list[Meeting] = []
 
 
 def current_meeting() -> Meeting | None:
-    """The meeting made by `python -m hpc_kit.runtime`, or by an outer `distributed()`."""
+    """Return the meeting of `python -m hpc_kit.runtime` or of an outer `distributed()`, or None."""
     return _current[-1] if _current else None
 
 
@@ -184,17 +187,19 @@ def current_meeting() -> Meeting | None:
 def joined_ranks(
     world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
 ) -> Iterator[Meeting]:
-    """Meet the other ranks, with torch's names set inside; at the end leave, but not after a failure: no rank waits.
+    """Meet the other ranks, with torch's variables set inside the `with` block.
+
+    After a normal end this rank leaves the meeting in order. After a failure it does not wait for other ranks.
 
     Args:
-        world: Who this process is.
-        timeout: Seconds to wait for the others; 300 by default.
-        program: What this process is about to run; what it runs by default.
-        starts_ranks: The program starts its own ranks: RANK, WORLD_SIZE and LOCAL_RANK are not set.
+        world: This process.
+        timeout: Seconds to wait for the other ranks; 300 by default.
+        program: The program of this process; the running program by default.
+        starts_ranks: The program starts its own ranks. RANK, WORLD_SIZE and LOCAL_RANK are not set.
 
     Raises:
-        HpcKitError: There is no torch.
-        ContradictoryEnvironment: The nodes do not run the same.
+        HpcKitError: torch is not installed.
+        ContradictoryEnvironment: The nodes do not run the same code.
         RendezvousError: Not all ranks came in time.
     """
     require_torch()
@@ -213,19 +218,19 @@ def joined_ranks(
 
 
 LAYOUT_VARIABLE = "HPC_KIT_LAYOUT"
-"""Environment variable: [layout] and [model] of the job, such as `dp=2 pp=2 tp=2 micro_batches=4 heads=8`."""
+"""Environment variable with [layout] and [model] of the job, such as `dp=2 pp=2 tp=2 micro_batches=4 heads=8`."""
 
 INNER_DEGREES = ("pp", "dp_shard", "cp", "tp")
-"""What divides the ranks, besides dp, which takes those that are left."""
+"""Degrees whose product divides the ranks. dp takes the rest."""
 
 DEGREE_NAMES = ("dp", *INNER_DEGREES)
 
 
 def read_layout(environ: Mapping[str, str]) -> dict[str, int]:
-    """What the job says of its layout and model; empty outside of a job that says something.
+    """Return the job's layout and model; empty if the job has none.
 
     Raises:
-        SpecError: The variable does not read as pairs of name and number.
+        SpecError: The variable does not consist of pairs of name and number.
     """
     text = environ.get(LAYOUT_VARIABLE, "")
     pairs = [word.partition("=") for word in text.split()]
@@ -237,12 +242,12 @@ def read_layout(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 def mesh_axes(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
-    """Axes of the mesh and their sizes, slowest first: neighbouring ranks, on one node, differ in tp.
+    """Return the axes of the mesh and their sizes, slowest first. Neighbouring ranks, on one node, differ in tp.
 
-    `dp` takes the ranks that the others leave; with `dp_shard` it is two axes, replicas and shards of a replica.
+    `dp` takes the remaining ranks. With `dp_shard` it becomes two axes: replicas, and shards of a replica.
 
     Raises:
-        SpecError: The degrees do not fill the world.
+        SpecError: The product of the degrees is not the world size.
     """
     pp, shard, cp, tp = (degrees.get(name, 1) for name in INNER_DEGREES)
     replicas, rest = divmod(world_size, pp * shard * cp * tp)
@@ -259,24 +264,24 @@ def mesh_axes(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
 
 
 def create_mesh(group: Group, degrees: Mapping[str, int]) -> DeviceMesh:
-    """A DeviceMesh over all ranks, with the time-out of the default group in each of its groups.
+    """Create a DeviceMesh over all ranks whose groups have the time-out of the default group.
 
     Raises:
-        SpecError: The degrees do not fill the world.
+        SpecError: The product of the degrees is not the world size.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.distributed_c10d import _set_pg_timeout
 
     axes = mesh_axes(group.world_size, degrees)
     made = init_device_mesh(group.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
-    if group.timeout is not None:  # a new group starts with torch's half an hour, whatever the default group has
+    if group.timeout is not None:  # a new group has torch's default of 30 minutes
         for each in made.get_all_groups():
             _set_pg_timeout(timedelta(seconds=group.timeout), each)
     return made
 
 
 def print_warnings(world: World) -> None:
-    """Write the warnings of a world; rank 0 speaks for all."""
+    """Print the warnings of a World, on rank 0 only."""
     if world.is_main:
         for warning in world.warnings:
             sys.stderr.write(f"hpc-kit: warning: {warning}\n")
@@ -286,18 +291,18 @@ def print_warnings(world: World) -> None:
 
 
 def quiet_torch() -> None:
-    """Before torch is imported: no warnings of its C++ side, unless somebody has asked for them.
+    """Silence warnings of torch's C++ code unless TORCH_CPP_LOG_LEVEL is set. Call it before torch is imported.
 
-    Where no name service answers, it warns of each connection, in a training that goes well; errors stay.
+    Without a name service torch would warn about every connection of a healthy training. Errors stay visible.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def require_torch() -> None:
-    """Say what is missing where torch is not installed, before anything of it is imported.
+    """Raise an error with a remedy if torch is not installed.
 
     Raises:
-        HpcKitError: There is no torch for this interpreter.
+        HpcKitError: This interpreter has no torch.
     """
     if find_spec("torch") is None:
         raise HpcKitError(
@@ -308,6 +313,6 @@ def require_torch() -> None:
 
 
 def prepend_srun(argv: list[str]) -> str:
-    """A command line with srun in front; the interpreter by the name that people type."""
+    """Return a command line with srun in front, and the interpreter by its short name."""
     interpreter, *rest = argv or ["python"]
     return shlex.join(["srun", Path(interpreter).name, *rest])

@@ -94,9 +94,7 @@ def _run_file(path: Path) -> None:
 
 
 def _strip_own_python(words: Sequence[str]) -> list[str]:
-    """Remove a leading `python` that is this interpreter, so that the program runs here and its failures are
-    recorded.
-    """
+    """Remove a leading `python` that is this interpreter, so that failures of the program are recorded here."""
     interpreter, *rest = words or [""]
     found = shutil.which(interpreter) if Path(interpreter).name.startswith("python") else None
     if found is None or Path(found).absolute().parent != Path(sys.executable).absolute().parent:

@@ -136,8 +136,9 @@ def _exit_after_timeout(done: threading.Event, code: int) -> None:
 
 
 class _Abort:
-    """Holds the function that ends this process. `sys` refers to it, so it is destroyed late, after all exit
-    handlers.
+    """Holds the function that ends this process.
+
+    `sys` refers to it, so it is destroyed late, after all exit handlers.
     """
 
     call: Callable[[int], object] | None = None

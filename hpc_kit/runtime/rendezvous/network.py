@@ -156,9 +156,7 @@ def interface_with(address: str) -> str | None:
 
 
 def _interface_with_ipv6(address: str) -> str | None:
-    """Return the interface of an IPv6 address. The kernel lists 32 digits, index, prefix length, scope, flags and
-    name.
-    """
+    """Return the interface of an IPv6 address from /proc/net/if_inet6."""
     digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
     with suppress(OSError):
         lines = [line.split() for line in _IPV6.read_text().splitlines()]

@@ -74,9 +74,7 @@ def find_differences(everybody: Iterable[tuple[str, Facts]]) -> list[str]:
 
 
 def program_hash(program: Path) -> str:
-    """Return eight hexadecimal digits for the program and the files that it imports from its own folder, at any
-    depth.
-    """
+    """Return eight hexadecimal digits for the program and all files that it imports from its own folder."""
     found = blake2s(digest_size=4)
     for name, text in _sources(program):
         found.update(name.encode() + b"\0" + text + b"\0")

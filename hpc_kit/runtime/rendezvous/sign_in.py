@@ -166,8 +166,9 @@ def wait_for_departures(store: Store, door: str, world: World, *, patience: floa
 
 
 def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
-    """Poll `is_done` and return whether it became true in time. A store's own wait would log an error at its
-    time-out.
+    """Poll `is_done` and return whether it became true in time.
+
+    A store's own wait would log an error at its time-out.
     """
     start = time.monotonic()
     while not is_done():
@@ -225,9 +226,7 @@ def _pause(is_done: Callable[[], bool], world: World) -> None:
 
 
 def _missing_ranks_error(store: Store, world: World, timeout: float) -> RendezvousError:
-    """Return the error about missing ranks: with all details on the first rank that is present, in short on other
-    ranks.
-    """
+    """Return the error about missing ranks, with all details only on the first rank that is present."""
     here = [rank for rank in range(world.world_size) if store.check([_key(rank)])]
     entries = [RankEntry.from_bytes(store.get(_key(rank))) for rank in here]
     absent = sorted(set(range(world.world_size)) - set(here))

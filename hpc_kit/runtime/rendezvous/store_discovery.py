@@ -143,9 +143,7 @@ def _query_bytes(key: selectors.SelectorKey) -> socket.socket:
 
 
 def allow_files(ranks: int) -> None:
-    """Raise the limit of open files for one announcement and one store connection per rank. The usual soft limit is
-    1024.
-    """
+    """Raise the soft limit of open files (usually 1024) for two connections per rank."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * ranks + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

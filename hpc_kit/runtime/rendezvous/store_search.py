@@ -29,26 +29,26 @@ _EVERY = 4
 
 @dataclass
 class StoreSearch:
-    """One rank's search."""
+    """The search of one rank."""
 
     world: World
     token: str
     timeout: float
-    """Seconds to look for it."""
+    """Seconds until the search fails."""
     here: str
-    """This node's name."""
+    """Name of this node."""
     environ: Mapping[str, str]
     start: float = field(default_factory=time.monotonic)
     seen: dict[tuple[str, int], str] = field(default_factory=dict)
-    """What was heard at each place."""
+    """The last answer or problem of each host and port."""
     first: dict[str, str] = field(default_factory=dict)
     """The first address of each name."""
 
     def find(self) -> OpenStore:
-        """Find the store that rank 0 has opened: only one that says the token is believed.
+        """Find the store that rank 0 opened. Only a process that sends the token is accepted.
 
         Raises:
-            RendezvousError: It was not found in time, or the name of rank 0's host does not serve.
+            RendezvousError: The store was not found in time, or the name of rank 0's host does not resolve.
         """
         likely = self._likely_hosts()
         turn = 0
@@ -62,11 +62,11 @@ class StoreSearch:
                 for address in found:
                     answer = self._query_host(host, address, turn)
                     if answer is not None:
-                        # What libraries are told is the name, where the name leads there.
+                        # Libraries receive the name where it leads to the store.
                         name = host if self.first.get(host) == address else address
                         left = max(1.0, self.start + self.timeout - time.monotonic())
                         return connect_store(address, name, answer, left)
-            # Early it may come at any moment; later a longer pause is a small part of the wait.
+            # At first rank 0 may come at any moment. Later, a longer pause is a small part of the wait.
             time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 20, self.world.world_size / 5000)))
             turn += 1
         raise _not_found(self.world, likely, self.timeout, self.seen)
@@ -84,7 +84,7 @@ class StoreSearch:
         return None
 
     def _likely_hosts(self) -> list[str]:
-        """Where rank 0 should be; an address set by the job script first, then the launcher's own."""
+        """Return the expected hosts of rank 0: first the address set by the job script, then the launcher's own."""
         world = self.world
         if world.master_addr is None:
             hosts = list(world.reach or world.hosts)
@@ -101,26 +101,26 @@ class StoreSearch:
         pattern = self.environ.get(PATTERN, "")
         if pattern and "{host}" not in pattern:
             raise SpecError(f"{PATTERN} names no host", found=f"{PATTERN} = {pattern}", remedy="{host}i, or {host}-ib0")
-        # Under their plain names they are looked for later, as all other nodes.
+        # Their plain names are tried later, with all other nodes.
         return [pattern.replace("{host}", host) if pattern and host in world.hosts else host for host in hosts]
 
     def _other_hosts(self, likely: list[str], turn: int, waited: float) -> list[str]:
-        """After a while one other node at a time: no variable tells the order in which some steps lay their nodes."""
+        """Return one other node per round after a while. Some steps do not state the order of their nodes."""
         others = [] if self.world.reach else [host for host in self.world.hosts if host not in likely]
         return [others[turn % len(others)]] if others and waited > _ELSEWHERE else []
 
     def _addresses(self, host: str, *, required: bool = False) -> list[str]:
-        """A host's addresses as this node sees it; none while the name service may still need a moment.
+        """Return a host's addresses as seen from this node, or () while the name service may still need time.
 
         Raises:
-            RendezvousError: It is `required`, since no other serves, and there is none.
+            RendezvousError: The address is `required`, and the name does not resolve.
         """
         try:
             found = network.lookup(host)
         except OSError as error:
             return self._without_names(host, error, required=required)
         self.first[host] = found[0]
-        # The own name may mean the loopback on a node itself, as Debian writes it, but never on another node.
+        # On the node itself its name may mean the loopback address, as Debian writes it, but never on another node.
         others = [address for address in found if not network.is_loopback(address)]
         if others or host in {*found, self.here} or self.world.nnodes == 1:
             return others or found
@@ -135,8 +135,8 @@ class StoreSearch:
         )
 
     def _without_names(self, host: str, error: OSError, *, required: bool) -> list[str]:
-        """Where the name does not resolve: addresses that Slurm tells; the token proves the right one."""
-        # The step was started from there: often, but not always, rank 0's node.
+        """Return addresses from Slurm for a name that does not resolve. The token proves which one is right."""
+        # The step was started from this address, which often belongs to rank 0's node.
         told = {network.slurm_address(host), self.environ.get("SLURM_LAUNCH_NODE_IPADDR")}
         found = [address for address in told if address and not network.is_loopback(address)]
         patient = time.monotonic() - self.start < min(_NAMES, self.timeout)
