@@ -80,8 +80,7 @@ def record_failure(error: BaseException, rank: int) -> None:
 
 
 def resolve_or_record(environ: Mapping[str, str]) -> World:
-    """Resolve the World of this process. If that fails, one rank reports the error in full and the rest report one
-    line.
+    """Resolve the World of this process. If that fails, one rank reports the error and the rest a single line.
 
     The reporting rank is the first one that is recorded in the run folder. Without a folder, it is rank 0 for errors
     that
@@ -101,9 +100,7 @@ def resolve_or_record(environ: Mapping[str, str]) -> World:
 
 
 def shorten_repeated(error: BaseException, rank: int) -> BaseException:
-    """Return `error`, after `record_failure`, shortened to one line if every rank has it and another rank reports
-    it.
-    """
+    """Return `error`, shortened to one line if every rank has it and another rank reports it in full."""
     return _shorten_unless_reporter(error, rank) if isinstance(error, LauncherError) and error.everywhere else error
 
 

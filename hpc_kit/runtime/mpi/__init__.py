@@ -1,5 +1,5 @@
-"""`backend = "mpi"` on stock torch wheels: a process group of our own over mpi4py.
+"""The backend `mpi` on stock torch wheels: a process group over mpi4py.
 
-MPI starts when mpi4py is imported, and on a login node that can end the process: only `library.load` imports it, on
-evidence that an MPI launcher has started this process. `backend.install` is cheap and imports neither.
+Importing mpi4py starts MPI, which can end a process on a login node. Only `library.import_mpi4py` imports it, after an
+MPI launcher was identified. `backend.install` is cheap and does not import it.
 """

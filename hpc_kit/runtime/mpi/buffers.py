@@ -1,4 +1,4 @@
-"""Tensors as MPI sees them: memory, a count and a datatype, without a copy where there is none to make."""
+"""Tensors as MPI buffers and datatypes, copied only where necessary."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Spec = list[Any]
-"""What mpi4py takes for a buffer: [memory, count or counts, datatype]."""
+"""Buffer argument of mpi4py: [memory, count or counts, datatype]."""
 
 MAX_COUNT = 1 << 30
-"""Elements of one call: MPI 3 counts with 31 bits, and where a rank's part lies, too."""
+"""Maximum number of elements of one call. MPI 3 has 31-bit counts and displacements."""
 
 
 class Datatypes:
-    """The datatypes and reductions of one MPI."""
+    """Datatypes and reductions of one MPI library."""
 
     def __init__(self, module: ModuleType) -> None:
         self._mpi = module
         self._address = module.memory.fromaddress
-        # For moving, only the size of an element counts: bfloat16 goes as 16 bits.
+        # A transfer depends only on the size of the elements, so bfloat16 is sent as 16-bit integers.
         self._by_size = {1: module.UINT8_T, 2: module.UINT16_T, 4: module.UINT32_T, 8: module.UINT64_T}
         self._by_size[16] = module.C_DOUBLE_COMPLEX
         self._numbers = {
@@ -47,16 +47,16 @@ class Datatypes:
             torch.complex128: module.C_DOUBLE_COMPLEX,
         }
         self._operations: dict[tuple[str, torch.dtype], Any] = {}
-        # Open MPI 4 does a longer Ireduce in steps of its own, and in each it waits until this rank asks again.
+        # Open MPI 4 splits a longer Ireduce into steps and waits in each until this rank calls MPI again.
         self.step = 1 << 15 if "Open MPI" in module.Get_library_version() else 1 << 20
-        """Bytes of one reduction to one rank."""
+        """Bytes of one call of Ireduce."""
         self._wide: dict[tuple[int, int], Any] = {}
 
     def transfer_type(self, tensor: Tensor, counts: Sequence[int] | None = None) -> Spec:
-        """A contiguous tensor on the CPU, to be moved; `counts`: elements for each rank.
+        """Return the buffer of a contiguous CPU tensor for a transfer; `counts` are the elements for each rank.
 
         Raises:
-            ValueError: There are more elements than MPI counts, and no parts in which it can count them.
+            ValueError: MPI cannot count so many elements, also not in equal parts.
         """
         memory, total = self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel()
         if total <= MAX_COUNT:
@@ -67,7 +67,7 @@ class Datatypes:
         return [memory, [count // unit for count in counts] if counts else 1, self._wide_type(tensor, unit)]
 
     def _wide_type(self, tensor: Tensor, length: int) -> Any:
-        """So many elements as one."""
+        """Return a datatype of `length` elements."""
         size = tensor.element_size()
         if (size, length) not in self._wide:
             kind = self._by_size[size]
@@ -79,15 +79,18 @@ class Datatypes:
         return self._wide[size, length]
 
     def reduction_type(self, tensor: Tensor, count: int | None = None) -> Spec:
-        """A contiguous tensor on the CPU, to be reduced; `count`: elements of each rank's part."""
+        """Return the buffer of a contiguous CPU tensor for a reduction; `count` are the elements of each rank's
+        part.
+        """
         kind = self._numbers.get(tensor.dtype) or self._by_size[tensor.element_size()]
         return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel() if count is None else count, kind]
 
     def operation(self, name: str, dtype: torch.dtype) -> Any:
-        """The reduction `name` (SUM, MAX, ...) over elements of this type.
+        """Return the MPI operation for `name` (SUM, MAX, ...) over elements of this type.
 
         Raises:
-            ValueError: There is none: bits of numbers with a point, an order of complex ones.
+            ValueError: It does not exist, as bitwise operations on floating point numbers or an order of complex
+                numbers.
         """
         known = self._operations.get((name, dtype))
         if known is None:
@@ -96,21 +99,21 @@ class Datatypes:
 
     def _new_operation(self, name: str, dtype: torch.dtype) -> Any:
         if dtype is torch.bool:
-            # Bytes of 0 and 1: a sum that is not 0 is true, and stays 1.
+            # Bytes with the values 0 and 1: a nonzero sum is true and stays 1.
             name = {"SUM": "MAX", "PRODUCT": "MIN"}.get(name, name)
         bits = name in {"BAND", "BOR", "BXOR"}
         if name not in _IN_TORCH and not bits:
             raise ValueError(f"the mpi backend has no reduction {name}")
         if (bits and dtype.is_floating_point) or (dtype.is_complex and name not in {"SUM", "PRODUCT"}):
             raise ValueError(f"{name} means nothing for {dtype}")
-        # MPI's own MAX keeps a NaN or loses it, as the order of the ranks has it; torch's keeps it.
+        # MPI's MAX keeps or loses a NaN depending on the order of the ranks. torch's MAX keeps it.
         may_meet_nan = dtype.is_floating_point and name in {"MIN", "MAX"}
         if dtype in self._numbers and not may_meet_nan:
             return getattr(self._mpi, {"PRODUCT": "PROD"}.get(name, name))
         one = torch.empty(1, dtype=dtype)
         try:
             combine(name, one, one, one)
-        except RuntimeError as error:  # raised within MPI it would end all ranks
+        except RuntimeError as error:  # an exception inside MPI would end all ranks
             raise ValueError(f"torch has no {name} of {dtype} on the CPU: {error}") from error
         return self._mpi.Op.Create(_in_torch(name, dtype), commute=True)
 
@@ -119,17 +122,17 @@ _IN_TORCH: dict[str, Any] = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torc
 
 
 def combine(name: str, left: Tensor, right: Tensor, out: Tensor) -> None:
-    """One step of a reduction, in torch's own arithmetic."""
+    """Combine two operands of a reduction with torch's arithmetic."""
     _IN_TORCH[name](left, right, out=out)
 
 
 def in_torch(name: str) -> bool:
-    """Whether torch itself can do this reduction."""
+    """Return whether torch can compute this reduction."""
     return name in _IN_TORCH
 
 
 def _in_torch(name: str, dtype: torch.dtype) -> Any:
-    """A reduction that MPI lacks: it knows neither bfloat16 nor float16, and hands the bytes to this."""
+    """Return a reduction in torch's arithmetic for types that MPI lacks, such as bfloat16 and float16."""
 
     def reduce(arrived: Any, mine: Any, _datatype: Any) -> None:
         result = torch.frombuffer(mine, dtype=dtype)
@@ -140,7 +143,7 @@ def _in_torch(name: str, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def copy_to_host(tensors: Sequence[Tensor], *, written: bool) -> Iterator[list[Tensor]]:
-    """The tensors as MPI can take them, contiguous and on the CPU; what was written goes back where they are not."""
+    """Yield the tensors contiguous and on the CPU, and copy written ones back afterwards."""
     hosted = [host_copy(tensor) for tensor in tensors]
     yield hosted
     if written:
@@ -149,44 +152,45 @@ def copy_to_host(tensors: Sequence[Tensor], *, written: bool) -> Iterator[list[T
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy that is contiguous and on the CPU; one that nobody differentiates.
+    """Return the detached tensor, or a contiguous copy of it on the CPU.
 
     Raises:
-        ValueError: It is sparse.
+        ValueError: The tensor is sparse.
     """
     if tensor.layout is not torch.strided:
         raise ValueError(f"the mpi backend takes sparse tensors in all_reduce alone, and this one is {tensor.layout}")
     if not (tensor.is_cpu and tensor.is_contiguous()):
         return tensor.detach().cpu().contiguous()
     if tensor.is_inference() and tensor.numel():
-        # What inference_mode made may be changed there only; its memory as a tensor of its own may be changed anywhere.
+        # Tensors created in inference_mode may be changed only there. A new tensor over their memory may be changed
+        # anywhere.
         memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
         return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
     return tensor.detach() if tensor.requires_grad else tensor
 
 
 def stream_events(tensors: Sequence[Tensor]) -> list[torch.cuda.Event]:
-    """Where the caller's streams are now, on each GPU that has one of these tensors: to be waited for before a copy."""
+    """Record an event on the current stream of each GPU with one of these tensors, to wait for before a copy."""
     devices = {tensor.device for tensor in tensors if tensor.is_cuda}
     return [torch.cuda.current_stream(device).record_event() for device in devices]
 
 
 def copy_to_device(tensor: Tensor, host: Tensor) -> None:
-    """Write a copy's values back; nothing where there was no copy."""
+    """Copy the values back to the device, unless `host` is the tensor itself."""
     if tensor.data_ptr() != host.data_ptr():
         tensor.detach().copy_(host)
 
 
 def concatenate(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors one after the other, on the CPU."""
+    """Concatenate flattened tensors on the CPU."""
     return torch.cat([tensor.detach().cpu().reshape(-1) for tensor in tensors])
 
 
 def check_equal_size(whole: Tensor, part: Tensor, ranks: int, what: str) -> None:
-    """Refuse a whole that is not a part of each rank.
+    """Check that `whole` has one part of the size of `part` for each rank.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The sizes differ.
     """
     if whole.numel() != part.numel() * ranks or whole.dtype != part.dtype:
         raise ValueError(

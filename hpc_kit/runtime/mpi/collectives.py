@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed in the words of MPI: one call each, never blocking, waited for with a clock."""
+"""torch.distributed's collectives as MPI calls: one non-blocking call each, with a time-out."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 16
-"""Pieces of a tensor that are reduced to one rank at the same time."""
+"""Number of pieces of a tensor that are reduced to one rank at the same time."""
 
 
 class Reduction:
-    """What torch asks of a reduction: the operation, a factor before it, a mean after it."""
+    """A reduction of torch: an operation, a factor before it, and a division after it."""
 
     __slots__ = ("factor", "mean", "name")
 
@@ -41,7 +41,7 @@ class Reduction:
 
     @classmethod
     def of(cls, operation: Any) -> Reduction:
-        """What a ReduceOp or a RedOpType means."""
+        """Convert a ReduceOp or RedOpType."""
         kind = getattr(operation, "op", operation)
         if kind not in _KNOWN:
             _KNOWN[kind] = cls(kind.name)
@@ -50,11 +50,11 @@ class Reduction:
         return _KNOWN[kind]
 
     def pre_scale(self, tensor: Tensor) -> Tensor:
-        """The values that go in."""
+        """Return the input multiplied by the factor."""
         return tensor if self.factor is None else tensor * self.factor
 
     def post_scale(self, tensor: Tensor, ranks: int) -> None:
-        """Make the mean of a sum."""
+        """Divide a sum by the number of ranks for a mean."""
         if self.mean:
             tensor.div_(ranks, rounding_mode=None if tensor.is_floating_point() or tensor.is_complex() else "trunc")
 
@@ -63,7 +63,7 @@ _KNOWN: dict[Any, Reduction] = {}
 
 
 class Reductions:
-    """What the ranks of one communicator compute together."""
+    """Reductions among the ranks of one communicator."""
 
     def __init__(self, comm: Any, types: Datatypes, in_place: Any, shared: SharedMemory | None) -> None:
         self.comm = comm
@@ -77,7 +77,7 @@ class Reductions:
         clock.finish(start(*words, **named))
 
     def all_reduce(self, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction) -> None:
-        """Every rank's tensors become the reduction of all."""
+        """Reduce the tensors of all ranks; every rank receives the result."""
         for tensor in tensors:
             host = host_copy(tensor)
             if reduction.factor is not None:
@@ -103,7 +103,7 @@ class Reductions:
                 self._finish(clock, self.comm.Iallreduce, self._in_place, buffer, operation)
 
     def reduce(self, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction, root: int) -> None:
-        """The root's tensors become the reduction of all."""
+        """Reduce the tensors of all ranks; the root receives the result."""
         is_root = self.rank == root
         with copy_to_host(tensors, written=is_root) as hosted:
             for tensor in hosted:
@@ -129,7 +129,7 @@ class Reductions:
     def reduce_scatter_single(
         self, clock: Deadline, pairs: Sequence[tuple[Tensor, Tensor]], reduction: Reduction
     ) -> None:
-        """Each output becomes this rank's part of the reduction of all inputs."""
+        """Reduce all inputs; each output receives this rank's part of the result."""
         with (
             copy_to_host([out for out, _ in pairs], written=True) as outputs,
             copy_to_host([i for _, i in pairs], written=False) as inputs,
@@ -141,7 +141,7 @@ class Reductions:
                 self._reduce_and_scatter(clock, send, out, [out.numel()] * self.size, reduction)
 
     def reduce_scatter(self, clock: Deadline, out: Tensor, inputs: Sequence[Tensor], reduction: Reduction) -> None:
-        """The output becomes the reduction of what the ranks have for this one; parts may be of different sizes."""
+        """Reduce the inputs of all ranks for this one. Parts may have different sizes."""
         send = reduction.pre_scale(concatenate(inputs))
         with copy_to_host([out], written=True) as (host,):
             self._reduce_and_scatter(clock, send, host, [tensor.numel() for tensor in inputs], reduction)
@@ -162,16 +162,16 @@ class Reductions:
 
 
 def split_into_pieces(tensor: Tensor, most: int | None = None) -> Sequence[Tensor]:
-    """The tensor in pieces that one call of MPI can take, of `most` elements."""
+    """Split a tensor into pieces of at most `most` elements, the limit of one MPI call."""
     most = min(most or buffers.MAX_COUNT, buffers.MAX_COUNT)
     return (tensor,) if tensor.numel() <= most else tensor.view(-1).split(most)
 
 
 class Collectives(Reductions):
-    """What the ranks of one communicator do together."""
+    """Collectives among the ranks of one communicator."""
 
     def broadcast(self, clock: Deadline, tensors: Sequence[Tensor], root: int) -> None:
-        """Every rank's tensors become the root's."""
+        """Copy the root's tensors to every rank."""
         with copy_to_host(tensors, written=self.rank != root) as hosted:
             for tensor in hosted:
                 self._give(clock, tensor, root)
@@ -181,14 +181,14 @@ class Collectives(Reductions):
             self._finish(clock, self.comm.Ibcast, self._types.transfer_type(piece), root)
 
     def _give_parts(self, clock: Deadline, parts: Sequence[Tensor], given: Tensor) -> None:
-        """Each part becomes what its rank gives: an all-gather of more elements than MPI counts."""
+        """Broadcast each rank's part in turn: an all-gather of more elements than MPI can count."""
         if parts[self.rank].data_ptr() != given.data_ptr():
             parts[self.rank].copy_(given.view(parts[self.rank].shape))
         for rank, part in enumerate(parts):
             self._give(clock, part, rank)
 
     def all_gather_single(self, clock: Deadline, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Each output becomes the inputs of all ranks, one after the other."""
+        """Gather the inputs of all ranks, concatenated, into each output."""
         with (
             copy_to_host([out for out, _ in pairs], written=True) as outputs,
             copy_to_host([i for _, i in pairs], written=False) as inputs,
@@ -206,7 +206,7 @@ class Collectives(Reductions):
             clock.finish(requests)
 
     def all_gather(self, clock: Deadline, outputs: Sequence[Tensor], given: Tensor) -> None:
-        """The outputs become the inputs of the ranks, a tensor each; they may be of different sizes."""
+        """Gather the inputs of all ranks, one tensor per rank, which may differ in size."""
         counts = [out.numel() for out in outputs]
         if sum(counts) > buffers.MAX_COUNT:
             with copy_to_host([given], written=False) as (host,), copy_to_host(outputs, written=True) as parts:
@@ -222,14 +222,14 @@ class Collectives(Reductions):
     def all_to_all_single(
         self, clock: Deadline, out: Tensor, given: Tensor, out_rows: Sequence[int], given_rows: Sequence[int]
     ) -> None:
-        """Rows of the input go to the ranks in turn; `*_rows`: how many for and from each, all alike where empty."""
+        """Exchange rows between all ranks. `*_rows` are the rows for and from each rank; empty for equal parts."""
         with copy_to_host([out], written=True) as (output,), copy_to_host([given], written=False) as (source,):
             send = self._types.transfer_type(source, _counts(source, given_rows, self.size))
             receive = self._types.transfer_type(output, _counts(output, out_rows, self.size))
             self._finish(clock, self.comm.Ialltoallv, send, receive)
 
     def all_to_all(self, clock: Deadline, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """The input of a rank's number goes to it; the outputs come from the ranks in turn."""
+        """Send one input to each rank and receive one output from each rank."""
         source = concatenate(inputs)
         flat = torch.empty(sum(out.numel() for out in outputs), dtype=source.dtype)
         send = self._types.transfer_type(source, [tensor.numel() for tensor in inputs])
@@ -238,7 +238,7 @@ class Collectives(Reductions):
         _spread(flat, outputs)
 
     def gather(self, clock: Deadline, outputs: Sequence[Tensor], given: Tensor, root: int) -> None:
-        """The root's outputs become the inputs of the ranks."""
+        """Gather the inputs of all ranks at the root."""
         with copy_to_host([given], written=False) as (host,):
             if self.rank != root:
                 self._finish(clock, self.comm.Igatherv, self._types.transfer_type(host), None, root)
@@ -255,7 +255,7 @@ class Collectives(Reductions):
         _spread(flat, outputs)
 
     def scatter(self, clock: Deadline, out: Tensor, inputs: Sequence[Tensor], root: int) -> None:
-        """The output becomes the root's input for this rank."""
+        """Receive this rank's input from the root."""
         with copy_to_host([out], written=True) as (host,):
             if self.rank != root:
                 self._finish(clock, self.comm.Iscatterv, None, self._types.transfer_type(host), root)
@@ -265,11 +265,11 @@ class Collectives(Reductions):
             self._finish(clock, self.comm.Iscatterv, send, self._types.transfer_type(host), root)
 
     def barrier(self, clock: Deadline) -> None:
-        """Wait until every rank is here."""
+        """Wait for all ranks."""
         self._finish(clock, self.comm.Ibarrier)
 
     def close(self, clock: Deadline) -> None:
-        """Give the communicator and its memory back when every rank has come to this."""
+        """Free the communicator and the shared memory after all ranks have arrived."""
         leave = self.barrier if self._shared is None else self._shared.close
         leave(clock)
         self.comm.Free()
@@ -281,7 +281,7 @@ def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
 
 
 def _counts(tensor: Tensor, rows: Sequence[int], ranks: int) -> list[int]:
-    """Elements for each rank, of rows for each."""
+    """Return the number of elements for each rank from its number of rows."""
     length = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if length % ranks:
@@ -295,10 +295,10 @@ def _counts(tensor: Tensor, rows: Sequence[int], ranks: int) -> list[int]:
 
 
 def all_reduce_sparse(do: Collectives, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction) -> None:
-    """Every rank's tensors become the sum of all: each rank gathers the others' indices and values.
+    """Sum sparse tensors: each rank gathers the indices and values of all ranks.
 
     Raises:
-        ValueError: Another reduction than a sum: what is not there has no value.
+        ValueError: The reduction is not a sum. An absent element has no other meaning.
     """
     if reduction.name != "SUM":
         raise ValueError(f"{reduction.name} means nothing for sparse tensors")
@@ -314,5 +314,5 @@ def all_reduce_sparse(do: Collectives, clock: Deadline, tensors: Sequence[Tensor
         do.all_gather(clock, all_values, reduction.pre_scale(values))
         total = torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), mine.shape).coalesce()
         reduction.post_scale(total.values(), do.size)
-        with torch.no_grad():  # not detach(): a copy into that would leave the tensor's own indices as they are
+        with torch.no_grad():  # a copy into detach() would keep the tensor's old indices
             tensor.copy_(total)

@@ -1,7 +1,8 @@
-"""A clock for MPI_Init, which waits for all ranks without one: a process beside each rank.
+"""A time-out for MPI_Init, which waits for all ranks without one.
 
-MPI_Init keeps Python's lock while it waits, so that no thread and no signal handler of the rank could tell anything or
-end it. This process tells which ranks came, host by host, and ends the rank. It lives no longer than the wait.
+MPI_Init holds Python's lock while it waits, so no thread and no signal handler of the rank can run. A process beside
+each
+rank reports which ranks came, host by host, and ends the rank. It ends as soon as MPI_Init returns.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _ROOT = Path(__file__).parents[3]
 _PROGRAM = f"import sys; sys.path[:1] = []; sys.path.append({str(_ROOT)!r}); from {__name__} import main; main()"
 
 _TELLING = 3.0
-"""Seconds of the time-out that are kept for asking the other hosts."""
+"""Seconds of the time-out reserved for asking other hosts."""
 _ANSWER = 1.0
 _COUNTED = 0.2
-"""Seconds for which a host's ranks are not counted anew: all ranks of all hosts ask at the same moment."""
+"""Seconds for which a host's count of ranks is reused, because all ranks of all hosts ask at the same moment."""
 _FIRST = 2.0
-"""Seconds for the first rank to tell all of it, before the others say a line each."""
+"""Seconds that the reporting rank has before the remaining ranks print a line each."""
 _MOST_PORTS = 3
 _MOST_NAMED = 16
 _AT_ONCE = 64
@@ -45,25 +46,25 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class InitWatchdog:
-    """What one of these processes knows."""
+    """State of the watching process of one rank."""
 
     token: str
-    """Of the launch: ranks of another one are not counted."""
+    """Token of the launch. Ranks of other launches are not counted."""
     ports: list[int]
-    """Where the first of a host tells the others who is there."""
+    """Ports on which the first process of a host answers questions about its ranks."""
     rank: int
     size: int
     local_size: int | None
     here: str
     hosts: list[str]
-    """Where ranks may be; none where no variable tells."""
+    """Hosts on which ranks may be; () if no variable names them."""
     timeout: float
     pid: int
-    """The rank's."""
+    """Process id of the rank."""
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """Be counted inside. Abstract sockets of the host: nothing of them is left on any disk."""
+        """Announce this rank by an abstract socket of the host, which leaves nothing on disk."""
         with ExitStack() as held:
             for name in (str(self.rank), "speaker"):
                 mine = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
@@ -80,11 +81,13 @@ class InitWatchdog:
         if listener is not None:
             held.enter_context(listener)
             held.callback(listener.shutdown, socket.SHUT_RDWR)  # wakes the thread
-            with suppress(RuntimeError):  # no thread more for this user: the other hosts are told nothing
+            with suppress(
+                RuntimeError
+            ):  # this user may start no more threads: questions of other hosts stay unanswered
                 Thread(target=self._answer, args=(listener,), daemon=True).start()
 
     def absent_ranks(self) -> tuple[RendezvousError, bool]:
-        """Who did not come, and whether this rank is the first of those that came."""
+        """Return the absent ranks, and whether this rank is the first of the present ones."""
         came = {self.here: (self.local_size, self._ranks_here())} | self._elsewhere()
         there = sorted({self.rank, *(rank for _, ranks in came.values() for rank in ranks)})
         absent = sorted(set(range(self.size)) - set(there))
@@ -127,7 +130,7 @@ class InitWatchdog:
         mine = self._ranks_here()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = dict(zip(others, pool.map(self._asked, others), strict=True))
-        # Slurm may call this node otherwise than it calls itself.
+        # Slurm's name of this node may differ from its host name.
         return {host: answer for host, answer in found.items() if not answer[1] or answer[1] != mine}
 
     def _asked(self, host: str) -> tuple[int | None, list[int]]:
@@ -145,13 +148,13 @@ class InitWatchdog:
 
 @contextmanager
 def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
-    """Inside, this rank waits for the others `timeout` seconds at most; then it ends, with a word on who did not come.
+    """Limit MPI_Init inside the `with` block to `timeout` seconds. Then the rank ends and the absent ranks are named.
 
-    Where no process can be started beside it, it waits without a clock.
+    If no process can be started, there is no limit.
 
     Args:
-        world: Who this process is, by its variables.
-        timeout: In seconds.
+        world: This process, from its variables.
+        timeout: Time-out in seconds.
     """
     if world.world_size == 1:
         yield
@@ -171,7 +174,7 @@ def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
         timeout=timeout,
         pid=os.getpid(),
     )
-    # Without site, and with no import that it may not need: the rank does not wait for it, but shares its core.
+    # Started without `site` and with few imports: the rank does not wait for this process, but they share a core.
     command = [sys.executable, "-S", "-c", _PROGRAM, json.dumps(astuple(watch))]
     with ExitStack() as held:
         with suppress(OSError):
@@ -181,9 +184,9 @@ def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
 
 
 def main() -> None:
-    """Watch the rank that has started this, until it closes the pipe or its time is up."""
+    """Watch the rank that started this process until it closes the pipe or its time is up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # they are the rank's
+        signal.signal(number, signal.SIG_IGN)  # these signals are for the rank
     watch = InitWatchdog(*json.loads(sys.argv[1]))
     with watch.present():
         if _kill_rank_after(max(watch.timeout - _TELLING, 0.8 * watch.timeout)):
@@ -191,18 +194,18 @@ def main() -> None:
         goes_on = False
         try:
             goes_on = _report(watch)
-        finally:  # whatever went wrong with telling it
+        finally:  # also if reporting failed
             if not goes_on and os.getppid() == watch.pid:
                 os.kill(watch.pid, signal.SIGKILL)
         if goes_on:
             return
-        # Others may look a moment later, before they are ended: this rank has come. mpirun waits for the end of stderr.
+        # Ranks that look a moment later must still see this rank as present. mpirun waits for the end of stderr.
         os.close(2)
         time.sleep(_TELLING)
 
 
 def _report(watch: InitWatchdog) -> bool:
-    """Tell who did not come, on stderr and in the run's folder; whether the rank has gone on meanwhile."""
+    """Report absent ranks on stderr and in the run folder. Returns whether the rank has continued meanwhile."""
     from hpc_kit.runtime import first_failure
 
     error, is_first = watch.absent_ranks()
@@ -214,7 +217,7 @@ def _report(watch: InitWatchdog) -> bool:
 
 
 def _kill_rank_after(seconds: float) -> bool:
-    """Whether the rank has gone on, or has ended, within this time."""
+    """Return whether the rank continues or ends within this time."""
     return bool(select.select([0], [], [], seconds)[0])
 
 
@@ -224,7 +227,7 @@ def _is_bound(name: str) -> bool:
 
 
 def _line(host: str, size: int | None, ranks: list[int]) -> str:
-    """A line for a host from which ranks are, or may be, missing."""
+    """Return a line for a host with missing ranks, or with possibly missing ones."""
     if not ranks:
         return f"{host}: nobody came"
     return "" if len(ranks) == size else f"{host}: {len(ranks)}{f' of {size}' if size else ''} came"

@@ -1,4 +1,4 @@
-"""mpi4py, imported once, late, and with the MPI that has started this process."""
+"""Imports mpi4py once, as late as possible, for the MPI library that started this process."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 LIBRARY_VARIABLE = "MPI4PY_LIBMPI"
-"""mpi4py's own variable: the path of the library that it loads."""
+"""mpi4py's own variable with the path of the library to load."""
 
 
 def import_mpi4py(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
-    """`mpi4py.MPI` of the MPI that has started `world`; importing it is MPI_Init.
+    """Return `mpi4py.MPI` for the MPI that started `world`. The import calls MPI_Init.
 
     Args:
-        world: What the launcher's variables say; MPI's own numbers must be the same.
+        world: Rank and size from the launcher's variables, which MPI must confirm.
         environ: `os.environ` by default.
 
     Raises:
-        IncompleteEnvironment: No MPI has started this process: it would be a world of one.
-        SpecError: There is no mpi4py, or no MPI library, or the program has not let it start.
-        ContradictoryEnvironment: MPI counts other ranks than the launcher.
+        IncompleteEnvironment: No MPI started this process. It would be a world of one.
+        SpecError: mpi4py or the MPI library is missing, or the program has kept it from starting.
+        ContradictoryEnvironment: MPI's rank or size differs from the launcher's.
     """
     environ = os.environ if environ is None else environ
     found = find_evidence(environ)
@@ -55,10 +55,10 @@ def import_mpi4py(world: World, environ: Mapping[str, str] | None = None) -> Mod
 
 
 def check_thread_level(module: ModuleType) -> None:
-    """The backend calls MPI from the thread that waits, and from its own while the program computes.
+    """Check that MPI supports MPI_THREAD_MULTIPLE: the waiting thread and the backend's own thread call it.
 
     Raises:
-        SpecError: This MPI takes one thread at a time, or the main thread alone.
+        SpecError: This MPI supports one thread at a time, or only the main thread.
     """
     level = module.Query_thread()
     if level == module.THREAD_MULTIPLE:
@@ -74,7 +74,7 @@ def check_thread_level(module: ModuleType) -> None:
 
 
 def _check_initialized(module: ModuleType) -> None:
-    """What asks for a rank outside of MPI_Init and MPI_Finalize ends the process without an error to catch."""
+    """Raise an error outside of MPI_Init and MPI_Finalize, where asking MPI for the rank would end the process."""
     if module.Is_finalized():
         raise SpecError(
             "MPI has ended already",
@@ -107,7 +107,7 @@ def _import_module(found: Evidence, environ: Mapping[str, str]) -> ModuleType:
             os.environ[LIBRARY_VARIABLE] = library
     try:
         with warnings.catch_warnings():
-            # "suspicious MPI execution environment": what is wrong is told by _refuse_another, with what to do.
+            # "suspicious MPI execution environment": `_check_same_world` reports the problem with a remedy.
             warnings.simplefilter("ignore", RuntimeWarning)
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -124,7 +124,7 @@ def _loads(library: str) -> bool:
 
 
 def _check_same_world(module: ModuleType, world: World, found: Evidence) -> None:
-    """An MPI of another launcher counts another world."""
+    """Check MPI's rank and size. A library of another MPI than the launcher's has a world of its own."""
     comm = module.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return
@@ -156,7 +156,7 @@ def _not_started_by_mpi(world: World, found: Evidence | None) -> IncompleteEnvir
 
 
 def _kinds_of_mpi() -> str:
-    """What to type, with what Slurm's `--mpi` offers here."""
+    """Return the srun command to use, with a value that Slurm's `--mpi` offers here."""
     import subprocess
 
     text = ""
@@ -194,13 +194,13 @@ OPEN_MPI, MPICH = "Open MPI", "MPICH"
 
 _SONAMES = {
     OPEN_MPI: ("libmpi.so.40", "libmpi.so"),
-    # Intel MPI and MVAPICH2 keep MPICH's ABI and its name; Debian's MPICH has a name of its own.
+    # Intel MPI and MVAPICH2 have MPICH's ABI and library name. Debian's MPICH has a different name.
     MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi.so"),
 }
 
 
 def soname(family: str) -> str:
-    """What that MPI calls its library."""
+    """Return the file name of the MPI library."""
     return _SONAMES[family][0]
 
 
@@ -220,22 +220,22 @@ _LAUNCHERS = {
     "mpirun.mpich": MPICH,
     _PROXY: MPICH,
 }
-"""Programs whose children are ranks, and whose folder lies beside the library."""
+"""Programs whose child processes are ranks and whose folder is beside that of the library."""
 
 
 class Evidence(NamedTuple):
-    """What shows that MPI has started this process."""
+    """Evidence that MPI started this process."""
 
     families: tuple[str, ...]
-    """The MPIs that may have done it, the likelier first."""
+    """Possible MPI implementations, the most likely one first."""
     sources: str
-    """The variables, with their values."""
+    """The variables with their values."""
     size: int | None
-    """Ranks, where a variable tells."""
+    """Number of ranks, if a variable contains it."""
 
 
 def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
-    """The evidence in a process's variables: a rank and a size, or the rank that srun's PMIx plug-in gives."""
+    """Return the evidence in the environment: a rank with a size, or the rank of srun's PMIx plug-in; or None."""
     for families, rank, size in (
         ((OPEN_MPI,), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
         ((OPEN_MPI,), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
@@ -256,9 +256,10 @@ def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
 
 
 def libraries(evidence: Evidence) -> Iterator[str]:
-    """Where the library of that MPI may be: beside its launcher, one of our parents; else as the loader finds it.
+    """Return candidate paths of the library: beside the launcher among the parent processes, then the loader's own
+    search.
 
-    Before another MPI comes the one that pip has put beside this Python, which no loader knows.
+    An MPI installed by pip beside this Python comes before other ones, because the loader does not find it.
     """
     prefix = _prefix(evidence.families)
     for family in evidence.families:
@@ -273,7 +274,7 @@ def libraries(evidence: Evidence) -> Iterator[str]:
 
 
 def _prefix(families: tuple[str, ...]) -> Path | None:
-    """Where the MPI is installed whose launcher is a parent of this process."""
+    """Return the installation folder of the MPI whose launcher is a parent of this process, or None."""
     for _, executable in _parents():
         if _LAUNCHERS.get(executable.name) in families:
             return executable.parent.parent
@@ -281,9 +282,9 @@ def _prefix(families: tuple[str, ...]) -> Path | None:
 
 
 def mpiexec_of_proxy() -> str:
-    """`host:port` of the mpiexec whose proxy is a parent of this process: the same for all ranks of a launch.
+    """Return `host:port` of the mpiexec whose proxy is a parent of this process, or "" without such a proxy.
 
-    No variable of MPICH's tells one launch from another at the same time. Empty where no parent is such a proxy.
+    It is equal on all ranks of a launch. No variable of MPICH distinguishes launches that run at the same time.
     """
     for pid, executable in _parents():
         if executable.name == _PROXY:
@@ -294,7 +295,7 @@ def mpiexec_of_proxy() -> str:
 
 
 def _parents() -> Iterator[tuple[int, Path]]:
-    """This process's parents and their executables, the nearest first; those of other users cannot be read."""
+    """Yield the parent processes and their executables, nearest first. Those of other users cannot be read."""
     pid = os.getppid()
     while pid > 1:
         folder = Path("/proc", str(pid))
@@ -308,19 +309,19 @@ def _parents() -> Iterator[tuple[int, Path]]:
 
 
 def world_from_mpi(world: World, timeout: float) -> World:
-    """`world`, completed by the communicator of the mpirun that has started it; unchanged for other launchers.
+    """Return `world` completed from MPI's communicator under mpirun, and unchanged for other launchers.
 
-    Where mpi4py is missing or cannot be used the variables stay alone: only the backend mpi cannot do without.
+    If mpi4py cannot be used, the variables alone count. Only the backend mpi requires it.
 
     Args:
-        world: What the variables tell.
-        timeout: Seconds to wait for ranks that do not come: then the process ends.
+        world: The World from the variables.
+        timeout: Seconds to wait for absent ranks; then the process ends.
     """
     if world.launcher != "mpi":
         return world
     from hpc_kit.runtime.mpi import init_watchdog
 
-    # Two mpiexec of MPICH in one job, or on one host, are told apart by nothing else.
+    # Nothing else distinguishes two mpiexec of MPICH in one job or on one host.
     if mpiexec := mpiexec_of_proxy():
         world = replace(world, key=f"{world.key}, mpiexec at {mpiexec}")
     if find_spec("mpi4py") is None:
@@ -332,7 +333,7 @@ def world_from_mpi(world: World, timeout: float) -> World:
         except HpcKitError:
             return world
         if mpiexec:
-            # It kills the others, and would end with their 9; what MPI_Abort tells it is its own exit code.
+            # mpiexec kills the remaining ranks and would end with their status 9. MPI_Abort passes the exit code.
             shutdown.set_abort_function(lambda code: None if module.Is_finalized() else module.COMM_WORLD.Abort(code))
         return _read_communicator(world, module)
 
@@ -346,7 +347,7 @@ def _read_communicator(world: World, module: ModuleType) -> World:
     ranks = comm.allgather((first_here, network.this_node_name(os.environ)))
     leaders = sorted({first for first, _ in ranks})
     own = (*network.own_addresses(), socket.gethostname())
-    # Two launches of one size on a host share everything that variables tell: this number they do not.
+    # Two launches of one size on a host share all variables, but not this number.
     where, key = comm.bcast((own, uuid.uuid4().hex))
     facts = {
         "local_rank": local_rank,

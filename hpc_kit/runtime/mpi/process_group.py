@@ -143,17 +143,17 @@ class MpiGroup(dist.ProcessGroup):
         return self.allgather([list(each) for each in zip(*outputs, strict=True)], inputs, opts)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
-        """The output becomes the inputs of the ranks, one after the other."""
+        """Gather the inputs of all ranks, concatenated."""
         return self.all_gather_single_coalesced([output], [given], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        """The same for several tensors."""
+        """Gather several tensors."""
         opts = opts or c10d.AllgatherOptions()
         pairs = list(zip(outputs, inputs, strict=True))
         return self._run("all_gather", opts, outputs, lambda clock: self._do.all_gather_single(clock, pairs))
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
-        """The output becomes the reduction of the inputs for this rank."""
+        """Reduce the inputs of all ranks for this rank."""
         opts = opts or c10d.ReduceScatterOptions()
         reduction = Reduction.of(opts.reduceOp)
         pairs = list(zip(outputs, inputs, strict=True))
@@ -165,13 +165,13 @@ class MpiGroup(dist.ProcessGroup):
         return self._run("reduce_scatter", opts, outputs, do)
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
-        """The output becomes this rank's part of the reduction of the inputs."""
+        """Reduce the inputs of all ranks; the output receives this rank's part."""
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        """The same for several tensors."""
+        """Reduce and scatter several tensors."""
         opts = opts or c10d.ReduceScatterOptions()
         reduction = Reduction.of(opts.reduceOp)
         pairs = list(zip(outputs, inputs, strict=True))
@@ -182,7 +182,7 @@ class MpiGroup(dist.ProcessGroup):
     def all_to_all_single(
         self, output: Tensor, given: Tensor, output_rows: list[int], given_rows: list[int], opts: Any = None
     ) -> dist.Work:
-        """Rows of the input go to the ranks in turn, and come from them into the output."""
+        """Exchange rows between all ranks."""
         opts = opts or c10d.AllToAllOptions()
         return self._run(
             "all_to_all",
@@ -192,25 +192,25 @@ class MpiGroup(dist.ProcessGroup):
         )
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        """A tensor to each rank, and one from each."""
+        """Send a tensor to each rank and receive one from each."""
         opts = opts or c10d.AllToAllOptions()
         return self._run("all_to_all", opts, outputs, lambda clock: self._do.all_to_all(clock, outputs, inputs))
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
-        """The root's outputs become the inputs of the ranks."""
+        """Gather the inputs of all ranks at the root."""
         outs, root = outputs[0] if outputs else [], opts.rootRank
         return self._run("gather", opts, outs or inputs, lambda clock: self._do.gather(clock, outs, inputs[0], root))
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
-        """The output becomes the root's input for this rank."""
+        """Receive this rank's input from the root."""
         ins, root = inputs[0] if inputs else [], opts.rootRank
         return self._run("scatter", opts, outputs, lambda clock: self._do.scatter(clock, outputs[0], ins, root))
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        """Wait until every rank is here."""
+        """Wait for all ranks."""
         return self._run("barrier", opts or c10d.BarrierOptions(), (), self._do.barrier)
 
-    # What torch called them up to 2.10; its C++ side and other people's code still may.
+    # Names up to torch 2.10. Its C++ code and other packages may still use them.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -218,15 +218,15 @@ class MpiGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
-        """Begin to send to a rank of this group."""
+        """Start sending to a rank of this group."""
         return self._record_coalesced(self._messages.send(tensors[0], rank, tag, self._seconds))
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
-        """Begin to receive from a rank of this group."""
+        """Start receiving from a rank of this group."""
         return self._record_coalesced(self._messages.receive(tensors[0], rank, tag, self._seconds))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
-        """Begin to receive from whichever rank sends."""
+        """Start receiving from any rank."""
         return self._record_coalesced(self._messages.receive(tensors[0], None, tag, self._seconds))
 
     def _record_coalesced(self, work: dist.Work) -> dist.Work:
@@ -242,16 +242,16 @@ class MpiGroup(dist.ProcessGroup):
         return CombinedWork(works)
 
     def shutdown(self) -> None:
-        """Do what is left in line; nothing can be asked for after it."""
+        """Complete queued operations. The group cannot be used afterwards."""
         self._line.close()
         self._messages.close()
         if self._line.broken is None:
-            # A rank that never comes, or late: what is not freed costs memory, and waiting for it has no end.
+            # A rank is late or absent. Memory that is not freed is better than a wait without end.
             with suppress(dist.DistBackendError):
                 self._do.close(Deadline("the end of a group", (), min(self._seconds, _CLOSE_TIMEOUT)))
 
     def abort(self) -> None:
-        """Give up what is left."""
+        """Discard queued operations."""
         idle = self._line.is_idle() and self._messages.is_idle()
         self._line.fail(dist.DistBackendError("the group was aborted"), harmless=idle)
         self._line.close()

@@ -1,8 +1,9 @@
-"""All-reduce among ranks of one host, through memory that all of them see.
+"""All-reduce among ranks of one host through shared memory.
 
-Long tensors: MPI's own takes each byte through its transport and knows no bfloat16. Here each rank shows the others a
-piece, reduces its part of what they show in torch's arithmetic, and takes the parts of the others.
-Short ones: MPI's blocking call is the quickest, but it has no time-out. It is made when all have met here.
+For long tensors, MPI's own all-reduce sends each byte through its transport and has no bfloat16. Here each rank
+publishes
+a piece, reduces its part of all pieces with torch's arithmetic, and copies the parts of the other ranks. For short
+tensors, MPI's blocking call is fastest but has no time-out, so it is called after all ranks have met here.
 """
 
 from __future__ import annotations
@@ -25,26 +26,27 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.mpi.operations import Deadline
 
 PIECE = 1 << 20
-"""Bytes of one piece: two of each rank, and their result, should fit the last cache."""
+"""Bytes of one piece. Two pieces of each rank and their result should fit into the last-level cache."""
 LONG = 1 << 18
-"""Bytes from which this way is the quicker one."""
+"""Bytes from which shared memory is faster."""
 _NUMBERS = frozenset({
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int16, torch.int32,
     torch.int64, torch.complex64, torch.complex128,
 })  # fmt: skip
-"""What torch can add up; it lacks arithmetic for the longer unsigned integers."""
+"""Types that torch can add. It has no arithmetic for the longer unsigned integers."""
 _LINE = 64
 _FLAGS = 4096
 _SIZES, _LEAVING, _AGREED = 1, 16, 32
-"""Places among a rank's flags, behind the count of its meetings: two sizes for which it has come; then, each on a
-cache line of its own, that it leaves, and rank 0's: whether all do."""
+"""Indices into a rank's flags, after its count of meetings: two sizes for which it has arrived, then, each on its own
+cache line, that it leaves, and on rank 0 whether all ranks do.
+"""
 _FREE, _KEEP = 1, 2
 
 
 class SharedMemory:
-    """Memory that the ranks of one communicator share.
+    """Shared memory of the ranks of one communicator.
 
-    Of each rank: a number that counts its meetings, and two pieces in turn; of rank 0 also two results in turn.
+    Each rank has a count of its meetings and two alternating pieces. Rank 0 also has two alternating results.
     """
 
     def __init__(self, comm: Any, window: Any, cores: int) -> None:
@@ -64,7 +66,9 @@ class SharedMemory:
 
     @classmethod
     def of(cls, comm: Any, module: ModuleType) -> SharedMemory | None:
-        """The memory of a communicator; None where its ranks are on several hosts, or where one cannot have it."""
+        """Allocate the memory of a communicator; None if its ranks are on several hosts or a rank cannot allocate
+        it.
+        """
         if comm.size == 1:
             return None
         host = comm.Split_type(module.COMM_TYPE_SHARED)
@@ -78,24 +82,25 @@ class SharedMemory:
             made = 1
         except module.Exception:
             made = 0
-        # One rank's /dev/shm may be full while the others' is not.
+        # /dev/shm may be full for one rank only.
         if not comm.allreduce(made, op=module.MIN):
             return None
-        # A container, or a job, may have few of the host's.
+        # A container or a job may have only some of the host's CPUs.
         cores = set[int]().union(*comm.allgather(os.sched_getaffinity(0)))
         shared = cls(comm, window, len(cores))
         comm.Barrier()
         return shared
 
     def supports(self, tensor: Tensor, name: str) -> bool:
-        """Whether a tensor is long enough, and one that torch can add up."""
+        """Return whether a tensor is long enough and torch can add its type."""
         return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and in_torch(name)
 
     def close(self, clock: Deadline) -> None:
-        """Give the memory back when every rank has come to this.
+        """Free the memory after all ranks have arrived.
 
         Raises:
-            DistBackendError: One has not, in time. Then no rank does: freeing waits for all of them, without an end.
+            DistBackendError: A rank did not arrive in time. Then no rank frees it, because freeing waits without
+                end.
         """
         self._flags[self._rank][_LEAVING] = 1
         self._window.Sync()
@@ -115,25 +120,25 @@ class SharedMemory:
         self._window.Free()
 
     def _agreed(self, wish: int) -> int:
-        """What the first rank that came here has wished, which may be this one; all get the same answer."""
+        """Return the choice of the first rank that arrived. All ranks get the same answer."""
         before = array("q", [0])
         self._window.Compare_and_swap(array("q", [wish]), array("q", [0]), before, 0, _AGREED * before.itemsize)
         self._window.Flush(0)
         return before[0] or wish
 
     def _seen_as(self, dtype: torch.dtype) -> tuple[list[list[Tensor]], list[Tensor]]:
-        """Pieces of each parity, one a rank, and results of each parity."""
+        """Return the pieces of each parity, one per rank, and the results of each parity, with this type."""
 
         def area(rank: int, number: int) -> Tensor:
             return self._memory[rank][number * PIECE : (number + 1) * PIECE].view(dtype)
 
-        with torch.inference_mode(mode=False):  # what is made inside of it could not be written outside
+        with torch.inference_mode(mode=False):  # tensors created in inference mode cannot be written outside of it
             pieces = [[area(rank, parity) for rank in range(self._size)] for parity in (0, 1)]
             self._views[dtype] = pieces, [area(0, 2), area(0, 3)]
         return self._views[dtype]
 
     def all_reduce(self, clock: Deadline, tensor: Tensor, name: str) -> None:
-        """Reduce a contiguous tensor on the CPU, in place; every rank gets the same bits."""
+        """Reduce a contiguous CPU tensor in place. Every rank gets the same bits."""
         areas, results = self._views.get(tensor.dtype) or self._seen_as(tensor.dtype)
         pieces = tensor.view(-1).split(PIECE // tensor.element_size())
         parity = self._parity
@@ -145,18 +150,18 @@ class SharedMemory:
                 self._copy_in(pieces[number + 1], areas[1 - parity])
             self.synchronize(clock, tensor.nbytes)
             piece.copy_(results[parity][: piece.numel()])
-            # What is written in turn was read by all before they came to the last meeting.
+            # All ranks had read this piece before they came to the last meeting.
             parity = 1 - parity
         self._parity = parity
 
     def _bounds(self, piece: Tensor) -> tuple[int, int]:
-        """The part of a piece that this rank reduces, on cache lines of its own."""
+        """Return the part of a piece that this rank reduces, aligned to cache lines."""
         line = max(1, _LINE // piece.element_size())
         share = -(-piece.numel() // (self._size * line)) * line
         return min(piece.numel(), self._rank * share), min(piece.numel(), (self._rank + 1) * share)
 
     def _copy_in(self, piece: Tensor, areas: list[Tensor]) -> None:
-        """Show the others the parts that they reduce."""
+        """Publish the parts that the other ranks reduce."""
         start, end = self._bounds(piece)
         for first, last in ((0, start), (end, piece.numel())):
             if first < last:
@@ -174,18 +179,18 @@ class SharedMemory:
             combine(name, out, part, out)
 
     def synchronize(self, clock: Deadline, size: int) -> None:
-        """Wait until all are here, and see what they wrote before.
+        """Wait until all ranks have arrived and their writes are visible.
 
         Args:
-            clock: How long to wait.
-            size: Bytes of the tensor that they meet for.
+            clock: Time-out of the wait.
+            size: Bytes of the tensor for which the ranks meet.
 
         Raises:
-            DistBackendError: Others are here for another size; each rank sees that there are such.
+            DistBackendError: Ranks arrived for different sizes. Every rank raises it.
         """
         self._meetings += 1
         turn = self._meetings
-        # In turn: a quick rank tells its next size before a slow one has read this.
+        # The two places alternate: a fast rank writes its next size before a slow one has read this one.
         place = _SIZES + turn % 2
         self._flags[self._rank][place] = size
         self._window.Sync()
