@@ -269,15 +269,21 @@ def create_mesh(group: Group, degrees: Mapping[str, int]) -> DeviceMesh:
     Raises:
         SpecError: The product of the degrees is not the world size.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.distributed_c10d import _set_pg_timeout
+    import torch
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
     axes = mesh_axes(group.world_size, degrees)
-    made = init_device_mesh(group.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
-    if group.timeout is not None:  # a new group has torch's default of 30 minutes
-        for each in made.get_all_groups():
-            _set_pg_timeout(timedelta(seconds=group.timeout), each)
-    return made
+    if group.timeout is None:
+        return init_device_mesh(group.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
+    # init_device_mesh gives its groups torch's default time-out of 30 minutes, so the groups are created here.
+    timeout = timedelta(seconds=group.timeout)
+    ranks = torch.arange(group.world_size).view(*axes.values())
+    groups = [
+        dist.new_subgroups_by_enumeration(ranks.movedim(axis, -1).reshape(-1, size).tolist(), timeout=timeout)[0]
+        for axis, size in enumerate(axes.values())
+    ]
+    return DeviceMesh.from_group(groups, group.device.type, mesh=ranks, mesh_dim_names=tuple(axes))
 
 
 def print_warnings(world: World) -> None:

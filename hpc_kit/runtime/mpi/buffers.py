@@ -79,9 +79,7 @@ class Datatypes:
         return self._wide[size, length]
 
     def reduction_type(self, tensor: Tensor, count: int | None = None) -> Spec:
-        """Return the buffer of a contiguous CPU tensor for a reduction; `count` are the elements of each rank's
-        part.
-        """
+        """Return the buffer of a contiguous CPU tensor for a reduction; `count` elements per rank."""
         kind = self._numbers.get(tensor.dtype) or self._by_size[tensor.element_size()]
         return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel() if count is None else count, kind]
 

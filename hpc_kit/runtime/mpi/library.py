@@ -256,8 +256,7 @@ def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
 
 
 def libraries(evidence: Evidence) -> Iterator[str]:
-    """Return candidate paths of the library: beside the launcher among the parent processes, then the loader's own
-    search.
+    """Return candidate paths of the library: beside the launcher, then the loader's own search.
 
     An MPI installed by pip beside this Python comes before other ones, because the loader does not find it.
     """

@@ -1,4 +1,4 @@
-"""The collectives of one group, in the order in which every rank asks for them."""
+"""Queues the collectives of a group, in the same order on every rank, and waits for them with time-outs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Run = Callable[[bool], None]
-    """Does the whole operation; told whether somebody waits for it and does nothing else."""
+    """Runs the whole operation. The argument is true if the caller only waits for it."""
     from types import ModuleType
 
 
 NO_TIMEOUT = timedelta(0)
-"""What torch gives for a time-out that nobody has chosen."""
+"""torch's value for a time-out that was not given."""
 
 
 class CallbackThreads:
-    """Threads that complete futures: what hangs on a future runs there, and may wait for another collective.
+    """Threads that complete futures. Callbacks of a future run there and may wait for another collective.
 
-    There is always one that is free: a call that waits keeps no other from being told.
+    One thread is always free, so a callback that waits does not delay other futures.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class CallbackThreads:
         self._free = self._busy = 0
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Make the call soon, on a thread of its own."""
+        """Run the call soon on one of the threads."""
         with self._guard:
             self._busy += 1
             is_new = self._free == 0
@@ -55,7 +55,7 @@ class CallbackThreads:
             threading.Thread(target=self._serve, name="hpc_kit_mpi_told", daemon=True).start()
 
     def wait_until_idle(self, seconds: float) -> None:
-        """Wait until no call is under way, or so long: a thread in torch at the interpreter's end aborts it."""
+        """Wait until no call runs, at most `seconds`. A thread inside torch would abort the interpreter at its end."""
         until = time.monotonic() + seconds
         while self._busy and time.monotonic() < until:
             time.sleep(0.0005)
@@ -65,10 +65,10 @@ class CallbackThreads:
             call = self._calls.get()
             try:
                 call()
-            except Exception:  # noqa: BLE001 (nobody waits for this thread: it tells, and is there for the next call)
+            except Exception:  # noqa: BLE001 (this thread prints the error and continues with the next call)
                 traceback.print_exc()
             finally:
-                del call  # it holds the tensors of a call that is over
+                del call  # a finished call would keep its tensors alive
                 with self._guard:
                     self._busy -= 1
                     self._free += 1
@@ -78,7 +78,7 @@ CALLBACK_THREADS = CallbackThreads()
 
 
 class Pending(dist.Work):
-    """What was asked for without waiting."""
+    """An asynchronous operation, torch's Work."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Pending(dist.Work):
         self._guard = threading.Lock()
 
     def finished(self, error: BaseException | None) -> None:
-        """Say that it is done, or why it is not."""
+        """Mark the operation as completed or failed."""
         with self._guard:
             self.error, self.done = error, True
             future = self._future
@@ -100,7 +100,7 @@ class Pending(dist.Work):
             CALLBACK_THREADS.submit(lambda: self._tell(future))
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """A future of its tensors; DistributedDataParallel waits for it and for nothing else."""
+        """Return a future of the tensors. DistributedDataParallel waits only for this future."""
         with self._guard:
             if self._future is None:
                 self._future = torch.futures.Future()
@@ -112,10 +112,10 @@ class Pending(dist.Work):
         return self._future
 
     def _await(self, seconds: float) -> None:
-        """Wait while others do it.
+        """Wait for completion by another thread.
 
         Raises:
-            DistBackendError: They have not, in this time; it goes on, and may be waited for again.
+            DistBackendError: It did not complete in time. It continues and can be waited for again.
         """
         with self._guard:
             if self.done:
@@ -125,7 +125,7 @@ class Pending(dist.Work):
             raise dist.DistBackendError(f"mpi: timed out waiting {seconds:g} s for an operation")
 
     def _is_told(self) -> None:
-        """Whoever has waited for it finds its future done, too; what hangs on that may still run."""
+        """Wait until the future is completed, too. Its callbacks may still run."""
         while self._future is not None and not self._future.done():
             time.sleep(0)
 
@@ -136,49 +136,49 @@ class Pending(dist.Work):
             future.set_exception(RuntimeError(str(self.error)))  # type: ignore[arg-type]
 
     def is_completed(self) -> bool:
-        """Whether it is done, well or not."""
+        """Return whether the operation has completed or failed."""
         return self.done
 
     def is_success(self) -> bool:
-        """Whether it is done, and well."""
+        """Return whether the operation has completed without an error."""
         return self.done and self.error is None
 
     def exception(self) -> BaseException | None:
-        """Why it failed."""
+        """Return the error, or None."""
         return self.error
 
     def result(self) -> list[Tensor]:
-        """The tensors that it has filled."""
+        """Return the output tensors."""
         return self._tensors
 
     def synchronize(self) -> None:
-        """Wait until it is done."""
+        """Wait for completion."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Wait until it is done: what is on the CPU has no stream."""
+        """Wait for completion; CPU tensors have no stream."""
         self.wait()
 
 
 class CombinedWork(dist.Work):
-    """Several as one; without any, what is done already."""
+    """Several operations as one. An empty one is completed."""
 
     def __init__(self, works: Sequence[dist.Work] = ()) -> None:
         super().__init__()
         self._works = works
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait until all are done."""
+        """Wait for all operations."""
         for work in self._works:
             work.wait(timeout)
         return True
 
     def is_completed(self) -> bool:
-        """Whether all are done."""
+        """Return whether all operations have completed or failed."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all are done, and well."""
+        """Return whether all operations have completed without an error."""
         return all(work.is_success() for work in self._works)
 
 
@@ -186,19 +186,19 @@ Answer = TypeVar("Answer")
 
 
 _SPINS = 2000
-"""Tests, of less than a microsecond each, before the CPU is offered to others."""
+"""Number of tests, of less than a microsecond each, before the CPU is yielded."""
 
 
 _SLEEPS_AFTER, _SHORT = 0.05, 0.00005
-"""Seconds of waiting after which it sleeps between two tests, and how long."""
+"""Seconds of waiting after which the thread sleeps between tests, and the length of a sleep."""
 
 
 _LATE_AFTER, _LONG = 1.0, 0.0005
-"""The same for what takes longer than a rank's turn on a shared core."""
+"""The same for waits that are longer than a rank's time slice on a shared core."""
 
 
 class Deadline:
-    """How long one collective may take, and how eagerly it is waited for."""
+    """Time-out of one collective, and the polling of its completion."""
 
     __slots__ = ("_default", "_name", "_options", "_start", "_tensors", "spins")
 
@@ -214,21 +214,21 @@ class Deadline:
 
     @property
     def seconds(self) -> float:
-        """The time-out: the one chosen for this operation, or the group's."""
+        """The time-out of this operation, or of the group."""
         given = 0.0 if self._options is None else self._options.timeout.total_seconds()
         return given if given > 0 else self._default
 
     @property
     def what(self) -> str:
-        """What is waited for, in words."""
+        """Description of the operation for messages."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
         return f"{self._name} of {size} bytes" if self._tensors else self._name
 
     def finish(self, request: Any) -> None:
-        """Wait for a request, or for all of a list.
+        """Wait for one MPI request or a list of them.
 
         Raises:
-            DistBackendError: MPI has lost a rank, or the time-out has passed.
+            DistBackendError: MPI lost a rank, or the time-out has passed.
         """
         for _ in range(self.spins):
             if _done(request):
@@ -237,7 +237,7 @@ class Deadline:
             self.pause()
 
     def pause(self) -> None:
-        """Leave the CPU to others for a moment.
+        """Yield the CPU for a moment.
 
         Raises:
             DistBackendError: The time-out has passed.
@@ -249,7 +249,7 @@ class Deadline:
         if waited > seconds:
             raise DistBackendError(
                 f"mpi: {self.what} timed out waiting for the other ranks after {seconds:g} s\n"
-                "  a rank is late or has gone: its log tells why; HPC_KIT_TIMEOUT=SECONDS, or "
+                "  a rank is late or has gone: read its log; HPC_KIT_TIMEOUT=SECONDS, or "
                 f"init_process_group(timeout=...), waits longer"
             )
         if waited < _SLEEPS_AFTER:
@@ -265,10 +265,10 @@ def _done(request: Any) -> bool:
 
 
 def run_with_timeout(make: Callable[[], Answer], seconds: float, what: str) -> Answer:
-    """What `make` returns; MPI's own waits have no end where a rank never comes.
+    """Return the result of `make`, with a time-out. MPI's own waits for an absent rank do not end.
 
     Raises:
-        DistBackendError: It took too long.
+        DistBackendError: The time-out has passed.
     """
     answers: list[Answer] = []
     failures: list[BaseException] = []
@@ -276,7 +276,7 @@ def run_with_timeout(make: Callable[[], Answer], seconds: float, what: str) -> A
     def run() -> None:
         try:
             answers.append(make())
-        except BaseException as error:  # noqa: BLE001 (told to the thread that waits)
+        except BaseException as error:  # noqa: BLE001 (raised in the waiting thread)
             failures.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -290,14 +290,14 @@ def run_with_timeout(make: Callable[[], Answer], seconds: float, what: str) -> A
 
 
 _WRONG = ("ERR_RANK", "ERR_ROOT", "ERR_TAG")
-"""Found before anything is sent: no other rank is touched by it."""
+"""Errors that MPI finds before anything is sent, so no other rank is affected."""
 
 
 _MISFITS = ("ERR_TRUNCATE", "ERR_COUNT", "ERR_ARG", "ERR_TYPE", "ERR_BUFFER")
 
 
 class MpiErrors:
-    """The errors of one MPI."""
+    """Conversion of the errors of one MPI library."""
 
     def __init__(self, module: ModuleType) -> None:
         self.mpi_error: type[Exception] = module.Exception
@@ -305,7 +305,10 @@ class MpiErrors:
         self._misfits = {getattr(module, name) for name in _MISFITS}
 
     def describe(self, what: str, error: Exception) -> DistBackendError | ValueError:
-        """The error to raise: a ValueError breaks no group, and only that of a lost rank goes for a victim's."""
+        """Return the exception to raise.
+
+        A ValueError leaves the group usable. Only the loss of a rank counts as peer loss.
+        """
         kind: int = error.Get_error_class()  # type: ignore[attr-defined]
         if kind in self._wrong:
             return ValueError(f"mpi: {what}: {error}")
@@ -315,7 +318,7 @@ class MpiErrors:
 
 
 def size_mismatch(what: str, found: str) -> DistBackendError:
-    """The error of ranks that do not do the same."""
+    """Return the error for ranks whose tensors do not match."""
     return DistBackendError(
         f"mpi: {what}: {found}\n"
         "  the ranks' tensors do not fit one another: each rank must give the same sizes and types, in the same order"
@@ -323,11 +326,11 @@ def size_mismatch(what: str, found: str) -> DistBackendError:
 
 
 _CALLBACKS = 5.0
-"""Seconds that a group's end waits for the callbacks of its futures."""
+"""Seconds that the end of a group waits for callbacks of its futures."""
 
 
 def run_after_events(recorded: Sequence[torch.cuda.Event], run: Run) -> Run:
-    """The same, once what the caller had asked of its GPUs is done; the thread in which it runs has other streams."""
+    """Return `run` preceded by a wait for the caller's GPU work. The thread that runs it has other streams."""
     if not recorded:
         return run
 
@@ -340,7 +343,7 @@ def run_after_events(recorded: Sequence[torch.cuda.Event], run: Run) -> Run:
 
 
 class Operation(Pending):
-    """A collective in line."""
+    """A collective in the queue."""
 
     def __init__(self, line: OperationQueue, run: Run, tensors: list[Tensor]) -> None:
         super().__init__(tensors)
@@ -348,11 +351,11 @@ class Operation(Pending):
         self._line = line
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait until it is done, and help: an operation that nobody has begun is done here."""
+        """Wait for completion. An operation that has not started runs in the waiting thread."""
         if not self.done:
             seconds = timeout.total_seconds()
             if seconds > 0:
-                # Whoever brings an operation keeps to the time-out of the group.
+                # The thread that runs an operation observes the time-out of the group.
                 self._await(seconds)
             else:
                 self._line.run_until(self)
@@ -363,9 +366,9 @@ class Operation(Pending):
 
 
 class OperationQueue:
-    """Operations in line: one is done at a time, by a thread of their own or by whoever waits.
+    """Runs queued operations one at a time, in its own thread or in a waiting one.
 
-    An operation that its caller waits for is done in the caller's thread, without a hop: it costs microseconds.
+    An operation that its caller waits for runs in the caller's thread. A change of threads would cost microseconds.
     """
 
     def __init__(self, on_break: Callable[[], object]) -> None:
@@ -378,7 +381,7 @@ class OperationQueue:
         self.broken: BaseException | None = None
 
     def run_in_caller(self, run: Run, tensors: Sequence[Tensor]) -> None:
-        """Do an operation and come back when it is done, and all that were asked for before it."""
+        """Run all queued operations and then this one, and return after its completion."""
         if self._waiting or not self._turn.acquire(blocking=False):
             self.enqueue(run, tensors).wait()
             return
@@ -388,7 +391,7 @@ class OperationQueue:
             self._turn.release()
 
     def enqueue(self, run: Run, tensors: Sequence[Tensor]) -> Operation:
-        """Put an operation into the line; a thread begins it as soon as it is the first."""
+        """Queue an operation, which a thread starts when it is the first in the queue."""
         operation = Operation(self, run_after_events(stream_events(tensors), run), list(tensors))
         self._waiting.append(operation)
         if self._thread is None:
@@ -398,18 +401,18 @@ class OperationQueue:
         return operation
 
     def run_until(self, operation: Operation) -> None:
-        """Do what stands in line, up to an operation; or wait while another thread does it."""
+        """Run queued operations up to this one, or wait while another thread runs it."""
         while not operation.done:
             with self._turn:
                 while not operation.done:
                     self._next(eager=True)
 
     def is_idle(self) -> bool:
-        """Whether nothing is asked for or under way."""
+        """Return whether no operation is queued or running."""
         return not self._waiting and not self._turn.locked()
 
     def close(self) -> None:
-        """Do what is left, what callbacks ask for too, and end the thread."""
+        """Run the queued operations and those that callbacks add, and end the thread."""
         CALLBACK_THREADS.wait_until_idle(_CALLBACKS)
         self._closed = True
         self._wake.release()
@@ -418,11 +421,11 @@ class OperationQueue:
             CALLBACK_THREADS.wait_until_idle(_CALLBACKS)
 
     def fail(self, error: BaseException, *, harmless: bool = False) -> None:
-        """Nothing can be done in this group any more: MPI would wait for ever at the process's end.
+        """Make the group unusable. MPI_Finalize would wait without end, so the process must end by MPI_Abort.
 
         Args:
-            error: Why.
-            harmless: No rank waits for this one: the process may end as ever.
+            error: The reason.
+            harmless: No rank waits for this one, so the process may end normally.
         """
         if self.broken is None:
             self.broken = error
@@ -442,7 +445,7 @@ class OperationQueue:
         operation = self._waiting[0]
         try:
             self._do(operation.run, eager=eager)
-        except BaseException as error:  # noqa: BLE001 (whoever waits for it gets it)
+        except BaseException as error:  # noqa: BLE001 (raised in the waiting thread)
             error_of_it: BaseException | None = error
         else:
             error_of_it = None
@@ -450,10 +453,10 @@ class OperationQueue:
         operation.finished(error_of_it)
 
     def raise_if_broken(self) -> None:
-        """Nothing after what failed could match.
+        """Raise an error if an earlier operation failed, because later ones could not match those of other ranks.
 
         Raises:
-            DistBackendError: Something has failed.
+            DistBackendError: An earlier operation failed.
         """
         if self.broken is not None:
             raise dist.DistBackendError(f"mpi: the group is broken since an earlier operation failed: {self.broken}")
@@ -464,6 +467,6 @@ class OperationQueue:
         try:
             run(eager)
         except (dist.DistBackendError, KeyboardInterrupt) as error:
-            # The other ranks are in the middle of it, or gone: nothing after it could match.
+            # Other ranks are in the middle of this operation or gone, so later operations could not match.
             self.fail(error)
             raise

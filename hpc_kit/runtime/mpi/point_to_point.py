@@ -1,4 +1,4 @@
-"""Messages between two ranks: each begins at once, and goes on whether somebody waits for it or not."""
+"""Send and receive between two ranks. A message starts immediately and progresses without a waiting caller."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _SEND, _RECEIVE = "a message to send", "a message to receive"
 _PAUSE = 0.0002
-"""Seconds between two looks at messages that nobody waits for."""
+"""Seconds between two polls of messages without a waiting caller."""
 
 
 class PendingMessage(Pending):
-    """A message on its way."""
+    """A message in progress."""
 
     def __init__(
         self, owner: Messages, what: str, request: Any, tensor: Tensor, host: Tensor, status: Any, seconds: float
@@ -43,8 +43,8 @@ class PendingMessage(Pending):
         self._looking = threading.Lock()
 
     def Test(self) -> bool:  # noqa: N802 (as an MPI.Request)
-        """Whether it has come, or gone."""
-        # One thread at a time may ask MPI: the other one comes again.
+        """Return whether the message has been sent or received."""
+        # One thread at a time may test an MPI request. A second thread returns and tests again later.
         if not self.done and self._looking.acquire(blocking=False):
             try:
                 if not self.is_completed() and self._request.Test(self._status):
@@ -63,10 +63,11 @@ class PendingMessage(Pending):
         self.finished(None)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait until the tensor can be used; a time-out of the caller's own choice may be followed by another wait.
+        """Wait until the tensor can be used. After the caller's own time-out it can be waited for again.
 
         Raises:
-            DistBackendError: MPI has lost it, or the time-out has passed; that of the group ends the group.
+            DistBackendError: MPI lost the message, or the time-out has passed. The group's time-out makes the group
+                unusable.
         """
         if not self.done:
             chosen = timeout.total_seconds()
@@ -89,7 +90,7 @@ class PendingMessage(Pending):
 
 
 class Messages:
-    """The messages of one communicator."""
+    """Messages of one communicator."""
 
     def __init__(
         self, comm: Any, module: ModuleType, types: Datatypes, line: OperationQueue, faults: MpiErrors
@@ -105,22 +106,22 @@ class Messages:
         self._closed = False
 
     def is_idle(self) -> bool:
-        """Whether no message is on its way."""
+        """Return whether no message is in progress."""
         return all(message.done for message in list(self._open))
 
     def close(self) -> None:
-        """End the thread once nothing is on its way; MPI may write what a message still waits for at any time."""
+        """End the thread after the last message. MPI may write into a pending receive at any time."""
         self._closed = True
         self._wake.release()
 
     def send(self, tensor: Tensor, to: int, tag: int, seconds: float) -> PendingMessage:
-        """Begin to send."""
+        """Start sending."""
         host = host_copy(tensor)
         request = self._start(_SEND, self._comm.Isend, self._types.transfer_type(host), to, tag)
         return self._track(PendingMessage(self, _SEND, request, tensor, host, None, seconds))
 
     def receive(self, tensor: Tensor, source: int | None, tag: int, seconds: float) -> PendingMessage:
-        """Begin to receive; from any rank where `source` is None."""
+        """Start receiving, from any rank if `source` is None."""
         host = host_copy(tensor)
         status = self._mpi.Status()
         sender = self._mpi.ANY_SOURCE if source is None else source
@@ -135,14 +136,14 @@ class Messages:
             raise self.describe_error(what, error) from error
 
     def describe_error(self, what: str, error: Exception) -> Exception:
-        """What is told of a message that MPI has lost; its group does nothing more."""
+        """Return the exception for a lost message, and make the group unusable."""
         told = self.faults.describe(what, error)
         if isinstance(told, dist.DistBackendError):
             self.fail(told)
         return told
 
     def fail(self, error: BaseException) -> None:
-        """Nothing can be done in this group any more."""
+        """Make the messages of this group fail."""
         self._line.fail(error)
 
     def _track(self, message: PendingMessage) -> PendingMessage:
@@ -156,7 +157,7 @@ class Messages:
         return message
 
     def _poll(self) -> None:
-        """MPI moves a long message only while it is called: this does it while the program computes."""
+        """Poll pending messages. MPI moves a long message only inside of its calls, also while the program computes."""
         while True:
             self._wake.acquire()
             while self._open:

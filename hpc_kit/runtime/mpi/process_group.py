@@ -1,4 +1,4 @@
-"""`dist.ProcessGroup` over mpi4py: what DistributedDataParallel, fully_shard, pipelining and checkpoints call."""
+"""`dist.ProcessGroup` over mpi4py, as used by DistributedDataParallel, fully_shard, pipelining and checkpoints."""
 
 # torch declares every collective twice over, as its C++ side does; one of the two ways is enough to be called by.
 # mypy: disable-error-code="override,assignment"
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.mpi.operations import MpiErrors
 
 _CLOSE_TIMEOUT = 5.0
-"""Seconds that a group's end waits for the other ranks."""
+"""Seconds that the end of a group waits for other ranks."""
 
 
 class MpiGroup(dist.ProcessGroup):
-    """One communicator as a process group of torch's.
+    """One communicator as a torch process group.
 
-    Collectives stand in a line and are done one after the other, those that are waited for in the thread that waits.
-    Messages between two ranks begin at once.
+    Collectives are queued and run one after another; one that the caller waits for runs in the caller's thread.
+    Messages between two ranks start immediately.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class MpiGroup(dist.ProcessGroup):
         self._name = self._text = ""
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
-        """What torch calls the backend."""
+        """Return torch's name of the backend."""
         return "mpi"
 
-    # The C++ side keeps both names in backends of its own, of which this group has none.
+    # torch's C++ code stores both names in its own backends, which this group does not have.
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
@@ -66,11 +66,11 @@ class MpiGroup(dist.ProcessGroup):
         self._text = text
 
     def getGroupName(self) -> str:  # noqa: N802 (torch's name)
-        """The name by which torch's operators find the group."""
+        """Return the name by which torch's operators find the group."""
         return self._name
 
     def getGroupDesc(self) -> str:  # noqa: N802 (torch's name)
-        """What the group is for, in words."""
+        """Return the description of the group."""
         return self._text
 
     group_name = property(getGroupName)
@@ -81,11 +81,11 @@ class MpiGroup(dist.ProcessGroup):
         return [torch.device("cpu")]
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long each collective may take from now on."""
+        """Set the time-out of later collectives."""
         self._seconds = timeout.total_seconds()
 
     def _run(self, name: str, options: Any, tensors: Sequence[Tensor], do: Callable[[Deadline], None]) -> dist.Work:
-        """Do it now if the caller waits for it, else put it in line."""
+        """Run an operation now if the caller waits for it, otherwise queue it."""
 
         def run(eager: bool) -> None:
             clock = Deadline(name, tensors, self._seconds, options=options, eager=eager)
@@ -103,7 +103,7 @@ class MpiGroup(dist.ProcessGroup):
         return work
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        """Every rank's tensor becomes the reduction of all."""
+        """Reduce the tensors of all ranks; every rank receives the result."""
         opts = opts or c10d.AllreduceOptions()
         reduction = Reduction.of(opts.reduceOp)
         if any(tensor.is_sparse for tensor in tensors):
@@ -113,22 +113,22 @@ class MpiGroup(dist.ProcessGroup):
         return self._run("all_reduce", opts, tensors, lambda clock: self._do.all_reduce(clock, tensors, reduction))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        """The same for several tensors."""
+        """Reduce several tensors."""
         return self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
-        """The root's tensor becomes the reduction of all."""
+        """Reduce the tensors of all ranks; the root receives the result."""
         reduction, root = Reduction.of(opts.reduceOp), opts.rootRank
         return self._run("reduce", opts, tensors, lambda clock: self._do.reduce(clock, tensors, reduction, root))
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        """Every rank's tensor becomes the root's."""
+        """Copy the root's tensor to every rank."""
         opts = opts or c10d.BroadcastOptions()
         root = opts.rootRank
         return self._run("broadcast", opts, tensors, lambda clock: self._do.broadcast(clock, tensors, root))
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        """The outputs become the inputs of the ranks."""
+        """Gather one tensor of each rank."""
         opts = opts or c10d.AllgatherOptions()
         pairs = list(zip(outputs, inputs, strict=True))
 
@@ -139,7 +139,7 @@ class MpiGroup(dist.ProcessGroup):
         return self._run("all_gather", opts, [out for outs in outputs for out in outs], do)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        """The outputs of each rank become its inputs."""
+        """Gather several tensors of each rank."""
         return self.allgather([list(each) for each in zip(*outputs, strict=True)], inputs, opts)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:

@@ -66,8 +66,9 @@ class SharedMemory:
 
     @classmethod
     def of(cls, comm: Any, module: ModuleType) -> SharedMemory | None:
-        """Allocate the memory of a communicator; None if its ranks are on several hosts or a rank cannot allocate
-        it.
+        """Allocate the memory of a communicator.
+
+        Returns None if its ranks are on several hosts or a rank cannot allocate it.
         """
         if comm.size == 1:
             return None
