@@ -44,9 +44,9 @@ def _run(module: str, command: str, words: list[str], environ: Mapping[str, str]
     try:
         return _call(module, command, words, environ)
     except sqlite3.Error as error:
-        from pocketslurm.queue.state import trouble
+        from pocketslurm.queue.state import queue_error
 
-        print(f"{command}: error: {trouble(environ, error)}", file=sys.stderr)
+        print(f"{command}: error: {queue_error(environ, error)}", file=sys.stderr)
     except (HpcKitError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise

@@ -21,7 +21,7 @@ _PATTERN = re.compile(r"%(%|\d*[a-zA-Z])")
 _OF_ONE_TASK = frozenset("utnN")
 
 
-class Names(NamedTuple):
+class PatternValues(NamedTuple):
     """The values of the patterns; `step_id` is None for the batch script."""
 
     job_id: int
@@ -34,12 +34,12 @@ class Names(NamedTuple):
     array_job_id: int | None = None
     array_task_id: int | None = None
 
-    def of_task(self, task_id: int, node: str, node_id: int) -> Names:
+    def of_task(self, task_id: int, node: str, node_id: int) -> PatternValues:
         """The same step, seen from one of its tasks."""
         return self._replace(task_id=task_id, node=node, node_id=node_id)
 
 
-def expand(pattern: str, names: Names) -> str:
+def expand(pattern: str, names: PatternValues) -> str:
     """The file name that Slurm makes of a pattern; a backslash in it switches the patterns off.
 
     >>> expand("%x-%5j.out", Names(job_id=12, job_name="train", user="ada", node="n1"))
@@ -50,12 +50,12 @@ def expand(pattern: str, names: Names) -> str:
     return _PATTERN.sub(lambda match: _value(match, names), pattern)
 
 
-def batch_path(pattern: str, names: Names, work_dir: str) -> Path:
+def batch_path(pattern: str, names: PatternValues, work_dir: str) -> Path:
     """Return the path of a batch script's log."""
     return Path(work_dir, expand(pattern, names))
 
 
-def _value(match: re.Match[str], names: Names) -> str:
+def _value(match: re.Match[str], names: PatternValues) -> str:
     text = match[1]
     if text == "%":
         return "%"
@@ -67,7 +67,7 @@ def _value(match: re.Match[str], names: Names) -> str:
     return value if isinstance(value, str) else f"{value:0{width}d}" + _step_suffix(letter, names)
 
 
-def _values(names: Names) -> dict[str, int | str]:
+def _values(names: PatternValues) -> dict[str, int | str]:
     array_task = NO_VALUE if names.array_task_id is None else names.array_task_id
     return {
         "A": names.job_id if names.array_job_id is None else names.array_job_id,
@@ -84,11 +84,11 @@ def _values(names: Names) -> dict[str, int | str]:
     }
 
 
-def _step_suffix(letter: str, names: Names) -> str:
+def _step_suffix(letter: str, names: PatternValues) -> str:
     return f".{names.step_id}" if letter == "J" and names.step_id is not None else ""
 
 
-class Target(NamedTuple):
+class StreamTarget(NamedTuple):
     """The target of one stream of a step. Without path and task, all tasks share srun's own stream.
 
     Attributes:
@@ -102,7 +102,7 @@ class Target(NamedTuple):
     task: int | None = None
 
 
-def target(pattern: str | None, ntasks: int) -> Target:
+def stream_target(pattern: str | None, ntasks: int) -> StreamTarget:
     """Read the argument of srun's --output, --error or --input as srun does.
 
     >>> target("none", 4), target("2", 4), target("rank-%t.log", 4)
@@ -110,10 +110,10 @@ def target(pattern: str | None, ntasks: int) -> Target:
 Target(path='rank-%t.log', per_task=True, task=None))
     """
     if pattern is None or pattern.lower().startswith("all") or pattern.startswith("-"):
-        return Target()
+        return StreamTarget()
     if pattern.lower() in {"none", "/dev/null"}:
-        return Target(path="/dev/null", per_task=True)
+        return StreamTarget(path="/dev/null", per_task=True)
     if pattern.isdecimal() and int(pattern) < ntasks:
-        return Target(task=int(pattern))
+        return StreamTarget(task=int(pattern))
     letters = {match[1][-1] for match in _PATTERN.finditer(pattern)}
-    return Target(path=pattern, per_task="\\" not in pattern and bool(letters & _OF_ONE_TASK))
+    return StreamTarget(path=pattern, per_task="\\" not in pattern and bool(letters & _OF_ONE_TASK))

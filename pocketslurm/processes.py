@@ -30,7 +30,7 @@ def boot_id() -> str:
         return "unknown"
 
 
-def look(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """One process; None where there is none, or only what is left of a dead one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
@@ -44,7 +44,7 @@ def look(pid: int) -> Process | None:
 
 def identity(pid: int) -> str:
     """Return a name for a process that is unique also after a reboot; empty if the process has ended."""
-    process = look(pid)
+    process = read_process(pid)
     return f"{pid}:{process.started}:{boot_id()}" if process else ""
 
 
@@ -53,24 +53,24 @@ def pid_of(name: str) -> int:
     return int(name.partition(":")[0] or 0)
 
 
-def alive(name: str) -> bool:
+def is_alive(name: str) -> bool:
     """Return whether the process with this identity still runs."""
     if not name:
         return False
     pid, started, boot = name.split(":", 2)
-    process = look(int(pid))
+    process = read_process(int(pid))
     return process is not None and str(process.started) == started and boot == boot_id()
 
 
-def table() -> dict[int, Process]:
+def all_processes() -> dict[int, Process]:
     """Return all processes."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
-    return {process.pid: process for process in map(look, pids) if process}
+    return {process.pid: process for process in map(read_process, pids) if process}
 
 
 def descendants(roots: Iterable[int], *, without: Collection[int] = (), inclusive: bool = False) -> list[Process]:
     """The living processes below some others, those of `without` and what is below them left out."""
-    processes = table()
+    processes = all_processes()
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)

@@ -37,19 +37,19 @@ class Settings(NamedTuple):
 
     Attributes:
         nodes: The virtual nodes, as a node list.
-        cpus: CPUs of each, whatever the machine has.
+        cpus: CPUs of each node; the machine may have fewer.
         memory: MiB of each; None for the machine's own.
         gpus: GPUs of each, numbered from 0.
         gpu_type: Their type, if they have one; `sinfo` shows it.
         partitions: The first one is the default.
-        max_array_size: No array index reaches it.
+        max_array_size: Every array index is smaller.
         kill_wait: Seconds between SIGTERM and SIGKILL.
-        min_job_age: Seconds that squeue and scontrol still know a finished job.
-        max_jobs: Finished jobs that sacct still knows.
-        requeue: Whether jobs may be requeued that do not say (Slurm's JobRequeue).
-        mpi_default: What srun does without --mpi: `none` or `pmi2` (Slurm's MpiDefault).
-        strict: Whether names, sizes and options that are not there are refused in Slurm's words.
-        minute: Seconds that a minute of a time limit, and of a signal ahead of it, really lasts. For tests.
+        min_job_age: Seconds for which squeue and scontrol show a finished job.
+        max_jobs: Number of finished jobs that sacct shows.
+        requeue: Jobs can be requeued unless they say otherwise (Slurm's JobRequeue).
+        mpi_default: Default of srun's --mpi: `none` or `pmi2` (Slurm's MpiDefault).
+        strict: Unknown names, too large sizes and newer options are refused as by Slurm.
+        minute: Real seconds of a minute in --time and --signal. Tests shorten it.
         cluster: Slurm's ClusterName.
         state: State directory; None for the one that the environment names.
     """

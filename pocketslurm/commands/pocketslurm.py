@@ -184,9 +184,9 @@ def _configure(directory: Path, text: str, environ: Mapping[str, str]) -> None:
 
 
 def _active_job_ids(directory: Path, environ: Mapping[str, str]) -> list[str]:
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
-    state = State.open({**environ, STATE_VARIABLE: str(directory), CONF_VARIABLE: ""})
+    state = StateDirectory.open({**environ, STATE_VARIABLE: str(directory), CONF_VARIABLE: ""})
     try:
         return [str(job.job_id) for job in state.active_jobs()]
     finally:
@@ -200,7 +200,7 @@ def _print_info(target: _Target, environ: Mapping[str, str], *, as_json: bool) -
     from pocketslurm import processes
     from pocketslurm.queue.controller_start import META
     from pocketslurm.queue.database import NAME
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
     directory = target.directory
     named = {**environ, STATE_VARIABLE: str(directory)}
@@ -215,11 +215,11 @@ def _print_info(target: _Target, environ: Mapping[str, str], *, as_json: bool) -
         "controller_pid": None,
     }
     if (directory / NAME).exists():
-        state = State.open(named)
+        state = StateDirectory.open(named)
         controller = state.meta(META) or ""
         found["next_job_id"] = int(number) if (number := state.meta("next_job_id")) else None
         found["active_jobs"] = [job.job_id for job in state.active_jobs()]
-        found["controller_pid"] = processes.pid_of(controller) if processes.alive(controller) else None
+        found["controller_pid"] = processes.pid_of(controller) if processes.is_alive(controller) else None
         state.close()
     if as_json:
         print(json.dumps(found, indent=2))

@@ -15,12 +15,12 @@ from hpc_kit.slurm.states import parse_state_filter
 from pocketslurm import option_support
 from pocketslurm.errors import CommandError, PlainError, UsageError
 from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
-from pocketslurm.listings.sacct_columns import NAMES, NEWER, SIZES, UNITS, Field, Row, in_unit
+from pocketslurm.listings.sacct_columns import NAMES, NEWER, SIZES, UNITS, JobOrStep, SacctColumn, in_unit
 from pocketslurm.listings.sacct_columns import find as find_field
 from pocketslurm.listings.views import JobView
 from pocketslurm.queue import controller_start
-from pocketslurm.queue.job_ids import JobId, find, parse
-from pocketslurm.queue.state import State, now
+from pocketslurm.queue.job_ids import JobSelector, find_selected, parse_selectors
+from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.settings import SLURM_VERSION, load_settings
 from pocketslurm.users import user_or_group_exists
 
@@ -77,7 +77,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
             raise CommandError(
                 f"error: Invalid unit type '{bad}'. Possible options are '{UNITS}'", "fatal: Invalid unit type"
             )
-        state = State.open(environ)
+        state = StateDirectory.open(environ)
         controller_start.wait_until_ready(state)
         # The accounting database has no other cluster, and sacct then prints nothing.
         rows = [] if state.settings.other_clusters(options.get("clusters", "all")) else _rows(state, options)
@@ -112,14 +112,14 @@ def _print_names() -> None:
         print(" ".join(f"{name:<19}" for name in NAMES[first : first + 4]))
 
 
-def _print_scripts(state: State, rows: Iterable[Row]) -> None:
+def _print_scripts(state: StateDirectory, rows: Iterable[JobOrStep]) -> None:
     for row in rows:
         if row.step is None:
             script, _ = state.script(row.view.job.array_job_id or row.view.job.job_id)
             print(f"Batch Script for {row.view.label}\n{'-' * 80}\n{script.decode(errors='replace') or 'NONE'}\n")
 
 
-def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[str, int, Field]]:
+def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[str, int, SacctColumn]]:
     fallback = BRIEF if "brief" in options else LONG if "long" in options else environ.get("SACCT_FORMAT", DEFAULT)
     found = []
     # An empty name ends the list: `--format=$(sacct -e | tr -s ' \\n' ,)` has one at its end.
@@ -135,7 +135,7 @@ def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[s
     return found
 
 
-def _known(name: str, environ: Mapping[str, str]) -> tuple[str, Field]:
+def _known(name: str, environ: Mapping[str, str]) -> tuple[str, SacctColumn]:
     found = find_field(name)
     if found is None and name.lower() in NEWER and not load_settings(environ).strict:
         return NEWER[name.lower()]
@@ -147,11 +147,11 @@ def _known(name: str, environ: Mapping[str, str]) -> tuple[str, Field]:
     return found
 
 
-def _print(rows: list[Row], fields: list[tuple[str, int, Field]], options: dict[str, str]) -> None:
+def _print(rows: list[JobOrStep], fields: list[tuple[str, int, SacctColumn]], options: dict[str, str]) -> None:
     header = "noheader" not in options
     unit = options.get("units", "")[:1].upper() or ("M" if "noconvert" in options else "")
 
-    def cells(row: Row) -> Iterator[str]:
+    def cells(row: JobOrStep) -> Iterator[str]:
         for name, _, field in fields:
             yield in_unit(field.value(row), unit) if unit and name in SIZES else field.value(row)
 
@@ -177,24 +177,24 @@ def _cut(text: str, width: int) -> str:
     return text.ljust(size) if width < 0 else text.rjust(size)
 
 
-def _rows(state: State, options: dict[str, str]) -> list[Row]:
+def _rows(state: StateDirectory, options: dict[str, str]) -> list[JobOrStep]:
     moment = now()
     rows = []
     for job, steps in _chosen(state, options):
         view = JobView(state, job, moment)
         if not steps:
-            rows.append(Row(view))
+            rows.append(JobOrStep(view))
         if "allocations" not in options and job.start_time:
             listed = state.steps(job.job_id)
-            rows += [Row(view, step) for step in listed if not steps or step.label in steps]
+            rows += [JobOrStep(view, step) for step in listed if not steps or step.label in steps]
     return rows
 
 
-def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]:
+def _chosen(state: StateDirectory, options: dict[str, str]) -> list[tuple[Job, set[str]]]:
     """The jobs, each with the names of the steps that alone were asked for."""
     if "jobs" in options:
         try:
-            ids = parse(options["jobs"])
+            ids = parse_selectors(options["jobs"])
         except ValueError as error:
             raise CommandError(f"fatal: Bad job/step specified: {error}") from None
         found = _by_ids(state, ids)
@@ -211,10 +211,10 @@ def _chosen(state: State, options: dict[str, str]) -> list[tuple[Job, set[str]]]
     return [(job, steps) for job, steps in found if passes(job)]
 
 
-def _by_ids(state: State, ids: list[JobId]) -> list[tuple[Job, set[str]]]:
+def _by_ids(state: StateDirectory, ids: list[JobSelector]) -> list[tuple[Job, set[str]]]:
     found: dict[tuple[int, int | None], tuple[Job, set[str]]] = {}
     for each in ids:
-        for job in find(state, each):
+        for job in find_selected(state, each):
             _, steps = found.setdefault((job.job_id, job.array_task_id), (job, set()))
             if each.step:
                 steps.add(each.step)

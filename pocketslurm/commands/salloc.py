@@ -19,7 +19,7 @@ from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
 from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, options_help
 from pocketslurm.queue import submission
 from pocketslurm.queue.job_environment import salloc_environ
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import SLURM_VERSION, load_settings
 from pocketslurm.steps import allocation
 
@@ -59,7 +59,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         return 0
     components = component_options([], _variables(environ), given)
     options = components[0]
-    state = State.open(environ)
+    state = StateDirectory.open(environ)
     job = _allocate(state, components, argv, environ)
     quiet = "quiet" in options
     _say(f"Granted job allocation {job.job_id}", quiet=quiet)
@@ -100,13 +100,15 @@ def _variables(environ: Mapping[str, str]) -> ParsedOptions:
     return ParsedOptions(tuple(given))
 
 
-def _allocate(state: State, components: list[dict[str, str]], argv: list[str], environ: Mapping[str, str]) -> Job:
+def _allocate(
+    state: StateDirectory, components: list[dict[str, str]], argv: list[str], environ: Mapping[str, str]
+) -> Job:
     """A running job of one's own."""
     options = components[0]
     holder = "" if "no-shell" in options else processes.identity(os.getpid())
     otherwise = "no-shell" if "no-shell" in options else "interactive"
     asked = [
-        submission.Submission(
+        submission.JobDescription(
             {name: value for name, value in each.items() if name not in _OWN},
             each.get("job-name") or otherwise,
             holder=holder,
@@ -114,7 +116,7 @@ def _allocate(state: State, components: list[dict[str, str]], argv: list[str], e
         )
         for each in components
     ]
-    job_id = submission.submit_together(state, asked, environ)[0].job_id
+    job_id = submission.submit_components(state, asked, environ)[0].job_id
     patience = max(1, int(options["immediate"] or 1)) if "immediate" in options else None
     with allocation.interruptible():
         try:
@@ -124,7 +126,7 @@ def _allocate(state: State, components: list[dict[str, str]], argv: list[str], e
             raise CommandError(f"Job allocation {job_id} has been revoked.") from None
 
 
-def _wait(state: State, job_id: int, patience: int | None, *, quiet: bool) -> Job:
+def _wait(state: StateDirectory, job_id: int, patience: int | None, *, quiet: bool) -> Job:
     """Until the allocation is granted, or will never be."""
     began, queued = time.monotonic(), False
     while True:
@@ -149,7 +151,7 @@ def _wait(state: State, job_id: int, patience: int | None, *, quiet: bool) -> Jo
 
 
 def _run(
-    command: list[str], environ: dict[str, str], folder: str | None, state: State, job_id: int, *, quiet: bool
+    command: list[str], environ: dict[str, str], folder: str | None, state: StateDirectory, job_id: int, *, quiet: bool
 ) -> int:
     """The command's exit status; the terminal's signals are for the command, which outlives a job that is cancelled."""
     for number in (signal.SIGINT, signal.SIGQUIT):
@@ -174,7 +176,7 @@ def _run(
         return status if status >= 0 else 128 - status
 
 
-def _runs(state: State, job_id: int) -> bool:
+def _runs(state: StateDirectory, job_id: int) -> bool:
     job = state.job(job_id)
     return job is not None and job.state == "RUNNING"
 

@@ -21,7 +21,7 @@ from pocketslurm.option_support import options_help, plugin_hint
 from pocketslurm.queue import job_size, nodes, submission
 from pocketslurm.queue.job_size import INVALID
 from pocketslurm.queue.scheduler import expected_start
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import SLURM_VERSION, load_settings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     name = words[0] if words else "stdin"
     blocks, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
     components = [
-        submission.Submission(
+        submission.JobDescription(
             options,
             name=options.get("job-name") or _name(given, words),
             command=command,
@@ -63,19 +63,19 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     ]
     if len(components) > 1 and any("array" in each.options for each in components):
         raise CommandError(denied="Invalid job array specification")
-    state = State.open(environ)
+    state = StateDirectory.open(environ)
     if "test-only" in components[0].options:
         return _test_only(state, components, environ)
     return _submit(state, components, environ)
 
 
-def _submit(state: State, components: list[submission.Submission], environ: Mapping[str, str]) -> int:
+def _submit(state: StateDirectory, components: list[submission.JobDescription], environ: Mapping[str, str]) -> int:
     options = components[0].options
     quiet = "quiet" in options
     requests = [submission.prepare(state, what, environ)[1] for what in components]
     for note in () if quiet else [note for request in requests for note in request.notes]:
         print(f"sbatch: {note}", file=sys.stderr)
-    job = submission.submit_together(state, components, environ)[0]
+    job = submission.submit_components(state, components, environ)[0]
     for request in requests:
         job_size.note_missing_nodes("sbatch", request, len(nodes.names(state.settings)))
     if not quiet:
@@ -174,7 +174,7 @@ def _name(given: ParsedOptions, words: list[str]) -> str:
     return os.path.basename(words[0]) if words else "sbatch"  # noqa: PTH119
 
 
-def _test_only(state: State, components: list[submission.Submission], environ: Mapping[str, str]) -> int:
+def _test_only(state: StateDirectory, components: list[submission.JobDescription], environ: Mapping[str, str]) -> int:
     try:
         jobs = [submission.prepare(state, what, environ) for what in components]
         found = [expected_start(state, job, request) for job, request in jobs]
@@ -195,7 +195,7 @@ def _test_only(state: State, components: list[submission.Submission], environ: M
     return 0
 
 
-def _wait(state: State, job_id: int) -> int:
+def _wait(state: StateDirectory, job_id: int) -> int:
     """Until the job, or the whole array, is over: its highest exit code."""
     while True:
         jobs = state.jobs("job_id = ?1 OR array_job_id = ?1", (job_id,))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pocketslurm import option_support
 from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _no_job(named: str | None, environ: Mapping[str, str]) -> str:
     if not named:
         return "Need a job id to run this command.  Run from within a Slurm job or use the --jobid option."
     number = named.partition(".")[0]
-    job = State.open(environ).job(int(number)) if number.isdecimal() else None
+    job = StateDirectory.open(environ).job(int(number)) if number.isdecimal() else None
     if job is None:
         return f"Slurm jobid {named} lookup error: Invalid job id specified"
     return "" if job.state == "RUNNING" else f"Slurm jobid {named} lookup error: Job has already finished"

@@ -17,7 +17,7 @@ from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, job_ids
 from pocketslurm.queue.job_ids import split_array_task
 from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, encode_order, wake
-from pocketslurm.queue.state import State, now
+from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.settings import SLURM_VERSION
 from pocketslurm.users import user_or_group_exists
 
@@ -46,7 +46,7 @@ DONE = "Job/step already completing or completed"
 UNKNOWN = "Invalid job id specified"
 
 
-class Target(NamedTuple):
+class CancelTarget(NamedTuple):
     """A job or step to cancel or signal; `job` is None for an unknown id."""
 
     name: str
@@ -67,12 +67,12 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if not words and not options.keys() & {*_FILTERS, "ctld"}:
         raise PlainError("scancel: error: No job identification provided")
     number = _signal(options)
-    state = State.open(environ)
+    state = StateDirectory.open(environ)
     option_support.check_clusters("scancel", options.get("clusters", "all"), state.settings)
     # It may be a part of what it ends, and has to tell of it before it goes.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     targets = _targets(state, options, words)
-    problems = [problem for target in targets if (problem := _one(state, target, number, options))]
+    problems = [problem for target in targets if (problem := _cancel_or_signal(state, target, number, options))]
     if len(problems) < len(targets):
         controller_start.ensure_running(state)
     # Cancelling a job that has already ended is no error.
@@ -94,21 +94,21 @@ def _signal(options: dict[str, str]) -> int | None:
     return None if number == signal.SIGKILL and plain else number
 
 
-def _targets(state: State, options: dict[str, str], words: list[str]) -> list[Target]:
+def _targets(state: StateDirectory, options: dict[str, str], words: list[str]) -> list[CancelTarget]:
     checks = _filters(options)
     if not words:
         jobs = [job for job in state.active_jobs() if not job.completing and all(check(job) for check in checks)]
-        return [Target(job.display_id, job) for job in _led(jobs)]
+        return [CancelTarget(job.display_id, job) for job in _led(jobs)]
     found = []
     for word in words:
         try:
-            wanted = job_ids.parse(word)
+            wanted = job_ids.parse_selectors(word)
         except ValueError as error:
             raise PlainError(f"scancel: error: Invalid job id {error}") from None
         for each in wanted:
-            jobs = _led(job_ids.find(state, each))
-            found += [Target(each.text, job, each.step) for job in jobs if all(check(job) for check in checks)]
-            found += [] if jobs else [Target(each.text, None)]
+            jobs = _led(job_ids.find_selected(state, each))
+            found += [CancelTarget(each.text, job, each.step) for job in jobs if all(check(job) for check in checks)]
+            found += [] if jobs else [CancelTarget(each.text, None)]
     return found
 
 
@@ -151,7 +151,7 @@ def _state_check(text: str) -> Callable[[Job], bool]:
     return lambda job: job.shown_state == state
 
 
-def _one(state: State, target: Target, number: int | None, options: dict[str, str]) -> str:
+def _cancel_or_signal(state: StateDirectory, target: CancelTarget, number: int | None, options: dict[str, str]) -> str:
     """Do it to one job or step; the complaint if it cannot be done."""
     job = target.job
     if "verbose" in options:
@@ -165,7 +165,7 @@ def _one(state: State, target: Target, number: int | None, options: dict[str, st
         if target.step and target.step != "batch":
             _step(state, job, target.step, number)
         elif number is None:
-            cancel(state, job)
+            cancel_job(state, job)
         else:
             whom = "full" if "full" in options else "batch" if "batch" in options or target.step else "steps"
             _send(state, job, number, whom)
@@ -174,7 +174,7 @@ def _one(state: State, target: Target, number: int | None, options: dict[str, st
     return ""
 
 
-def cancel(state: State, job: Job) -> None:
+def cancel_job(state: StateDirectory, job: Job) -> None:
     """Cancel a job, or the pending tasks of an array.
 
     Cancelling the leader of a heterogeneous job cancels all components. Another component ends alone after its start.
@@ -204,7 +204,7 @@ def cancel(state: State, job: Job) -> None:
         wake(state.directory, current.leader_id)
 
 
-def _send(state: State, job: Job, number: int, whom: str) -> None:
+def _send(state: StateDirectory, job: Job, number: int, whom: str) -> None:
     with state.transaction():
         current = state.job(job.job_id)
         if current is None or current.state != "RUNNING":
@@ -214,7 +214,7 @@ def _send(state: State, job: Job, number: int, whom: str) -> None:
     wake(state.directory, current.leader_id)
 
 
-def _step(state: State, job: Job, name: str, number: int | None) -> None:
+def _step(state: StateDirectory, job: Job, name: str, number: int | None) -> None:
     with state.transaction():
         # A step of the leader's is that of all components, and one without a part's number that of all its parts.
         parts = state.components(job) if job.leader_id == job.job_id else [job]

@@ -18,15 +18,15 @@ from pocketslurm.queue import controller_start, messages, nodes, submission
 from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
 from pocketslurm.queue.messages import Notify, Resume, Suspend, encode_order, wake
 from pocketslurm.queue.scheduler import REQUEUED_HELD
-from pocketslurm.queue.state import State, now
-from pocketslurm.queue.submission import requeue as put_back
+from pocketslurm.queue.state import StateDirectory, now
+from pocketslurm.queue.submission import put_back
 from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 OPTIONS = Table(
@@ -90,7 +90,7 @@ def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str
     typed, *rest = words
     name = _command(typed, rest)
     if "clusters" in flags:
-        option_support.check_clusters("scontrol", flags["clusters"], State.open(environ).settings)
+        option_support.check_clusters("scontrol", flags["clusters"], StateDirectory.open(environ).settings)
     if name in {"version", "help"}:
         print(f"slurm {SLURM_VERSION}" if name == "version" else _help())
     elif name == "ping":
@@ -124,8 +124,8 @@ def _help() -> str:
     return f"scontrol [<OPTION>] [<COMMAND>]\n    Valid <COMMAND> values are: {', '.join(sorted(COMMANDS))}"
 
 
-def _open(environ: Mapping[str, str]) -> State:
-    state = State.open(environ)
+def _open(environ: Mapping[str, str]) -> StateDirectory:
+    state = StateDirectory.open(environ)
     controller_start.wait_until_ready(state)
     return state
 
@@ -190,7 +190,7 @@ NOT_LEADER = "Job not heterogeneous job leader"
 # Holding and releasing
 
 
-def hold_or_release(state: State, verb: str, words: list[str]) -> int:
+def hold_or_release(state: StateDirectory, verb: str, words: list[str]) -> int:
     """`hold`, `uhold` and `release`; the exit status."""
     status = 0
     for word in ",".join(words).split(","):
@@ -208,14 +208,14 @@ def hold_or_release(state: State, verb: str, words: list[str]) -> int:
     return status
 
 
-def _unfinished(state: State, word: str) -> list[Job]:
+def _unfinished(state: StateDirectory, word: str) -> list[Job]:
     jobs = [job for job in find_jobs(state, word) if job.active]
     if not jobs:
         raise PlainError(f"{FINISHED} for job {word}")
     return jobs
 
 
-def _hold(state: State, job: Job, verb: str) -> None:
+def _hold(state: StateDirectory, job: Job, verb: str) -> None:
     if verb == "release":
         if job.priority == 0:
             priority = submission.TOP_PRIORITY - job.job_id
@@ -225,7 +225,7 @@ def _hold(state: State, job: Job, verb: str) -> None:
     state.update_job(job.job_id, priority=0, reason="JobHeldAdmin" if admin else "JobHeldUser")
 
 
-def move_to_top(state: State, word: str) -> int:
+def move_to_top(state: StateDirectory, word: str) -> int:
     """Move pending jobs to the top of the queue."""
     with state.transaction():
         for job in find_jobs(state, word):
@@ -239,7 +239,7 @@ def move_to_top(state: State, word: str) -> int:
 # Requeueing
 
 
-def requeue(state: State, words: list[str], *, held: bool) -> int:
+def requeue(state: StateDirectory, words: list[str], *, held: bool) -> int:
     """`requeue` and `requeuehold`; the exit status."""
     status = 0
     # A job may requeue itself: then this process is among those that are ended, and yet has to answer.
@@ -254,7 +254,7 @@ def requeue(state: State, words: list[str], *, held: bool) -> int:
     return status
 
 
-def _requeue_all(state: State, jobs: list[Job], *, held: bool) -> list[str]:
+def _requeue_all(state: StateDirectory, jobs: list[Job], *, held: bool) -> list[str]:
     problems = []
     for job in [job for job in jobs if job.leader_id == job.job_id or len(jobs) == 1]:
         with state.transaction():
@@ -275,7 +275,7 @@ def _named(job: Job) -> str:
     return job.display_id if job.het_job_id is None else str(job.job_id)
 
 
-def _requeue(state: State, job: Job, *, held: bool) -> str:
+def _requeue(state: StateDirectory, job: Job, *, held: bool) -> str:
     """Send one job back; the complaint if it cannot be."""
     if job.leader_id != job.job_id:
         return NOT_LEADER
@@ -303,7 +303,7 @@ def _requeue(state: State, job: Job, *, held: bool) -> str:
 _DONE = "Job/step already completing or completed"
 
 
-def suspend_or_resume(state: State, verb: str, words: list[str]) -> int:
+def suspend_or_resume(state: StateDirectory, verb: str, words: list[str]) -> int:
     """Let jobs stand still, or go on; the exit status."""
     status = 0
     for word in ",".join(words).split(","):
@@ -323,7 +323,7 @@ def suspend_or_resume(state: State, verb: str, words: list[str]) -> int:
     return status
 
 
-def _order(state: State, job: Job | None, verb: str) -> str:
+def _order(state: StateDirectory, job: Job | None, verb: str) -> str:
     """Enter it for one job; the complaint if it cannot be done."""
     if job is None or job.completing or not job.active:
         return _DONE
@@ -341,7 +341,7 @@ def _order(state: State, job: Job | None, verb: str) -> str:
     return ""
 
 
-def notify(state: State, words: list[str]) -> int:
+def notify(state: StateDirectory, words: list[str]) -> int:
     """Write a line into the log of a job; the exit status."""
     word, text = words[0], " ".join(words[1:])
     if not word.isdecimal():

@@ -13,7 +13,7 @@ from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.queue import messages, nodes
 from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
-from pocketslurm.queue.job_size import NO_SUCH_NAME, decode, encode
+from pocketslurm.queue.job_size import NO_SUCH_NAME, decode_size, encode_size
 from pocketslurm.queue.messages import wake
 from pocketslurm.queue.state import now
 from pocketslurm.queue.submission import niceness
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
-def update(state: State, words: list[str]) -> int:
+def update(state: StateDirectory, words: list[str]) -> int:
     """`update NAME=VALUE ...`; the exit status."""
     typed = _pairs(words)
     given = {name.lower(): value for name, value in typed.items()}
@@ -53,7 +53,7 @@ def _pairs(words: list[str]) -> dict[str, str]:
     return given
 
 
-def _update_jobs(state: State, name: str, given: dict[str, str], typed: dict[str, str]) -> int:
+def _update_jobs(state: StateDirectory, name: str, given: dict[str, str], typed: dict[str, str]) -> int:
     if not given:
         raise PlainError("No changes specified")
     unknown = [field for field in typed if field.lower() not in {*CHANGES, "jobid", "job"}]
@@ -91,30 +91,30 @@ def _complaint(field: str, value: str) -> str:
     return known.get(field) or f"Invalid {field} specification: {value}\nRequest aborted"
 
 
-def _option(name: str) -> Callable[[State, Job, str], dict[str, object]]:
-    def change(_: State, job: Job, value: str) -> dict[str, object]:
+def _option(name: str) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
+    def change(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
         return {"options": {**job.options, name: value}}
 
     return change
 
 
-def _waiting(column: str) -> Callable[[State, Job, str], dict[str, object]]:
+def _waiting(column: str) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
     """Return the change of a column of a pending job."""
 
-    def change(_: State, job: Job, value: str) -> dict[str, object]:
+    def change(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
         _pending(job)
         return {column: value}
 
     return change
 
 
-def _size(**fields: Callable[[str], object]) -> Callable[[State, Job, str], dict[str, object]]:
+def _size(**fields: Callable[[str], object]) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
     """Return the change of fields of the size of a pending job; `fields` contains a parser for each."""
 
-    def change(_: State, job: Job, value: str) -> dict[str, object]:
+    def change(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
         _pending(job)
         read = {name: reader(value) for name, reader in fields.items()}
-        return {"request": encode(decode({**job.request, **read}))}
+        return {"request": encode_size(decode_size({**job.request, **read}))}
 
     return change
 
@@ -123,22 +123,22 @@ def _nodes(value: str) -> tuple[str, ...]:
     return tuple(expand(value)) if value else ()
 
 
-def _deadline(_: State, job: Job, value: str) -> dict[str, object]:
+def _deadline(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     return {"deadline": parse_datetime(value).timestamp()}
 
 
-def _end(_: State, job: Job, value: str) -> dict[str, object]:
+def _end(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     """Change the end time of a running job by a new time limit."""
     seconds = int(parse_datetime(value).timestamp() - job.start_time)
     return {"time_limit": max(60, seconds // 60 * 60)} if job.start_time else {}
 
 
-def _plain(column: str) -> Callable[[State, Job, str], dict[str, object]]:
+def _plain(column: str) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
     return lambda _state, _job, value: {column: value}
 
 
-def _time_limit(_: State, job: Job, value: str) -> dict[str, object]:
+def _time_limit(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     sign = value[:1] if value[:1] in {"+", "-"} and value != "-1" else ""
     seconds = units.parse_time(value.removeprefix(sign))
     if sign:
@@ -151,29 +151,29 @@ def _pending(job: Job) -> None:
         raise PlainError(f"Job is no longer pending execution for job {job.display_id}")
 
 
-def _node_count(_: State, job: Job, value: str) -> dict[str, object]:
+def _node_count(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     least, _dash, most = value.partition("-")
-    request = decode(job.request)
+    request = decode_size(job.request)
     request = request._replace(min_nodes=int(least), max_nodes=int(most or request.max_nodes))
     if request.max_nodes and request.min_nodes > request.max_nodes:
         raise ValueError(value)
-    return {"request": encode(request)}
+    return {"request": encode_size(request)}
 
 
-def _begin(_: State, job: Job, value: str) -> dict[str, object]:
+def _begin(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     return {"begin_time": parse_datetime(value).timestamp()}
 
 
-def _dependency(_: State, job: Job, value: str) -> dict[str, object]:
+def _dependency(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     if value:
         option_values.parse_dependency(value)
     return {"dependency": value}
 
 
-def _partition(state: State, job: Job, value: str) -> dict[str, object]:
+def _partition(state: StateDirectory, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     try:
         nodes.partition(state.settings, value)
@@ -182,7 +182,7 @@ def _partition(state: State, job: Job, value: str) -> dict[str, object]:
     return {"partition": value}
 
 
-def _nice(_: State, job: Job, value: str) -> dict[str, object]:
+def _nice(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     before = niceness(job.options)
     if abs(int(value)) > 2147483645:
         raise ValueError(value)
@@ -191,7 +191,7 @@ def _nice(_: State, job: Job, value: str) -> dict[str, object]:
     return {"options": {**job.options, "nice": value}, "priority": priority}
 
 
-CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
+CHANGES: dict[str, Callable[[StateDirectory, Job, str], dict[str, object]]] = {
     "account": _waiting("account"),
     "arraytaskthrottle": lambda _state, _job, value: {"array_at_once": int(value)},
     "comment": _plain("comment"),
@@ -226,7 +226,7 @@ CHANGES: dict[str, Callable[[State, Job, str], dict[str, object]]] = {
 """Fields of a job that `scontrol update` can change."""
 
 
-def update_nodes(state: State, given: Mapping[str, str]) -> int:
+def update_nodes(state: StateDirectory, given: Mapping[str, str]) -> int:
     """Take nodes out, or back in, for `NodeName=... State=... Reason=...`; the exit status."""
     wanted = nodes.expand_names(given["nodename"])
     if not wanted or not set(wanted) <= set(nodes.names(state.settings)):
@@ -240,7 +240,7 @@ def update_nodes(state: State, given: Mapping[str, str]) -> int:
     lost: list[Job] = []
     with state.transaction():
         for name in wanted:
-            out = nodes.Out("DOWN" if new == "DOWN" else "DRAIN", given.get("reason", ""), user, now())
+            out = nodes.Outage("DOWN" if new == "DOWN" else "DRAIN", given.get("reason", ""), user, now())
             nodes.take_out(state, name, out if new in {"DOWN", "DRAIN", "FAIL"} else None)
         if new == "DOWN":
             lost = [job for job in state.jobs("state = 'RUNNING'") if set(job.nodes) & set(wanted)]

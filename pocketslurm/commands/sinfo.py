@@ -13,16 +13,16 @@ from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.installation import load_module
 from pocketslurm.listings import columns
 from pocketslurm.listings.columns import parse_sort
-from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME, EVERYTHING, Field, Row
+from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME, EVERYTHING, NodeGroup, SinfoColumn
 from pocketslurm.listings.views import NODE_STATES, NodeView, node_views
 from pocketslurm.queue import controller_start, nodes
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 OPTIONS = Table(
@@ -59,7 +59,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         return 0
     if not options.get("iterate", "0").isdecimal():
         raise PlainError(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
-    state = State.open(environ)
+    state = StateDirectory.open(environ)
     option_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
     if "json" in options:
         controller_start.wait_until_ready(state)
@@ -78,7 +78,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         time.sleep(max(1, int(options["iterate"])))
 
 
-def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[columns.Format, Mapping[str, Field]]:
+def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[columns.Format, Mapping[str, SinfoColumn]]:
     if options.get("Format", "").lower() == "all":
         return columns.parse_short_format(EVERYTHING, EVERYTHING), BY_LETTER
     if "Format" in options:
@@ -96,7 +96,7 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
     return columns.parse_short_format(options.get("format") or fallback, EVERYTHING), BY_LETTER
 
 
-def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) -> None:
+def _print(state: StateDirectory, options: dict[str, str], environ: Mapping[str, str]) -> None:
     layout, fields = _format(options, environ)
     layout, unknown = layout.known(fields)
     # Print known columns anyway: a format for another release still works.
@@ -113,7 +113,7 @@ def _print(state: State, options: dict[str, str], environ: Mapping[str, str]) ->
         print(layout.prefix + "".join(column.fit(field.value(row)) for column, field in shown))
 
 
-def _fit_to(column: columns.Column, field: Field, rows: list[Row]) -> columns.Column:
+def _fit_to(column: columns.Column, field: SinfoColumn, rows: list[NodeGroup]) -> columns.Column:
     """A column of the default formats is as wide as its longest value."""
     if not column.fitting:
         return column
@@ -123,7 +123,7 @@ def _fit_to(column: columns.Column, field: Field, rows: list[Row]) -> columns.Co
 _ORDER = ("completing", "draining", "drained", "mixed", "allocated", "idle", "down", "n/a")
 
 
-def group_nodes(state: State, options: Mapping[str, str], shown: Sequence[Field]) -> list[Row]:
+def group_nodes(state: StateDirectory, options: Mapping[str, str], shown: Sequence[SinfoColumn]) -> list[NodeGroup]:
     """Return the rows for some columns. Nodes and partitions with equal values in all columns share a row.
 
     Raises:
@@ -131,7 +131,7 @@ def group_nodes(state: State, options: Mapping[str, str], shown: Sequence[Field]
     """
     views = {view.name: view for view in _chosen(node_views(state), options)}
     keys = [field.value for field in shown if field.splits]
-    found: dict[tuple[str, ...], Row] = {}
+    found: dict[tuple[str, ...], NodeGroup] = {}
     for row in _single(state, options, views):
         key = tuple(value(row) for value in keys)
         if "Node" in options:
@@ -144,18 +144,18 @@ def group_nodes(state: State, options: Mapping[str, str], shown: Sequence[Field]
     return _sorted(rows, options, order)
 
 
-def _single(state: State, options: Mapping[str, str], views: Mapping[str, NodeView]) -> Iterable[Row]:
+def _single(state: StateDirectory, options: Mapping[str, str], views: Mapping[str, NodeView]) -> Iterable[NodeGroup]:
     """A line for each node of each partition, and one for a partition of whose nodes none is to be shown."""
     for each in nodes.partitions(state.settings, options.get("partition")):
         own = [views[name] for name in nodes.of_partition(state.settings, each) if name in views]
-        yield from (Row(state.settings, each, [view]) for view in own)
+        yield from (NodeGroup(state.settings, each, [view]) for view in own)
         if not own and "Node" not in options and "list-reasons" not in options:
-            yield Row(state.settings, each, [])
+            yield NodeGroup(state.settings, each, [])
 
 
-def _sorted(rows: list[Row], options: Mapping[str, str], order: Sequence[str]) -> list[Row]:
+def _sorted(rows: list[NodeGroup], options: Mapping[str, str], order: Sequence[str]) -> list[NodeGroup]:
     """Sort rows by --sort. The default order is partitions as configured and busy nodes first, or nodes by name."""
-    keys: dict[str, Callable[[Row], object]] = {
+    keys: dict[str, Callable[[NodeGroup], object]] = {
         "#": lambda row: [*(each.name for each in row.settings.partitions), row.partition.name].index(
             row.partition.name
         ),
@@ -171,7 +171,7 @@ def _sorted(rows: list[Row], options: Mapping[str, str], order: Sequence[str]) -
     return rows
 
 
-def _by(field: Field) -> Callable[[Row], object]:
+def _by(field: SinfoColumn) -> Callable[[NodeGroup], object]:
     return lambda row: _natural(field.value(row))
 
 

@@ -16,8 +16,8 @@ from pocketslurm.listings import columns
 from pocketslurm.listings.squeue_columns import BY_LETTER, BY_NAME, EVERYTHING, SORT_KEYS
 from pocketslurm.listings.views import JobView, format_duration, format_timestamp, step_id
 from pocketslurm.queue import controller_start, nodes
-from pocketslurm.queue.job_ids import select
-from pocketslurm.queue.state import State, now
+from pocketslurm.queue.job_ids import find_by_text
+from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.settings import SLURM_VERSION
 from pocketslurm.users import user_or_group_exists
 
@@ -76,7 +76,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if not options.get("iterate", "0").isdecimal():
         raise PlainError(f"squeue: error: --iterate={options['iterate']}\n")
     _from_environment(options, environ)
-    state = State.open(environ)
+    state = StateDirectory.open(environ)
     option_support.check_clusters("squeue", options.get("clusters", "all"), state.settings)
     controller_start.wait_until_ready(state)
     while True:
@@ -95,7 +95,7 @@ def _from_environment(options: dict[str, str], environ: Mapping[str, str]) -> No
             options[name] = environ[variable]
 
 
-def _show(state: State, options: dict[str, str]) -> None:
+def _show(state: StateDirectory, options: dict[str, str]) -> None:
     moment = now()
     jobs = _jobs(state, options, moment)
     views = [JobView(state, job, moment) for job in jobs]
@@ -142,13 +142,13 @@ def sort(views: list[JobView], keys: str) -> list[JobView]:
     return views
 
 
-def _jobs(state: State, options: dict[str, str], moment: float) -> list[Job]:
+def _jobs(state: StateDirectory, options: dict[str, str], moment: float) -> list[Job]:
     known = "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?"
     since = (moment - state.settings.min_job_age,)
     states = _states(options.get("states", "PD" if "start" in options else None))
     if options.get("jobs"):
         try:
-            jobs = select(state, options["jobs"], known, since)
+            jobs = find_by_text(state, options["jobs"], known, since)
         except ValueError as error:
             raise PlainError(f"squeue: error: Invalid job id: {error}") from None
         if not jobs and "," not in options["jobs"]:

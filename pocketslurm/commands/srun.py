@@ -11,11 +11,11 @@ from hpc_kit.slurm.units import parse_time
 from pocketslurm import processes
 from pocketslurm.errors import CommandError
 from pocketslurm.exit_status import srun_exit_code
-from pocketslurm.log_paths import Names
+from pocketslurm.log_paths import PatternValues
 from pocketslurm.pmi import plugins
 from pocketslurm.queue import job_size
 from pocketslurm.queue.records import Step
-from pocketslurm.queue.state import State, now
+from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.queue.submission import working_folder
 from pocketslurm.settings import SLURM_VERSION, load_settings
 from pocketslurm.steps import allocation, launch, options, step_creation
@@ -77,7 +77,7 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
         print(answer)
         return 0
     talk = SrunMessages(asked.verbosity)
-    state = State.open(environ)
+    state = StateDirectory.open(environ)
     found = options.assign_groups(parts, environ, allocation.size(state, asked), strict=strict)
     components = [part._replace(asked=plugins.with_default(part.asked, settings.mpi_default)) for part in found]
     commands = [_commands(part.asked, several=len(components) > 1) for part in components]
@@ -125,7 +125,7 @@ class _Srun:
 
     def __init__(
         self,
-        state: State,
+        state: StateDirectory,
         parts: Sequence[StepPart],
         homes: Sequence[JobForStep],
         environ: Mapping[str, str],
@@ -238,7 +238,7 @@ class _Srun:
         found: list[StepStreams] = []
         for part in starts:
             job = part.home.job
-            names = Names(
+            names = PatternValues(
                 job_id=job.job_id,
                 job_name=self.environ.get("SLURM_JOB_NAME", job.name),
                 user=job.user,

@@ -12,7 +12,7 @@ from pocketslurm.errors import CommandError
 from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.listings.columns import print_table
 from pocketslurm.queue import job_processes
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     # Slurm prints the heading before the errors about jobs that do not run.
     print_table(columns, [], flags)
     sys.stdout.flush()
-    state = State.open(environ)
+    state = StateDirectory.open(environ)
     print_table(columns, [row for name in named for row in _rows(state, name, flags)], {**flags, "noheader": ""})
     return 0
 
@@ -79,7 +79,7 @@ def _columns(flags: Mapping[str, str]) -> list[tuple[str, int]]:
     return found
 
 
-def _rows(state: State, name: str, flags: Mapping[str, str]) -> list[dict[str, str]]:
+def _rows(state: StateDirectory, name: str, flags: Mapping[str, str]) -> list[dict[str, str]]:
     """The running steps of a job: the first, the one that is named, or with --allsteps all of them."""
     number, _, step_name = name.partition(".")
     job = state.job(int(number)) if number.isdecimal() else None
@@ -100,7 +100,7 @@ def _label(step: Step) -> str:
     return step.label
 
 
-def _row(state: State, job: Job, step: Step) -> dict[str, str]:
+def _row(state: StateDirectory, job: Job, step: Step) -> dict[str, str]:
     pids = job_processes.step_pids(step) if step.step_id >= 0 else _of_batch(state, job)
     peaks: dict[str, list[int]] = {"Peak": [0], "HWM": [0]}
     for pid in pids:
@@ -120,7 +120,7 @@ def _row(state: State, job: Job, step: Step) -> dict[str, str]:
     }
 
 
-def _of_batch(state: State, job: Job) -> list[int]:
+def _of_batch(state: StateDirectory, job: Job) -> list[int]:
     """The batch script's processes, without those of the steps."""
     others = {pid for step in job_processes.running_steps(state, job) for pid in job_processes.step_pids(step)}
     return [each.pid for each in processes.descendants([processes.pid_of(job.supervisor)]) if each.pid not in others]

@@ -13,7 +13,7 @@ from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED
 from pocketslurm import exit_status
 from pocketslurm.listings import views
-from pocketslurm.listings.sacct_columns import FIELDS, Row, in_unit
+from pocketslurm.listings.sacct_columns import FIELDS, JobOrStep, in_unit
 from pocketslurm.listings.scontrol_show import free_memory, partitions_of, tres_of, tres_used
 from pocketslurm.listings.views import NodeView, node_views
 from pocketslurm.queue.records import BATCH_STEP
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pocketslurm.listings.views import JobView
     from pocketslurm.queue.records import Step
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.settings import Settings
 
 
@@ -112,7 +112,7 @@ def _resources(view: JobView) -> dict[str, object]:
 _TRES = {"cpu": 1, "mem": 2, "node": 4, "billing": 5, "gres/gpu": 1001}
 
 
-def print_rows(rows: Iterable[Row]) -> None:
+def print_rows(rows: Iterable[JobOrStep]) -> None:
     """Print the jobs, each with those of its steps that were chosen."""
     jobs: dict[int, dict[str, object]] = {}
     for view, step in rows:
@@ -176,7 +176,7 @@ def _step(view: JobView, step: Step) -> dict[str, object]:
     batch = step.step_id == BATCH_STEP
     return {
         "nodes": {"list": list(step.nodes), "count": len(step.nodes), "range": fold(step.nodes)},
-        "tres": {"allocated": _tres(views.of_step(step))},
+        "tres": {"allocated": _tres(views.step_tres(step))},
         "time": {**{key: int(value) for key, value in times.items()}, **_cpu_seconds([step]), "suspended": 0},
         "exit_code": _code(exit_status.format_accounted_exit_code(step.exit_code)),
         "tasks": {"count": sum(map(len, step.tasks)) or 1},
@@ -230,7 +230,7 @@ _UNUSED = {
 """Fields with equal values on all virtual nodes."""
 
 
-def print_nodes(state: State) -> None:
+def print_nodes(state: StateDirectory) -> None:
     """Print all of them as one document."""
     print_document("v0.0.38", "v0.0.38", [_node(state.settings, view) for view in node_views(state)], kind="nodes")
 

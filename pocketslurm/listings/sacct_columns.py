@@ -36,21 +36,21 @@ def in_unit(text: str, unit: str) -> str:
     return re.sub(rf"(?:^|(?<=mem=))([0-9.]+)([{UNITS}])", converted, text)
 
 
-class Row(NamedTuple):
+class JobOrStep(NamedTuple):
     """A line of sacct: a job, or one of its steps."""
 
     view: JobView
     step: Step | None = None
 
 
-class Field(NamedTuple):
+class SacctColumn(NamedTuple):
     """A column: its width (below 0: left), its value for a job and, if it has one, for a step."""
 
     width: int
     job: Callable[[JobView], str]
     step: Callable[[JobView, Step], str] = lambda _view, _step: ""
 
-    def value(self, row: Row) -> str:
+    def value(self, row: JobOrStep) -> str:
         """Its text in one line."""
         return self.step(row.view, row.step) if row.step else self.job(row.view)
 
@@ -125,77 +125,81 @@ def _reserved_cpu(view: JobView) -> float:
     return _reserved(view) * view.request.tasks * view.request.cpus_per_task
 
 
-def _cpu(seconds: Callable[[Step], float]) -> Field:
+def _cpu(seconds: Callable[[Step], float]) -> SacctColumn:
     """CPU seconds of a step, or of all of a job's."""
-    return Field(
+    return SacctColumn(
         10,
         lambda v: resources.format_cpu_time(sum(map(seconds, v.state.steps(v.job.job_id)))),
         lambda _, s: resources.format_cpu_time(seconds(s)),
     )
 
 
-FIELDS: dict[str, Field] = {
-    "Account": Field(10, lambda v: v.job.account, lambda v, _: v.job.account),
-    "AllocCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
-    "AllocNodes": Field(10, lambda v: str(len(v.job.nodes)), lambda _, s: str(len(s.nodes))),
-    "AllocTRES": Field(10, lambda v: _sorted(v.tres) if v.job.nodes else "", lambda _, s: views.of_step(s)),
-    "Cluster": Field(10, lambda v: v.job.cluster, lambda v, _: v.job.cluster),
-    "Comment": Field(14, lambda v: v.job.comment),
-    "Constraints": Field(19, lambda v: v.job.options.get("constraint", "")),
-    "CPUTime": Field(
+FIELDS: dict[str, SacctColumn] = {
+    "Account": SacctColumn(10, lambda v: v.job.account, lambda v, _: v.job.account),
+    "AllocCPUS": SacctColumn(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
+    "AllocNodes": SacctColumn(10, lambda v: str(len(v.job.nodes)), lambda _, s: str(len(s.nodes))),
+    "AllocTRES": SacctColumn(10, lambda v: _sorted(v.tres) if v.job.nodes else "", lambda _, s: views.step_tres(s)),
+    "Cluster": SacctColumn(10, lambda v: v.job.cluster, lambda v, _: v.job.cluster),
+    "Comment": SacctColumn(14, lambda v: v.job.comment),
+    "Constraints": SacctColumn(19, lambda v: v.job.options.get("constraint", "")),
+    "CPUTime": SacctColumn(
         10, lambda v: _elapsed(v.elapsed * v.cpu_count), lambda v, s: _elapsed(_step_elapsed(v, s) * _step_cpus(s))
     ),
-    "CPUTimeRAW": Field(
+    "CPUTimeRAW": SacctColumn(
         10,
         lambda v: str(int(v.elapsed) * v.cpu_count),
         lambda v, s: str(int(_step_elapsed(v, s)) * _step_cpus(s)),
     ),
-    "DerivedExitCode": Field(15, _derived_exit_code),
-    "Elapsed": Field(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
-    "ElapsedRaw": Field(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
-    "Eligible": Field(
+    "DerivedExitCode": SacctColumn(15, _derived_exit_code),
+    "Elapsed": SacctColumn(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
+    "ElapsedRaw": SacctColumn(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
+    "Eligible": SacctColumn(
         19, lambda v: format_timestamp(v.job.eligible_time, "Unknown"), lambda _, s: format_timestamp(s.start_time)
     ),
-    "End": Field(
+    "End": SacctColumn(
         19, lambda v: format_timestamp(v.job.end_time, "Unknown"), lambda _, s: format_timestamp(s.end_time, "Unknown")
     ),
-    "ExitCode": Field(8, _exit_code, lambda _, s: exit_status.format_accounted_exit_code(s.exit_code)),
-    "GID": Field(6, lambda v: str(v.job.gid)),
-    "Group": Field(9, lambda v: v.job.group),
-    "JobID": Field(-12, lambda v: v.label, _step_id),
-    "JobIDRaw": Field(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{s.label}"),
-    "JobName": Field(10, lambda v: v.job.name, lambda _, s: s.name),
-    "Layout": Field(9, lambda _: "", lambda _, s: "Unknown" if s.step_id == BATCH_STEP else "Block"),
-    "MaxRSS": Field(10, lambda _: "", lambda _, s: f"{s.peak_memory}K" if s.peak_memory else ""),
-    "NCPUS": Field(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
-    "NNodes": Field(8, lambda v: str(v.node_count), lambda _, s: str(len(s.nodes))),
-    "NodeList": Field(15, lambda v: v.nodelist or "None assigned", lambda _, s: fold(s.nodes)),
-    "NTasks": Field(8, lambda _: "", lambda _, s: str(sum(map(len, s.tasks)) or 1)),
-    "Partition": Field(10, lambda v: v.job.partition),
-    "Priority": Field(10, lambda v: str(v.job.priority)),
-    "QOS": Field(10, lambda v: v.job.qos),
-    "Reason": Field(22, lambda v: "None" if v.job.start_time else v.job.reason),  # what it waited for
-    "ReqCPUS": Field(8, lambda v: str(v.request.tasks * v.request.cpus_per_task), lambda _, s: str(_step_cpus(s))),
-    "ReqMem": Field(10, _memory),
-    "ReqNodes": Field(8, lambda v: str(v.request.min_nodes), lambda _, s: str(len(s.nodes))),
-    "ReqTRES": Field(10, lambda v: _sorted(v.tres)),
-    "Reserved": Field(10, lambda v: _elapsed(_reserved(v))),
-    "ResvCPU": Field(10, lambda v: _elapsed(_reserved_cpu(v))),
-    "ResvCPURAW": Field(10, lambda v: str(int(_reserved_cpu(v)))),
-    "Start": Field(19, _start, lambda _, s: format_timestamp(s.start_time)),
-    "State": Field(10, _state, lambda v, s: _by(_standing(v, s.state), s.killed_by)),
-    "Submit": Field(19, lambda v: format_timestamp(v.job.submit_time), lambda _, s: format_timestamp(s.start_time)),
-    "SubmitLine": Field(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
-    "Suspended": Field(10, lambda v: _elapsed(_suspended(v)), lambda v, _: _elapsed(_suspended(v))),
+    "ExitCode": SacctColumn(8, _exit_code, lambda _, s: exit_status.format_accounted_exit_code(s.exit_code)),
+    "GID": SacctColumn(6, lambda v: str(v.job.gid)),
+    "Group": SacctColumn(9, lambda v: v.job.group),
+    "JobID": SacctColumn(-12, lambda v: v.label, _step_id),
+    "JobIDRaw": SacctColumn(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{s.label}"),
+    "JobName": SacctColumn(10, lambda v: v.job.name, lambda _, s: s.name),
+    "Layout": SacctColumn(9, lambda _: "", lambda _, s: "Unknown" if s.step_id == BATCH_STEP else "Block"),
+    "MaxRSS": SacctColumn(10, lambda _: "", lambda _, s: f"{s.peak_memory}K" if s.peak_memory else ""),
+    "NCPUS": SacctColumn(10, lambda v: str(v.cpu_count), lambda _, s: str(_step_cpus(s))),
+    "NNodes": SacctColumn(8, lambda v: str(v.node_count), lambda _, s: str(len(s.nodes))),
+    "NodeList": SacctColumn(15, lambda v: v.nodelist or "None assigned", lambda _, s: fold(s.nodes)),
+    "NTasks": SacctColumn(8, lambda _: "", lambda _, s: str(sum(map(len, s.tasks)) or 1)),
+    "Partition": SacctColumn(10, lambda v: v.job.partition),
+    "Priority": SacctColumn(10, lambda v: str(v.job.priority)),
+    "QOS": SacctColumn(10, lambda v: v.job.qos),
+    "Reason": SacctColumn(22, lambda v: "None" if v.job.start_time else v.job.reason),  # what it waited for
+    "ReqCPUS": SacctColumn(
+        8, lambda v: str(v.request.tasks * v.request.cpus_per_task), lambda _, s: str(_step_cpus(s))
+    ),
+    "ReqMem": SacctColumn(10, _memory),
+    "ReqNodes": SacctColumn(8, lambda v: str(v.request.min_nodes), lambda _, s: str(len(s.nodes))),
+    "ReqTRES": SacctColumn(10, lambda v: _sorted(v.tres)),
+    "Reserved": SacctColumn(10, lambda v: _elapsed(_reserved(v))),
+    "ResvCPU": SacctColumn(10, lambda v: _elapsed(_reserved_cpu(v))),
+    "ResvCPURAW": SacctColumn(10, lambda v: str(int(_reserved_cpu(v)))),
+    "Start": SacctColumn(19, _start, lambda _, s: format_timestamp(s.start_time)),
+    "State": SacctColumn(10, _state, lambda v, s: _by(_standing(v, s.state), s.killed_by)),
+    "Submit": SacctColumn(
+        19, lambda v: format_timestamp(v.job.submit_time), lambda _, s: format_timestamp(s.start_time)
+    ),
+    "SubmitLine": SacctColumn(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
+    "Suspended": SacctColumn(10, lambda v: _elapsed(_suspended(v)), lambda v, _: _elapsed(_suspended(v))),
     "SystemCPU": _cpu(lambda step: step.system_cpu),
-    "Timelimit": Field(10, _limit),
-    "TimelimitRaw": Field(10, _limit_minutes),
+    "Timelimit": SacctColumn(10, _limit),
+    "TimelimitRaw": SacctColumn(10, _limit_minutes),
     "TotalCPU": _cpu(lambda step: step.user_cpu + step.system_cpu),
-    "UID": Field(6, lambda v: str(v.job.uid)),
-    "User": Field(9, lambda v: v.job.user),
+    "UID": SacctColumn(6, lambda v: str(v.job.uid)),
+    "User": SacctColumn(9, lambda v: v.job.user),
     "UserCPU": _cpu(lambda step: step.user_cpu),
-    "WCKey": Field(10, lambda v: v.job.options.get("wckey", "")),
-    "WorkDir": Field(20, lambda v: v.job.work_dir),
+    "WCKey": SacctColumn(10, lambda v: v.job.options.get("wckey", "")),
+    "WorkDir": SacctColumn(20, lambda v: v.job.work_dir),
 }
 """Columns that have something to show."""
 
@@ -221,10 +225,10 @@ _WIDTHS = {
 
 NEWER = {
     "planned": ("Planned", FIELDS["Reserved"]),
-    "restarts": ("Restarts", Field(8, lambda v: str(v.job.restart_count))),
-    "stderr": ("StdErr", Field(20, lambda v: v.logs.stderr if v.job.batch else "")),
-    "stdin": ("StdIn", Field(20, lambda v: v.logs.stdin if v.job.batch else "")),
-    "stdout": ("StdOut", Field(20, lambda v: v.logs.stdout if v.job.batch else "")),
+    "restarts": ("Restarts", SacctColumn(8, lambda v: str(v.job.restart_count))),
+    "stderr": ("StdErr", SacctColumn(20, lambda v: v.logs.stderr if v.job.batch else "")),
+    "stdin": ("StdIn", SacctColumn(20, lambda v: v.logs.stdin if v.job.batch else "")),
+    "stdout": ("StdOut", SacctColumn(20, lambda v: v.logs.stdout if v.job.batch else "")),
 }
 """Columns of newer releases, in small letters: not among all columns, and shown where they are asked for.
 
@@ -235,7 +239,7 @@ NAMES = sorted([*FIELDS, *EMPTY], key=str.lower)
 _BY_LOWER_NAME = {name.lower(): name for name in NAMES}
 
 
-def find(name: str) -> tuple[str, Field] | None:
+def find(name: str) -> tuple[str, SacctColumn] | None:
     """A column by its name, or an unambiguous beginning of it, in any case."""
     low = name.lower()
     found = _BY_LOWER_NAME.get(low) or next(
@@ -243,4 +247,4 @@ def find(name: str) -> tuple[str, Field] | None:
     )
     if not low or found is None:
         return None
-    return found, FIELDS.get(found) or Field(_WIDTHS.get(found) or max(10, len(found)), lambda _: "")
+    return found, FIELDS.get(found) or SacctColumn(_WIDTHS.get(found) or max(10, len(found)), lambda _: "")

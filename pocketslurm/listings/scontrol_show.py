@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pocketslurm.listings.views import JobView, NodeView
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.settings import Partition, Settings
 
 
@@ -53,7 +53,7 @@ class NotFound(PlainError):
     """A node or partition does not exist; scontrol prints this on stdout."""
 
 
-def show(state: State, entity: str, name: str | None, flags: Collection[str]) -> int:
+def show(state: StateDirectory, entity: str, name: str | None, flags: Collection[str]) -> int:
     """Print one entity, or all of a kind; the exit status."""
     kinds = [names[0] for names in _ENTITIES if entity in names]
     kinds = kinds or [names[0] for names in _ENTITIES if names[0].startswith(entity)]
@@ -92,7 +92,7 @@ def _show_nothing(kind: str, name: str | None) -> None:
         print(_NONE[kind])
 
 
-def write_script(state: State, words: list[str]) -> None:
+def write_script(state: StateDirectory, words: list[str]) -> None:
     """Run `scontrol write batch_script JOB [FILE]`."""
     if words[0].lower() not in {"batch_script", "batch"}:
         raise PlainError(f"invalid entity:{words[0]} for keyword:write ")
@@ -113,13 +113,13 @@ def write_script(state: State, words: list[str]) -> None:
     print(f"batch script for job {words[1]} written to {target}")
 
 
-def _known(state: State) -> tuple[str, tuple[float]]:
+def _known(state: StateDirectory) -> tuple[str, tuple[float]]:
     return "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?", (now() - state.settings.min_job_age,)
 
 
-def _find(state: State, name: str) -> list[Job]:
+def _find(state: StateDirectory, name: str) -> list[Job]:
     try:
-        jobs = job_ids.select(state, name, *_known(state))
+        jobs = job_ids.find_by_text(state, name, *_known(state))
     except ValueError:
         raise PlainError("scontrol_print_job error: Invalid job id specified") from None
     if not jobs and "_" in name:
@@ -129,14 +129,14 @@ def _find(state: State, name: str) -> list[Job]:
     return jobs
 
 
-def _jobs(state: State, name: str | None, *, details: bool) -> list[str]:
+def _jobs(state: StateDirectory, name: str | None, *, details: bool) -> list[str]:
     jobs = _find(state, name) if name else state.jobs(*_known(state))
     if not jobs:
         return ["No jobs in the system"]
     return [job_text(JobView(state, job, now()), details=details) for job in jobs]
 
 
-def _steps(state: State, name: str | None) -> list[str]:
+def _steps(state: StateDirectory, name: str | None) -> list[str]:
     job_name, _, step_name = (name or "").partition(".")
     jobs = _find(state, job_name) if job_name else state.jobs("state = 'RUNNING'")
     texts = [
@@ -150,7 +150,7 @@ def _steps(state: State, name: str | None) -> list[str]:
     return texts or ["No job steps in the system"]
 
 
-def _nodes(state: State, name: str | None) -> list[NodeView]:
+def _nodes(state: StateDirectory, name: str | None) -> list[NodeView]:
     views = node_views(state)
     if name is None:
         return views
@@ -161,7 +161,7 @@ def _nodes(state: State, name: str | None) -> list[NodeView]:
     return found
 
 
-def _partitions(state: State, name: str | None) -> list[Partition]:
+def _partitions(state: StateDirectory, name: str | None) -> list[Partition]:
     if name is None:
         return list(state.settings.partitions)
     try:
@@ -170,7 +170,7 @@ def _partitions(state: State, name: str | None) -> list[Partition]:
         raise NotFound(f"Partition {name} not found") from None
 
 
-def _config(state: State) -> str:
+def _config(state: StateDirectory) -> str:
     settings = state.settings
     next_id = state.meta("next_job_id") or "1"
     values = {
@@ -318,13 +318,13 @@ def step_text(view: JobView, step: Step) -> str:
         "TimeLimit=UNLIMITED\n"
         f"   State={step.state} Partition={view.job.partition} NodeList={fold(step.nodes)}\n"
         f"   Nodes={len(step.nodes)} CPUs={sum(step.cpus)} Tasks={tasks} Name={step.name} Network=(null)\n"
-        f"   TRES={views.of_step(step) if step.step_id >= 0 else '(null)'}\n"
+        f"   TRES={views.step_tres(step) if step.step_id >= 0 else '(null)'}\n"
         "   ResvPorts=(null)\n   CPUFreqReq=Default\n"
         f"   SrunHost:Pid={view.job.submit_host}:{step.srun.partition(':')[0] or 0}\n"
     )
 
 
-def node_text(state: State, view: NodeView) -> str:
+def node_text(state: StateDirectory, view: NodeView) -> str:
     """A node, as a paragraph with an empty line behind it."""
     settings, uname, load = state.settings, os.uname(), os.getloadavg()[0]
     gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
@@ -370,7 +370,7 @@ def free_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
 
 
-def partition_text(state: State, each: Partition) -> str:
+def partition_text(state: StateDirectory, each: Partition) -> str:
     """A partition, as a paragraph with an empty line behind it."""
     settings = state.settings
     names = nodes.of_partition(settings, each)

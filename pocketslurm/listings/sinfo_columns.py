@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Row(NamedTuple):
+class NodeGroup(NamedTuple):
     """A line: nodes of a partition that are in the same state."""
 
     settings: Settings
@@ -33,27 +33,27 @@ class Row(NamedTuple):
         return sum(view.state in states for view in self.views)
 
 
-class Field(NamedTuple):
+class SinfoColumn(NamedTuple):
     """A column; `splits`: nodes that differ in it stand on lines of their own."""
 
     heading: str
     letter: str
     names: str
-    value: Callable[[Row], str]
+    value: Callable[[NodeGroup], str]
     splits: bool = False
 
 
-def _default_mark(row: Row) -> str:
+def _default_mark(row: NodeGroup) -> str:
     return f"{row.partition.name}{'*' if row.partition == row.settings.partitions[0] else ''}"
 
 
-def _counts(row: Row) -> str:
+def _counts(row: NodeGroup) -> str:
     busy = row.count("allocated", "mixed", "completing")
     other = row.count("drained", "draining", "down")
     return f"{busy}/{row.count('idle')}/{other}/{len(row.views)}"
 
 
-def _cpus(row: Row) -> str:
+def _cpus(row: NodeGroup) -> str:
     used, total = sum(view.cpus_used for view in row.views), sum(view.cpus for view in row.views)
     out = sum(view.cpus - view.cpus_used for view in row.views if view.out)
     return f"{used}/{total - used - out}/{out}/{total}"
@@ -63,7 +63,7 @@ def _limit(seconds: int | None) -> str:
     return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else format_duration(seconds)
 
 
-def _gres(row: Row) -> str:
+def _gres(row: NodeGroup) -> str:
     kind = f":{row.settings.gpu_type}" if row.settings.gpu_type else ""
     return f"gpu{kind}:{row.settings.gpus}" if row.settings.gpus else "(null)"
 
@@ -76,64 +76,64 @@ def _long_user(name: str) -> str:
 
 
 FIELDS = (
-    Field("PARTITION", "P", "partition", _default_mark, splits=True),
-    Field("PARTITION", "R", "partitionname", lambda row: row.partition.name, splits=True),
-    Field("AVAIL", "a", "available", lambda _: "up"),
-    Field("TIMELIMIT", "l", "time", lambda row: _limit(row.partition.max_time), splits=True),
-    Field("DEFAULTTIME", "L", "defaulttime", lambda row: _limit(row.partition.default_time), splits=True),
-    Field("NODES", "D", "nodes", lambda row: str(len(row.views))),
-    Field("STATE", "t", "statecompact", lambda row: SHORT[row.first.state], splits=True),
-    Field("STATE", "T", "statelong", lambda row: row.first.state, splits=True),
-    Field("NODELIST", "N", "nodelist", lambda row: fold(view.name for view in row.views)),
-    Field("HOSTNAMES", "n", "nodehost", lambda row: row.first.name, splits=True),
-    Field("NODE_ADDR", "o", "nodeaddr", lambda row: row.first.name, splits=True),
-    Field("NODES(A/I)", "A", "nodeai", lambda row: "/".join(_counts(row).split("/")[:2])),
-    Field("NODES(A/I/O/T)", "F", "nodeaiot", _counts),
-    Field("CPUS(A/I/O/T)", "C", "cpusstate", _cpus),
-    Field("CPUS", "c", "cpus", lambda row: str(row.settings.cpus if row.views else 0)),
-    Field("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node if row.views else 0)),
-    Field("ALLOCMEM", "", "allocmem", lambda row: str(row.first.mem_used), splits=True),
-    Field("GRES", "G", "gres", _gres),
-    Field("GRES_USED", "", "gresused", lambda row: f"gpu:{row.first.gpus_used}", splits=True),
-    Field("TMP_DISK", "d", "disk", lambda _: "0"),
-    Field("WEIGHT", "w", "weight", lambda _: "1"),
-    Field("S:C:T", "z", "socketcorethread", lambda row: f"{row.settings.cpus}:1:1"),
-    Field("SOCKETS", "X", "sockets", lambda row: str(row.settings.cpus)),
-    Field("CORES", "Y", "cores", lambda _: "1"),
-    Field("THREADS", "Z", "threads", lambda _: "1"),
-    Field("AVAIL_FEATURES", "f", "features", lambda _: "(null)"),
-    Field("ACTIVE_FEATURES", "b", "features_act", lambda _: "(null)"),
-    Field("JOB_SIZE", "s", "size", lambda _: "1-infinite"),
-    Field("ROOT", "r", "root", lambda _: "no"),
-    Field("OVERSUBSCRIBE", "h", "oversubscribe", lambda _: "NO"),
-    Field("GROUPS", "g", "groups", lambda _: "all"),
-    Field("PREEMPT_MODE", "M", "preemptmode", lambda _: "OFF"),
-    Field("PRIO_TIER", "p", "prioritytier", lambda _: "1"),
-    Field("MAX_CPUS_PER_NODE", "B", "maxcpuspernode", lambda _: "UNLIMITED"),
-    Field("REASON", "E", "reason", lambda row: row.first.out.reason if row.first.out else "none", splits=True),
-    Field("USER", "u", "user", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
-    Field(
+    SinfoColumn("PARTITION", "P", "partition", _default_mark, splits=True),
+    SinfoColumn("PARTITION", "R", "partitionname", lambda row: row.partition.name, splits=True),
+    SinfoColumn("AVAIL", "a", "available", lambda _: "up"),
+    SinfoColumn("TIMELIMIT", "l", "time", lambda row: _limit(row.partition.max_time), splits=True),
+    SinfoColumn("DEFAULTTIME", "L", "defaulttime", lambda row: _limit(row.partition.default_time), splits=True),
+    SinfoColumn("NODES", "D", "nodes", lambda row: str(len(row.views))),
+    SinfoColumn("STATE", "t", "statecompact", lambda row: SHORT[row.first.state], splits=True),
+    SinfoColumn("STATE", "T", "statelong", lambda row: row.first.state, splits=True),
+    SinfoColumn("NODELIST", "N", "nodelist", lambda row: fold(view.name for view in row.views)),
+    SinfoColumn("HOSTNAMES", "n", "nodehost", lambda row: row.first.name, splits=True),
+    SinfoColumn("NODE_ADDR", "o", "nodeaddr", lambda row: row.first.name, splits=True),
+    SinfoColumn("NODES(A/I)", "A", "nodeai", lambda row: "/".join(_counts(row).split("/")[:2])),
+    SinfoColumn("NODES(A/I/O/T)", "F", "nodeaiot", _counts),
+    SinfoColumn("CPUS(A/I/O/T)", "C", "cpusstate", _cpus),
+    SinfoColumn("CPUS", "c", "cpus", lambda row: str(row.settings.cpus if row.views else 0)),
+    SinfoColumn("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node if row.views else 0)),
+    SinfoColumn("ALLOCMEM", "", "allocmem", lambda row: str(row.first.mem_used), splits=True),
+    SinfoColumn("GRES", "G", "gres", _gres),
+    SinfoColumn("GRES_USED", "", "gresused", lambda row: f"gpu:{row.first.gpus_used}", splits=True),
+    SinfoColumn("TMP_DISK", "d", "disk", lambda _: "0"),
+    SinfoColumn("WEIGHT", "w", "weight", lambda _: "1"),
+    SinfoColumn("S:C:T", "z", "socketcorethread", lambda row: f"{row.settings.cpus}:1:1"),
+    SinfoColumn("SOCKETS", "X", "sockets", lambda row: str(row.settings.cpus)),
+    SinfoColumn("CORES", "Y", "cores", lambda _: "1"),
+    SinfoColumn("THREADS", "Z", "threads", lambda _: "1"),
+    SinfoColumn("AVAIL_FEATURES", "f", "features", lambda _: "(null)"),
+    SinfoColumn("ACTIVE_FEATURES", "b", "features_act", lambda _: "(null)"),
+    SinfoColumn("JOB_SIZE", "s", "size", lambda _: "1-infinite"),
+    SinfoColumn("ROOT", "r", "root", lambda _: "no"),
+    SinfoColumn("OVERSUBSCRIBE", "h", "oversubscribe", lambda _: "NO"),
+    SinfoColumn("GROUPS", "g", "groups", lambda _: "all"),
+    SinfoColumn("PREEMPT_MODE", "M", "preemptmode", lambda _: "OFF"),
+    SinfoColumn("PRIO_TIER", "p", "prioritytier", lambda _: "1"),
+    SinfoColumn("MAX_CPUS_PER_NODE", "B", "maxcpuspernode", lambda _: "UNLIMITED"),
+    SinfoColumn("REASON", "E", "reason", lambda row: row.first.out.reason if row.first.out else "none", splits=True),
+    SinfoColumn("USER", "u", "user", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
+    SinfoColumn(
         "USER", "U", "userlong", lambda row: _long_user(row.first.out.user) if row.first.out else "Unknown", splits=True
     ),
-    Field(
+    SinfoColumn(
         "TIMESTAMP",
         "H",
         "timestamp",
         lambda row: format_timestamp(row.first.out.since if row.first.out else 0, "Unknown"),
         splits=True,
     ),
-    Field("VERSION", "v", "version", lambda _: SLURM_VERSION),
-    Field("CLUSTER", "V", "cluster", lambda _: "N/A"),
-    Field("CPU_LOAD", "O", "cpusload", lambda _: f"{os.getloadavg()[0]:.2f}"),
-    Field(
+    SinfoColumn("VERSION", "v", "version", lambda _: SLURM_VERSION),
+    SinfoColumn("CLUSTER", "V", "cluster", lambda _: "N/A"),
+    SinfoColumn("CPU_LOAD", "O", "cpusload", lambda _: f"{os.getloadavg()[0]:.2f}"),
+    SinfoColumn(
         "FREE_MEM", "e", "freemem", lambda _: str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20)
     ),
-    Field("PRIO_JOB_FACTOR", "I", "priorityjobfactor", lambda _: "1"),
-    Field("ALLOCNODES", "S", "allocnodes", lambda _: "all"),
-    Field("STATECOMPLETE", "", "statecomplete", lambda row: row.first.state, splits=True),
-    Field("COMMENT", "", "comment", lambda _: "(null)"),
-    Field("EXTRA", "", "extra", lambda _: "(null)"),
-    Field("PORT", "", "port", lambda _: "6818"),
+    SinfoColumn("PRIO_JOB_FACTOR", "I", "priorityjobfactor", lambda _: "1"),
+    SinfoColumn("ALLOCNODES", "S", "allocnodes", lambda _: "all"),
+    SinfoColumn("STATECOMPLETE", "", "statecomplete", lambda row: row.first.state, splits=True),
+    SinfoColumn("COMMENT", "", "comment", lambda _: "(null)"),
+    SinfoColumn("EXTRA", "", "extra", lambda _: "(null)"),
+    SinfoColumn("PORT", "", "port", lambda _: "6818"),
 )
 
 BY_LETTER = {field.letter: field for field in FIELDS if field.letter}

@@ -15,7 +15,7 @@ from pocketslurm.errors import CommandError
 from pocketslurm.queue import batch_step, node_selection, nodes
 from pocketslurm.queue.dependencies import outlook
 from pocketslurm.queue.job_ids import array_indices
-from pocketslurm.queue.job_size import WHOLE_NODE, decode
+from pocketslurm.queue.job_size import WHOLE_NODE, decode_size
 from pocketslurm.queue.scheduler import expected_end
 from pocketslurm.steps.messages import format_ranges
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from pocketslurm.queue.job_size import JobSize
     from pocketslurm.queue.node_selection import NodeShare
-    from pocketslurm.queue.nodes import Out
+    from pocketslurm.queue.nodes import Outage
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 _WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FAILED"})
@@ -52,7 +52,7 @@ _LONG_LIST = 61
 class JobView:
     """One job, seen at one moment."""
 
-    def __init__(self, state: State, job: Job, now: float) -> None:
+    def __init__(self, state: StateDirectory, job: Job, now: float) -> None:
         self.state = state
         self.job = job
         self.now = now
@@ -60,7 +60,7 @@ class JobView:
     @cached_property
     def request(self) -> JobSize:
         """The size that the job asked for."""
-        return decode(self.job.request)
+        return decode_size(self.job.request)
 
     @cached_property
     def shares(self) -> list[NodeShare]:
@@ -215,12 +215,12 @@ class JobView:
         return exit_status.format_exit_code(self.job.exit_code)
 
     @property
-    def logs(self) -> batch_step.Logs:
+    def logs(self) -> batch_step.LogFiles:
         """The log files of the batch script."""
         job = self.job
         if job.array_job_id is not None and job.array_task_id is None:
             job = job._replace(array_task_id=4294967294)
-        return batch_step.logs(job)
+        return batch_step.log_files(job)
 
     def tasks_apart(self) -> list[Job]:
         """An array's waiting tasks as jobs of their own."""
@@ -272,7 +272,7 @@ class NodeView(NamedTuple):
     mem_used: int
     gpus_used: int
     completing: bool
-    out: Out | None
+    out: Outage | None
     missing: bool = False
     """It represents no node."""
 
@@ -298,7 +298,7 @@ class NodeView(NamedTuple):
         return f"{base}+DRAIN" if self.out else base
 
 
-def node_views(state: State) -> list[NodeView]:
+def node_views(state: StateDirectory) -> list[NodeView]:
     """Every node, in order."""
     holding = state.jobs("state = 'RUNNING' OR completing")
     out = nodes.out(state)
@@ -332,7 +332,7 @@ def asked(options: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def of_step(step: Step) -> str:
+def step_tres(step: Step) -> str:
     """Return the resources of a step: `cpu=2,gres/gpu=1,mem=200M,node=1`."""
     mem, gpus = sum(step.mem), sum(map(len, step.gpus))
     found = (f"cpu={sum(step.cpus) or 1}", f"gres/gpu={gpus}" if gpus else "", f"mem={megabytes(mem)}" if mem else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pocketslurm import installation, resources
-from pocketslurm.log_paths import ARRAY_OUTPUT, BATCH_OUTPUT, Names, batch_path
+from pocketslurm.log_paths import ARRAY_OUTPUT, BATCH_OUTPUT, PatternValues, batch_path
 from pocketslurm.queue import job_environment
 from pocketslurm.queue.job_environment import batch_environ
 from pocketslurm.queue.records import BATCH_STEP, Step
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 LAUNCH_FAILED = 53
 """Slurm books a script whose log file cannot be made as if signal 53 had ended it."""
@@ -29,7 +29,7 @@ FOLDER_SECONDS = 3.0
 after sbatch has printed the id. A real Slurm needs longer to start a job; this one does not."""
 
 
-class Logs(NamedTuple):
+class LogFiles(NamedTuple):
     """The three files of a batch script."""
 
     stdin: str
@@ -44,9 +44,9 @@ class Launched(NamedTuple):
     stderr: int
 
 
-def logs(job: Job) -> Logs:
+def log_files(job: Job) -> LogFiles:
     """Return the log files of the script. Standard error follows standard output by default."""
-    names = Names(
+    names = PatternValues(
         job_id=job.job_id,
         job_name=job.name,
         user=job.user,
@@ -58,23 +58,23 @@ def logs(job: Job) -> Logs:
     err = job.options.get("error") or out
     paths = [str(batch_path(pattern, names, job.work_dir)) for pattern in (out, err)]
     stdin = job.options.get("input")
-    return Logs(str(batch_path(stdin, names, job.work_dir)) if stdin else os.devnull, *paths)
+    return LogFiles(str(batch_path(stdin, names, job.work_dir)) if stdin else os.devnull, *paths)
 
 
-def script_path(state: State, job: Job) -> Path:
+def script_path(state: StateDirectory, job: Job) -> Path:
     """Return the path of the copy of the script that runs."""
     return state.directory / "jobs" / f"job{job.job_id:05d}" / "slurm_script"
 
 
-def announce(state: State, job: Job) -> None:
+def record_start(state: StateDirectory, job: Job) -> None:
     """Record the script's step and its logs: a controller that finds the job lost writes to them."""
-    files = logs(job)
+    files = log_files(job)
     state.update_job(job.job_id, std_in=files.stdin, std_out=files.stdout, std_err=files.stderr)
     step = Step(job.job_id, BATCH_STEP, job.attempt, "batch", job.nodes[:1], start_time=now())
     state.add_step(step._replace(cpus=job.cpus[:1], mem=job.mem[:1], gpus=job.gpus[:1]))
 
 
-def start_script(state: State, job: Job) -> Launched:
+def start_script(state: StateDirectory, job: Job) -> Launched:
     """Start the script in a session of its own.
 
     Raises:
@@ -85,7 +85,7 @@ def start_script(state: State, job: Job) -> Launched:
     environ = _environ(state, job, stored)
     if _reads_bash_env(script, environ):
         installation.set_bash_env(state.directory, environ)
-    files = logs(job)
+    files = log_files(job)
     stdin = os.open(files.stdin, os.O_RDONLY | os.O_CLOEXEC)
     stdout = _open_log(files.stdout, job)
     stderr = stdout if files.stderr == files.stdout else _open_log(files.stderr, job)
@@ -107,7 +107,7 @@ def start_script(state: State, job: Job) -> Launched:
 def open_error_log(job: Job) -> int:
     """The standard error of a script that is not started, for what Slurm itself has to say there; -1: there is none."""
     try:
-        return _open_log(logs(job).stderr, job)
+        return _open_log(log_files(job).stderr, job)
     except OSError:
         return -1
 
@@ -120,7 +120,7 @@ def write_to_log(stderr: int, text: str) -> None:
         return
 
 
-def say_cancelled(stderr: int, job: Job, why: str) -> None:
+def write_cancellation(stderr: int, job: Job, why: str) -> None:
     """That a job is ended, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
     cause = f" DUE TO {why}" if why else ""
     cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
@@ -128,9 +128,9 @@ def say_cancelled(stderr: int, job: Job, why: str) -> None:
     write_to_log(stderr, f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
 
 
-def _environ(state: State, job: Job, stored: bytes) -> dict[str, str]:
+def _environ(state: StateDirectory, job: Job, stored: bytes) -> dict[str, str]:
     components = state.components(job) if job.het_job_id else ()
-    environ = batch_environ(job, state.settings, job_environment.decode(stored), components)
+    environ = batch_environ(job, state.settings, job_environment.decode_environ(stored), components)
     folder = str(installation.commands_folder(state.directory))
     paths = environ.get("PATH", os.defpath).split(os.pathsep)
     if folder not in paths:

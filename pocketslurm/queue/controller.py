@@ -19,15 +19,15 @@ from pocketslurm.queue import controller_start, messages, supervisor
 from pocketslurm.queue.controller_start import log
 from pocketslurm.queue.database import is_damaged
 from pocketslurm.queue.job_processes import identifying_variables
-from pocketslurm.queue.scheduler import LAUNCH_FAILED_HELD, Pass
-from pocketslurm.queue.state import now, unusable
-from pocketslurm.queue.submission import NOTHING_ALLOCATED, requeue
+from pocketslurm.queue.scheduler import LAUNCH_FAILED_HELD, SchedulingPass
+from pocketslurm.queue.state import now, state_error
+from pocketslurm.queue.submission import NOTHING_ALLOCATED, put_back
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 LOOK_SECONDS = 2.0
@@ -39,7 +39,7 @@ _PURGE_SECONDS = 60.0
 class Controller:
     """The owner of the lock."""
 
-    def __init__(self, state: State, lock: int) -> None:
+    def __init__(self, state: StateDirectory, lock: int) -> None:
         self.state = state
         self._lock = lock
         self._supervisors: dict[int, int] = {}
@@ -59,7 +59,7 @@ class Controller:
                 sqlite3.Error,
             ) as error:  # a full disk, a process table at its end: the next look may fare better
                 if is_damaged(error):
-                    log(f"error: {unusable(self.state.directory, error)}")
+                    log(f"error: {state_error(self.state.directory, error)}")
                     break
                 log(f"error: {error}")
                 again = now() + LOOK_SECONDS
@@ -77,7 +77,7 @@ class Controller:
         self._book_lost()
         self._purge()
         with self.state.transaction():
-            outcome = Pass(self.state, now()).run()
+            outcome = SchedulingPass(self.state, now()).run()
         for job in outcome.started:
             self._supervise(job)
         return None if self._leave() else outcome.again
@@ -105,7 +105,7 @@ class Controller:
         """Recover jobs without a supervisor: it was killed, or the machine was restarted."""
         for job in self.state.jobs("(state = 'RUNNING' OR completing) AND het_offset = 0"):
             mine = job.job_id in self._supervisors.values()
-            if not mine and not processes.alive(job.supervisor):
+            if not mine and not processes.is_alive(job.supervisor):
                 kill_leftovers(self.state, job, spare={os.getpid(), *self._supervisors})
                 log(recover_lost_job(self.state, job))
 
@@ -138,7 +138,7 @@ class Controller:
         return os.fstat(self._lock).st_nlink == 0
 
 
-def main(state: State, lock: int) -> NoReturn:
+def main(state: StateDirectory, lock: int) -> NoReturn:
     """Be the controller until there is nothing left to do, then end the process."""
     try:
         with state.transaction():
@@ -160,10 +160,10 @@ _PATIENCE = 3
 _YOUNG_SECONDS = 10.0
 
 
-def kill_leftovers(state: State, job: Job, spare: Collection[int] = ()) -> None:
+def kill_leftovers(state: StateDirectory, job: Job, spare: Collection[int] = ()) -> None:
     """Kill the remaining processes of a job, found by two variables in their environment."""
     others = [each.supervisor for each in state.active_jobs()] + [state.meta(controller_start.META) or ""]
-    without = {processes.pid_of(name) for name in others if processes.alive(name)} | set(spare) | {os.getpid()}
+    without = {processes.pid_of(name) for name in others if processes.is_alive(name)} | set(spare) | {os.getpid()}
     for _ in range(10):
         roots = [pid for pid in processes.with_environment(identifying_variables(state, job)) if pid not in without]
         left = processes.descendants(roots, without=without, inclusive=True)
@@ -173,11 +173,11 @@ def kill_leftovers(state: State, job: Job, spare: Collection[int] = ()) -> None:
         time.sleep(0.02)
 
 
-def recover_lost_job(state: State, job: Job) -> str:
+def recover_lost_job(state: StateDirectory, job: Job) -> str:
     """Requeue a job without a supervisor, or record NODE_FAIL. Return a line for the log."""
     with state.transaction():
         job = state.job(job.job_id) or job
-        if not (job.state == "RUNNING" or job.completing) or processes.alive(job.supervisor):
+        if not (job.state == "RUNNING" or job.completing) or processes.is_alive(job.supervisor):
             return ""
         if job.state == "RUNNING" and not job.supervisor:
             return _book_never_started(state, job)
@@ -185,7 +185,7 @@ def recover_lost_job(state: State, job: Job) -> str:
             if step.state == "RUNNING":
                 state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
         if job.state == "PENDING":
-            requeue(state, job)
+            put_back(state, job)
             return f"JobId={job.display_id} requeued without its supervisor"
         if job.state != "RUNNING":
             state.update_components(job.job_id, completing=False)
@@ -195,14 +195,14 @@ def recover_lost_job(state: State, job: Job) -> str:
         if job.batch and job.requeue:
             dies_young = job.restart_count >= _PATIENCE and now() - job.start_time < _YOUNG_SECONDS
             # A job that brings its supervisor down every time must not do so for ever.
-            requeue(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if dies_young else job)
+            put_back(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if dies_young else job)
             return f"JobId={job.display_id} lost its supervisor, requeued{' and held' * dies_young}"
         state.update_components(job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0)
         state.update_components(job.job_id, completing=False)
         return f"JobId={job.display_id} lost its supervisor: NODE_FAIL"
 
 
-def _book_never_started(state: State, job: Job) -> str:
+def _book_never_started(state: StateDirectory, job: Job) -> str:
     """Requeue a job that got nodes but no supervisor; hold it after a few attempts."""
     held = job.attempt - job.restart_count > _PATIENCE
     hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}

@@ -14,7 +14,7 @@ from pocketslurm.installation import load_module
 from pocketslurm.queue import messages
 
 if TYPE_CHECKING:
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 LOCK = "controller.lock"
@@ -26,17 +26,17 @@ READY = "controller_ready"
 _PATIENCE = 10.0
 
 
-def check_code(state: State) -> None:
+def check_code(state: StateDirectory) -> None:
     """Check that a controller runs or can be loaded, before a job is entered.
 
     Raises:
         StateError: Its code cannot be loaded.
     """
-    if not processes.alive(state.meta(META) or ""):
+    if not processes.is_alive(state.meta(META) or ""):
         load_module("queue.controller")
 
 
-def ensure_running(state: State) -> None:
+def ensure_running(state: StateDirectory) -> None:
     """Wake the controller, or start one if none runs.
 
     Raises:
@@ -50,13 +50,13 @@ def ensure_running(state: State) -> None:
             os.close(lock)
             return
         # It registers before it reads the queue, and takes its name away in the transaction that finds it empty.
-        if processes.alive(state.meta(META) or ""):
+        if processes.is_alive(state.meta(META) or ""):
             messages.wake(state.directory, messages.CONTROLLER)
             return
         time.sleep(0.003)
 
 
-def wait_until_ready(state: State) -> None:
+def wait_until_ready(state: StateDirectory) -> None:
     """Wait until a controller has recovered lost jobs, if all processes of the queue were killed."""
     deadline = time.monotonic() + _PATIENCE
     while _is_orphaned(state) and time.monotonic() < deadline:
@@ -64,12 +64,12 @@ def wait_until_ready(state: State) -> None:
         time.sleep(0.01)
 
 
-def _is_orphaned(state: State) -> bool:
+def _is_orphaned(state: StateDirectory) -> bool:
     some = state.execute("SELECT 1 FROM jobs WHERE state IN ('PENDING', 'RUNNING') OR completing LIMIT 1").fetchone()
-    return some is not None and not processes.alive(state.meta(READY) or "")
+    return some is not None and not processes.is_alive(state.meta(READY) or "")
 
 
-def take_lock(state: State) -> int | None:
+def take_lock(state: StateDirectory) -> int | None:
     """Return the lock of the controller; None while another process has it."""
     lock = os.open(state.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -80,7 +80,7 @@ def take_lock(state: State) -> int | None:
     return lock
 
 
-def _fork_controller(state: State, lock: int) -> None:
+def _fork_controller(state: StateDirectory, lock: int) -> None:
     """Fork the controller twice, so that init adopts it. It keeps the lock until it ends."""
     main = load_module("queue.controller").main
     state.close()

@@ -89,17 +89,17 @@ def _make(db: sqlite3.Connection, directory: Path) -> None:
         if not _is_current(db):
             retry(lambda: db.execute("PRAGMA journal_mode = WAL"))
             retry(lambda: db.execute("BEGIN IMMEDIATE"))
-            _run(db, _TABLES)
+            _execute_all(db, _TABLES)
             for table, record in _RECORDS:
                 _add_columns(db, table, record)
-            _run(db, _INDICES)
+            _execute_all(db, _INDICES)
             db.execute(f"PRAGMA user_version = {_VERSION}")
             db.execute("COMMIT")
     finally:
         os.close(lock)
 
 
-def _run(db: sqlite3.Connection, statements: str) -> None:
+def _execute_all(db: sqlite3.Connection, statements: str) -> None:
     for statement in statements.split(";"):
         db.execute(statement)
 
@@ -129,7 +129,7 @@ def retry(action: Callable[[], T]) -> T:
             time.sleep(0.005)
 
 
-def encode(values: Mapping[str, object]) -> list[object]:
+def write_values(values: Mapping[str, object]) -> list[object]:
     """Values of a record as columns hold them; a path that is no UTF-8 as its bytes."""
     return [json.dumps(value) if name in _JSON else _storable(value) for name, value in values.items()]
 
@@ -144,7 +144,7 @@ def _storable(value: object) -> object:
     return value
 
 
-def decode(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
+def read_row(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
     """The values of a record in a row."""
     values: dict[str, Any] = {}
     for name in record._fields:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 class Verdict(Enum):
@@ -31,7 +31,7 @@ class Outlook(NamedTuple):
     again: float = 0.0
 
 
-def outlook(state: State, job: Job, now: float) -> Outlook:
+def outlook(state: StateDirectory, job: Job, now: float) -> Outlook:
     """Look at all that a pending job waits for."""
     dependency = parse_dependency(job.dependency)
     judged: list[tuple[str, Verdict]] = []
@@ -53,7 +53,7 @@ def outlook(state: State, job: Job, now: float) -> Outlook:
     return Outlook(verdict, "" if verdict is Verdict.MET else ("?" if dependency.any_of else ",").join(left), again)
 
 
-def unknown_task(state: State, text: str) -> bool:
+def unknown_task(state: StateDirectory, text: str) -> bool:
     """Return whether a dependency names an index that its array does not have."""
     for condition in parse_dependency(text).conditions:
         for wanted in condition.jobs:
@@ -74,7 +74,7 @@ def _text(condition: Condition, wanted: DependencyJob) -> str:
     return f"{condition.kind}:{wanted.job_id}{task}{minutes}"
 
 
-def _singleton(state: State, job: Job) -> Verdict:
+def _singleton(state: StateDirectory, job: Job) -> Verdict:
     """Evaluate `singleton`: no other job of this name runs or was submitted earlier."""
     ahead = "state = 'RUNNING' OR completing OR (state = 'PENDING' AND job_id < ?)"
     same = f"name = ? AND uid = ? AND job_id != ? AND ({ahead})"
@@ -83,7 +83,9 @@ def _singleton(state: State, job: Job) -> Verdict:
     return Verdict.OPEN if any(other.leader_id != job.leader_id for other in apart) else Verdict.MET
 
 
-def _judge(state: State, job: Job, condition: Condition, wanted: DependencyJob, now: float) -> tuple[Verdict, float]:
+def _judge(
+    state: StateDirectory, job: Job, condition: Condition, wanted: DependencyJob, now: float
+) -> tuple[Verdict, float]:
     if condition.kind == "aftercorr" and wanted.task is None and job.array_job_id is not None:
         # The waiting tasks together are as ready as their readiest one.
         own = [job.array_task_id] if job.array_task_id is not None else array_indices(job.array_waiting)
@@ -96,7 +98,7 @@ def _judge(state: State, job: Job, condition: Condition, wanted: DependencyJob, 
     return _ended(jobs, condition.kind), 0.0
 
 
-def ready_tasks(state: State, job: Job) -> set[int] | None:
+def ready_tasks(state: StateDirectory, job: Job) -> set[int] | None:
     """The waiting tasks whose own counterpart (aftercorr) is done; None: all of them."""
     conditions = parse_dependency(job.dependency).conditions if job.dependency else ()
     ready: set[int] | None = None
@@ -108,7 +110,7 @@ def ready_tasks(state: State, job: Job) -> set[int] | None:
     return ready
 
 
-def _jobs(state: State, wanted: DependencyJob) -> Sequence[Job]:
+def _jobs(state: StateDirectory, wanted: DependencyJob) -> Sequence[Job]:
     """Return the records of a job, an array or some tasks; empty for an unknown job."""
     array = state.jobs("array_job_id = ?", (wanted.job_id,))
     if not array:

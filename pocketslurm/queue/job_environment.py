@@ -70,7 +70,7 @@ def batch_environ(
     environ = dict(submit_environ)
     environ.update(_of_submission(job, as_given={} if components else _AS_GIVEN))
     environ.update(_of_job(job))
-    environ.update(of_components(components))
+    environ.update(heterogeneous_variables(components))
     environ.update(
         ENVIRONMENT="BATCH",
         HOSTNAME=job.nodes[0],
@@ -81,7 +81,7 @@ def batch_environ(
         SLURM_LOCALID="0",
         SLURM_NODEID="0",
         SLURM_PROCID="0",
-        **of_node(job.nodes[0]),
+        **node_variables(job.nodes[0]),
     )
     environ.pop("SLURM_UMASK", None)
     environ.setdefault("TMPDIR", "/tmp")  # noqa: S108 - slurmd's own default
@@ -90,7 +90,7 @@ def batch_environ(
     return environ
 
 
-def of_components(components: Sequence[Job]) -> dict[str, str]:
+def heterogeneous_variables(components: Sequence[Job]) -> dict[str, str]:
     """Return the variables of a heterogeneous job's components, each by its new and its old name."""
     found: dict[str, str] = {}
     for number, job in enumerate(components):
@@ -116,7 +116,7 @@ def salloc_environ(components: Sequence[Job], environ: Mapping[str, str]) -> dic
 def _of_het_allocation(components: Sequence[Job]) -> dict[str, str]:
     """A heterogeneous job in salloc's own shell: next to nothing of the whole, and more of each component."""
     first = components[0]
-    found = of_components(components)
+    found = heterogeneous_variables(components)
     for number, job in enumerate(components):
         more = {"SLURM_JOBID": str(job.job_id), "SLURM_NODELIST": fold(job.nodes), "SLURM_NODE_ALIASES": "(null)"}
         more["SLURM_NNODES"] = str(len(job.nodes))
@@ -186,7 +186,7 @@ def _of_job(job: Job) -> dict[str, str]:
         "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
         "SLURM_NNODES": str(len(job.nodes)),
         "SLURM_NODELIST": fold(job.nodes),
-        **of_owner(job),
+        **owner_variables(job),
     }
     if job.array_job_id is not None and job.array_task_id is not None:
         environ.update(_of_array(job, job.array_task_id))
@@ -195,7 +195,7 @@ def _of_job(job: Job) -> dict[str, str]:
     return environ
 
 
-def of_owner(job: Job) -> dict[str, str]:
+def owner_variables(job: Job) -> dict[str, str]:
     """Return the variables with user, group and account."""
     environ = {"SLURM_JOB_UID": str(job.uid), "SLURM_JOB_USER": job.user, "SLURM_JOB_GID": str(job.gid)}
     known = {
@@ -222,7 +222,7 @@ def _of_array(job: Job, task: int) -> dict[str, str]:
     }
 
 
-def of_node(node: str) -> dict[str, str]:
+def node_variables(node: str) -> dict[str, str]:
     """The node that a process runs on."""
     return {"SLURMD_NODENAME": node, "SLURM_TOPOLOGY_ADDR": node, "SLURM_TOPOLOGY_ADDR_PATTERN": "node"}
 
@@ -269,7 +269,7 @@ def encode_environ(environ: Mapping[str, str]) -> bytes:
     return b"".join(f"{name}={value}\0".encode(errors="surrogateescape") for name, value in environ.items())
 
 
-def decode(stored: bytes) -> dict[str, str]:
+def decode_environ(stored: bytes) -> dict[str, str]:
     """Return the environment from the bytes of `encode_environ`."""
     pairs = (pair.decode(errors="surrogateescape").partition("=") for pair in stored.split(b"\0") if pair)
     return {name: value for name, _, value in pairs}
@@ -299,7 +299,7 @@ def _from_file(name: str) -> dict[str, str]:
             content = file.read()
     except OSError:
         raise CommandError(f"error: Could not open user environment file {name}") from None
-    return decode(content if b"\0" in content else content.replace(b"\n", b"\0"))
+    return decode_environ(content if b"\0" in content else content.replace(b"\n", b"\0"))
 
 
 def _login_environ() -> dict[str, str]:

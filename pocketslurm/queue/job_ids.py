@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 _JOB = re.compile(r"([0-9]+)(?:_(?:([0-9]+)|\[([^\]]+)\]|(\*)))?(?:\+([0-9]+))?(?:\.([a-z0-9]+(?:\+[0-9]+)?))?")
 
 
-class JobId(NamedTuple):
+class JobSelector(NamedTuple):
     """An id on a command line: a job, array or heterogeneous job; some tasks, one component, or one step of it."""
 
     text: str
@@ -30,7 +30,7 @@ class JobId(NamedTuple):
     step: str | None = None
 
 
-def parse(text: str) -> list[JobId]:
+def parse_selectors(text: str) -> list[JobSelector]:
     """Read a list of ids.
 
     Raises:
@@ -39,7 +39,7 @@ def parse(text: str) -> list[JobId]:
     return [_parse(word) for word in re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text)]
 
 
-def _parse(word: str) -> JobId:
+def _parse(word: str) -> JobSelector:
     match = _JOB.fullmatch(word.strip())
     if not match or not int(match[1]) or int(match[1]) >= 2**32:
         raise ValueError(word)
@@ -49,10 +49,12 @@ def _parse(word: str) -> JobId:
             tasks = tuple(array_indices(match[3]))
         except HpcKitError:
             raise ValueError(word) from None
-    return JobId(word.strip(), int(match[1]), tasks, int(match[5]) if match[5] else None, match[6])
+    return JobSelector(word.strip(), int(match[1]), tasks, int(match[5]) if match[5] else None, match[6])
 
 
-def find(state: State, wanted: JobId, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
+def find_selected(
+    state: StateDirectory, wanted: JobSelector, known: str = "1", values: Sequence[object] = ()
+) -> list[Job]:
     """The records that an id names; waiting tasks of an array that are named alone are shown as jobs of their own."""
     where = f"(job_id = ?1 OR array_job_id = ?1 OR het_job_id = ?1) AND ({known.replace('?', '?2')})"
     jobs = state.jobs(where, (wanted.job_id, *values))
@@ -71,13 +73,17 @@ def find(state: State, wanted: JobId, known: str = "1", values: Sequence[object]
     return found
 
 
-def select(state: State, text: str, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
+def find_by_text(state: StateDirectory, text: str, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
     """All records that a list of ids names, each once.
 
     Raises:
         ValueError: A word of the list is no id.
     """
-    found = {(job.job_id, job.array_task_id): job for each in parse(text) for job in find(state, each, known, values)}
+    found = {
+        (job.job_id, job.array_task_id): job
+        for each in parse_selectors(text)
+        for job in find_selected(state, each, known, values)
+    }
     return list(found.values())
 
 
@@ -85,7 +91,7 @@ _INVALID = "Invalid job id specified"
 FINISHED = "Job has already finished"
 
 
-def find_jobs(state: State, word: str) -> list[Job]:
+def find_jobs(state: StateDirectory, word: str) -> list[Job]:
     """The records that an id, or `jobname=...`, names."""
     name, equals, value = word.partition("=")
     if equals and name.lower() in {"jobname", "name"}:
@@ -93,7 +99,7 @@ def find_jobs(state: State, word: str) -> list[Job]:
     else:
         try:
             recent = "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?"
-            found = select(state, value if equals else word, recent, (now() - state.settings.min_job_age,))
+            found = find_by_text(state, value if equals else word, recent, (now() - state.settings.min_job_age,))
         except ValueError:
             found = []
     if not found:
@@ -101,7 +107,7 @@ def find_jobs(state: State, word: str) -> list[Job]:
     return found
 
 
-def own_record(state: State, job: Job) -> Job:
+def own_record(state: StateDirectory, job: Job) -> Job:
     """The record of a waiting task that was named alone, split off if it has none yet."""
     current = state.job(job.job_id)
     if current is None:
@@ -116,7 +122,7 @@ def array_indices(text: str) -> list[int]:
     return list(parse_array(text).indices) if text else []
 
 
-def split_array_task(state: State, waiting: Job, index: int) -> Job:
+def split_array_task(state: StateDirectory, waiting: Job, index: int) -> Job:
     """Give one waiting task its own record, in one transaction with what is then done to it.
 
     The last one that is left takes over the array's own record and number, as in Slurm.

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
-def running_steps(state: State, job: Job) -> list[Step]:
+def running_steps(state: StateDirectory, job: Job) -> list[Step]:
     """The steps that run, of all its components, without the batch script."""
     steps = (step for part in state.components(job) for step in state.steps(part.job_id))
     return [step for step in steps if step.state == "RUNNING" and step.step_id >= 0]
 
 
-def job_pids(state: State, job: Job) -> list[int]:
+def job_pids(state: StateDirectory, job: Job) -> list[int]:
     """Every living process that the job has started."""
     spare = _daemons(state)
     if job.batch:
@@ -39,25 +39,25 @@ def job_pids(state: State, job: Job) -> list[int]:
     return [process.pid for process in processes.descendants(roots, without=spare, inclusive=True)]
 
 
-def outside_steps(state: State, job: Job) -> list[int]:
+def outside_steps(state: StateDirectory, job: Job) -> list[int]:
     """The batch shell and what it started, without the sruns of running steps and their tasks."""
     if not job.batch:
         return []
-    sruns = {processes.pid_of(step.srun) for step in running_steps(state, job) if processes.alive(step.srun)}
+    sruns = {processes.pid_of(step.srun) for step in running_steps(state, job) if processes.is_alive(step.srun)}
     return _pids([os.getpid()], _daemons(state) | sruns)
 
 
 def step_pids(step: Step) -> list[int]:
     """An srun and its tasks."""
-    if not processes.alive(step.srun):
+    if not processes.is_alive(step.srun):
         return []
     return [process.pid for process in processes.descendants([processes.pid_of(step.srun)], inclusive=True)]
 
 
-def end_lost_steps(state: State, job: Job) -> None:
+def end_lost_steps(state: StateDirectory, job: Job) -> None:
     """Steps whose srun was killed: their processes are ended, and they are booked as Slurm does it."""
     for step in running_steps(state, job):
-        if not processes.alive(step.srun):
+        if not processes.is_alive(step.srun):
             roots = processes.with_environment(
                 {*identifying_variables(state, job), f"SLURM_STEP_ID={step.step_id}".encode()}
             )
@@ -67,7 +67,7 @@ def end_lost_steps(state: State, job: Job) -> None:
                 state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
 
 
-def identifying_variables(state: State, job: Job) -> set[bytes]:
+def identifying_variables(state: StateDirectory, job: Job) -> set[bytes]:
     """Return the variables that only processes of this job have."""
     return {f"SLURM_JOB_ID={job.job_id}".encode(), f"{STATE_VARIABLE}={state.directory}".encode()}
 
@@ -76,8 +76,8 @@ def _pids(roots: Collection[int], without: Collection[int]) -> list[int]:
     return [process.pid for process in processes.descendants(roots, without=without)]
 
 
-def _daemons(state: State) -> set[int]:
+def _daemons(state: StateDirectory) -> set[int]:
     """The controller and other jobs' supervisors: a command inside this job may have been the one to start them."""
     names = [job.supervisor for job in state.jobs("state = 'RUNNING' OR completing")]
     names.append(state.meta(controller_start.META) or "")
-    return {processes.pid_of(name) for name in names if processes.alive(name)} - {os.getpid()}
+    return {processes.pid_of(name) for name in names if processes.is_alive(name)} - {os.getpid()}

@@ -70,13 +70,13 @@ class JobSize(NamedTuple):
         return self.ntasks or self.min_nodes * max(1, self.tasks_per_node)
 
 
-def decode(stored: Mapping[str, object]) -> JobSize:
+def decode_size(stored: Mapping[str, object]) -> JobSize:
     """The request in a job's record."""
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return JobSize(**known)  # type: ignore[arg-type]  # written by `encode`
 
 
-def encode(request: JobSize) -> dict[str, object]:
+def encode_size(request: JobSize) -> dict[str, object]:
     """The fields that say something, for a job's record."""
     given = request._asdict()
     del given["notes"]

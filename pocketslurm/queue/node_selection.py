@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NO_NODES = "Requested node configuration is not available"
 
 
-class Node(NamedTuple):
+class NodeResources(NamedTuple):
     """Free or total resources of a node."""
 
     name: str
@@ -41,23 +41,23 @@ class NodeShare(NamedTuple):
 class _Room(NamedTuple):
     """Number of tasks that fit on a node."""
 
-    node: Node
+    node: NodeResources
     tasks: int
 
 
-def all_nodes(settings: Settings, names: Sequence[str]) -> list[Node]:
+def all_nodes(settings: Settings, names: Sequence[str]) -> list[NodeResources]:
     """The nodes as they are when nothing runs."""
     gpus = tuple(range(settings.gpus))
-    return [Node(name, settings.cpus, settings.memory_of_node, gpus) for name in names]
+    return [NodeResources(name, settings.cpus, settings.memory_of_node, gpus) for name in names]
 
 
-def free_nodes(nodes: Iterable[Node], jobs: Iterable[Job]) -> list[Node]:
+def free_nodes(nodes: Iterable[NodeResources], jobs: Iterable[Job]) -> list[NodeResources]:
     """Return the resources of the nodes that no job has allocated."""
     left = {node.name: node for node in nodes}
     for job in jobs:
         for index, name in enumerate(job.nodes):
             if node := left.get(name):
-                left[name] = Node(
+                left[name] = NodeResources(
                     name,
                     node.cpus - job.cpus[index],
                     node.mem - job.mem[index],
@@ -67,7 +67,9 @@ def free_nodes(nodes: Iterable[Node], jobs: Iterable[Job]) -> list[Node]:
     return list(left.values())
 
 
-def select_nodes(request: JobSize, nodes: Sequence[Node], totals: Sequence[Node]) -> list[NodeShare] | None:
+def select_nodes(
+    request: JobSize, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
+) -> list[NodeShare] | None:
     """The job's share of each node that it gets, or None while it does not fit.
 
     Args:
@@ -80,7 +82,7 @@ def select_nodes(request: JobSize, nodes: Sequence[Node], totals: Sequence[Node]
     return _allocate(request, nodes, totals)
 
 
-def grown(request: JobSize, nodes: Sequence[Node]) -> list[Node]:
+def grown(request: JobSize, nodes: Sequence[NodeResources]) -> list[NodeResources]:
     """The nodes, those on which nothing runs at least as large as the request needs them to be."""
     count = request.max_nodes or request.min_nodes
     tasks = request.tasks_per_node or -(-request.ntasks // count) or 1
@@ -96,7 +98,9 @@ def grown(request: JobSize, nodes: Sequence[Node]) -> list[Node]:
     ]
 
 
-def _allocate(request: JobSize, nodes: Sequence[Node], totals: Sequence[Node]) -> list[NodeShare] | None:
+def _allocate(
+    request: JobSize, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
+) -> list[NodeShare] | None:
     whole = {node.name: node for node in totals}
     rooms = [room for node in nodes if (room := _room(request, node, whole[node.name])).tasks]
     for count in _counts(request, len(rooms)):
@@ -106,7 +110,7 @@ def _allocate(request: JobSize, nodes: Sequence[Node], totals: Sequence[Node]) -
     return None
 
 
-def impossible(request: JobSize, totals: Sequence[Node]) -> str | None:
+def impossible(request: JobSize, totals: Sequence[NodeResources]) -> str | None:
     """Why a job can never run on these nodes: a pending reason, where Slurm lets it wait for other times; or None.
 
     Raises:
@@ -144,7 +148,7 @@ def _counts(request: JobSize, available: int) -> Iterable[int]:
     return range(least, available + 1)
 
 
-def _room(request: JobSize, node: Node, total: Node) -> _Room:
+def _room(request: JobSize, node: NodeResources, total: NodeResources) -> _Room:
     """The tasks that would fit on a node, none where something that every node must have is missing."""
     lacking = (
         node.name in request.exclude
@@ -173,7 +177,7 @@ def _tasks_per_node(request: JobSize) -> int:
     return min(request.tasks_per_node, request.ntasks) if request.ntasks else request.tasks_per_node
 
 
-def _fixed_memory(request: JobSize, total: Node) -> int:
+def _fixed_memory(request: JobSize, total: NodeResources) -> int:
     if WHOLE_NODE in {request.mem_per_node, request.mem_per_cpu}:
         return total.mem
     return max(request.mem_per_node, request.mem_per_gpu * request.gpus_per_node)
@@ -215,7 +219,7 @@ def _enough(request: JobSize, rooms: Sequence[_Room]) -> bool:
     return sum(room.tasks for room in rooms) >= needed and sum(len(r.node.gpus) for r in rooms) >= request.gpus
 
 
-def _deal(request: JobSize, rooms: Sequence[_Room], totals: dict[str, Node]) -> list[NodeShare]:
+def _deal(request: JobSize, rooms: Sequence[_Room], totals: dict[str, NodeResources]) -> list[NodeShare]:
     """Tasks, CPUs, memory and GPUs node by node: filled in order, with one task left for each later node."""
     ntasks = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
     gpus_left = request.gpus
@@ -238,7 +242,7 @@ def _gpu_share(request: JobSize, room: _Room, tasks: int, left: int) -> int:
     return request.gpus_per_node or request.gpus_per_task * tasks
 
 
-def _share(request: JobSize, node: Node, total: Node, tasks: int, gpus: int) -> NodeShare:
+def _share(request: JobSize, node: NodeResources, total: NodeResources, tasks: int, gpus: int) -> NodeShare:
     cpus = 1 if request.overcommit else max(tasks, _tasks_per_node(request)) * request.cpus_per_task
     cpus = max(cpus, request.min_cpus, request.cpus_per_gpu * gpus)
     if request.exclusive:
@@ -255,15 +259,15 @@ def _share(request: JobSize, node: Node, total: Node, tasks: int, gpus: int) -> 
     )
 
 
-class Part(NamedTuple):
+class ComponentRequest(NamedTuple):
     """A component: what it asks for, what is free for it, and its partition's usable nodes when nothing runs."""
 
     request: JobSize
-    free: Sequence[Node]
-    totals: Sequence[Node]
+    free: Sequence[NodeResources]
+    totals: Sequence[NodeResources]
 
 
-def places(parts: Sequence[Part]) -> list[list[NodeShare]] | None:
+def select_for_components(parts: Sequence[ComponentRequest]) -> list[list[NodeShare]] | None:
     """Return the shares of each component; None while they do not fit together.
 
     Try the components in order, then the ones with the fewest possible nodes first, then with as few nodes as
@@ -275,14 +279,14 @@ def places(parts: Sequence[Part]) -> list[list[NodeShare]] | None:
     return _one_by_one(parts, in_turn) or _one_by_one(parts, choosy) or _one_by_one(modest, choosy)
 
 
-def candidates(request: JobSize, totals: Iterable[Node]) -> set[str]:
+def candidates(request: JobSize, totals: Iterable[NodeResources]) -> set[str]:
     """The nodes that a request can be given some of."""
     names = {node.name for node in totals} - set(request.exclude)
     named_all = len(request.nodelist) >= (request.max_nodes or request.min_nodes)
     return names & set(request.nodelist) if named_all else names
 
 
-def _one_by_one(parts: Sequence[Part], order: Iterable[int]) -> list[list[NodeShare]] | None:
+def _one_by_one(parts: Sequence[ComponentRequest], order: Iterable[int]) -> list[list[NodeShare]] | None:
     found: dict[int, list[NodeShare]] = {}
     taken: set[str] = set()
     for index in order:

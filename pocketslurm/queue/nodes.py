@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import CommandError
-from pocketslurm.queue.node_selection import Node, all_nodes
+from pocketslurm.queue.node_selection import NodeResources, all_nodes
 
 if TYPE_CHECKING:
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.settings import Partition, Settings
 
 _OUT = "nodes_out"
@@ -28,7 +28,7 @@ def natural(name: str) -> tuple[str, int]:
     return letters, int(name[len(letters) :] or -1)
 
 
-class Out(NamedTuple):
+class Outage(NamedTuple):
     """A node that gets no new jobs: `DRAIN` or `DOWN`, the reason, the user and the time."""
 
     state: str
@@ -88,12 +88,12 @@ def over_limit(partition: Partition, time_limit: int) -> bool:
     return partition.max_time >= 0 and not 0 <= time_limit <= partition.max_time
 
 
-def out(state: State) -> dict[str, Out]:
+def out(state: StateDirectory) -> dict[str, Outage]:
     """The nodes that an administrator has taken out."""
-    return {name: Out(*values) for name, values in json.loads(state.meta(_OUT) or "{}").items()}
+    return {name: Outage(*values) for name, values in json.loads(state.meta(_OUT) or "{}").items()}
 
 
-def take_out(state: State, name: str, why: Out | None) -> None:
+def take_out(state: StateDirectory, name: str, why: Outage | None) -> None:
     """Take a node out, or (None) back in."""
     now_out = out(state)
     now_out.pop(name, None)
@@ -102,17 +102,17 @@ def take_out(state: State, name: str, why: Out | None) -> None:
     state.set_meta(_OUT, json.dumps(now_out))
 
 
-def all_of(state: State) -> list[Node]:
+def all_of(state: StateDirectory) -> list[NodeResources]:
     """Every node with all that it has."""
     return all_nodes(state.settings, names(state.settings))
 
 
-def in_partition(settings: Settings, partition: Partition) -> list[Node]:
+def in_partition(settings: Settings, partition: Partition) -> list[NodeResources]:
     """A partition's nodes with all that they have."""
     return all_nodes(settings, of_partition(settings, partition))
 
 
-def usable(state: State) -> list[Node]:
+def usable(state: StateDirectory) -> list[NodeResources]:
     """The nodes that take jobs."""
     missing = out(state)
     return [node for node in all_of(state) if node.name not in missing]

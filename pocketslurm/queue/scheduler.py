@@ -9,15 +9,15 @@ from pocketslurm import processes
 from pocketslurm.errors import CommandError
 from pocketslurm.queue import job_ids, node_selection, nodes
 from pocketslurm.queue.dependencies import Verdict, outlook, ready_tasks
-from pocketslurm.queue.job_size import JobSize, decode
-from pocketslurm.queue.node_selection import Part, candidates, places
+from pocketslurm.queue.job_size import JobSize, decode_size
+from pocketslurm.queue.node_selection import ComponentRequest, candidates, select_for_components
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
     from pocketslurm.queue.job_size import JobSize
-    from pocketslurm.queue.node_selection import Node, NodeShare
+    from pocketslurm.queue.node_selection import NodeResources, NodeShare
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
 
 
 DEPTH = 1000
@@ -35,10 +35,10 @@ class Outcome(NamedTuple):
     again: float
 
 
-class Pass:
+class SchedulingPass:
     """A pass over the queue, inside one transaction."""
 
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: StateDirectory, now: float) -> None:
         self.state = state
         self.now = now
         self.again = 0.0
@@ -68,7 +68,7 @@ class Pass:
 
     def _why_not_yet(self, job: Job) -> str | None:
         """Return the reason why a job cannot start yet, before nodes are considered; None if there is none."""
-        if job.holder and not processes.alive(job.holder):
+        if job.holder and not processes.is_alive(job.holder):
             # The srun that waited for it was killed.
             self._drop(job, "CANCELLED", "None")
             return "None"
@@ -114,23 +114,25 @@ class Pass:
         if job.array_job_id is None:
             return self._place(parts)
         if job.array_task_id is None:
-            return [self._start_array(job, decode(job.request), self._totals(job))]
+            return [self._start_array(job, decode_size(job.request), self._totals(job))]
         return ["JobArrayTaskLimit"] if self._is_full(job) else self._place(parts)
 
     def _why_never(self, job: Job) -> str | None:
         partition = nodes.partition(self.state.settings, job.partition)
         try:
-            never = node_selection.impossible(decode(job.request), nodes.in_partition(self.state.settings, partition))
+            never = node_selection.impossible(
+                decode_size(job.request), nodes.in_partition(self.state.settings, partition)
+            )
         except CommandError:
             never = "BadConstraints"
         return never or ("PartitionTimeLimit" if nodes.over_limit(partition, job.time_limit) else None)
 
-    def _totals(self, job: Job) -> list[Node]:
+    def _totals(self, job: Job) -> list[NodeResources]:
         """The usable nodes of a job's partition, as if they were empty."""
         names = nodes.of_partition(self.state.settings, nodes.partition(self.state.settings, job.partition))
         return [node for node in self.totals if node.name in names]
 
-    def _start_array(self, job: Job, request: JobSize, totals: list[Node]) -> str | None:
+    def _start_array(self, job: Job, request: JobSize, totals: list[NodeResources]) -> str | None:
         ready = ready_tasks(self.state, job)
         for index in job_ids.array_indices(job.array_waiting):
             if self._is_full(job):
@@ -152,28 +154,32 @@ class Pass:
 
     def _place(self, parts: list[Job]) -> list[str | None]:
         """Begin a job whose components all find nodes; as with Slurm, no two of them share one."""
-        asked = [(decode(job.request), self._totals(job)) for job in parts]
-        found = places([Part(request, self._free(totals), totals) for request, totals in asked])
+        asked = [(decode_size(job.request), self._totals(job)) for job in parts]
+        found = select_for_components(
+            [ComponentRequest(request, self._free(totals), totals) for request, totals in asked]
+        )
         if found is None:
             return self._reasons(asked)
         for job, shares in zip(parts, found, strict=True):
             self._begin(job, shares)
         return [None] * len(parts)
 
-    def _free(self, totals: list[Node]) -> list[Node]:
+    def _free(self, totals: list[NodeResources]) -> list[NodeResources]:
         """Return the free resources of these nodes that are not reserved for earlier jobs."""
         names = {node.name for node in totals} - self.kept
         return [node for node in self.free if node.name in names]
 
-    def _reasons(self, asked: list[tuple[JobSize, list[Node]]]) -> list[str | None]:
+    def _reasons(self, asked: list[tuple[JobSize, list[NodeResources]]]) -> list[str | None]:
         """Why components find no nodes; what would not fit when nothing runs keeps nothing from those behind."""
-        if len(asked) == 1 or places([Part(request, totals, totals) for request, totals in asked]):
+        if len(asked) == 1 or select_for_components(
+            [ComponentRequest(request, totals, totals) for request, totals in asked]
+        ):
             return [self._keep(*each) for each in asked]
         there = {node.name for _, totals in asked for node in totals}
         too_many = sum(request.min_nodes for request, _ in asked) > len(there)
         return [_unavailable(*each) or ("PartitionNodeLimit" if too_many else "Resources") for each in asked]
 
-    def _keep(self, request: JobSize, totals: list[Node]) -> str:
+    def _keep(self, request: JobSize, totals: list[NodeResources]) -> str:
         """Keep what a job could run on from those behind it; the reason why it does not run itself."""
         if missing := _unavailable(request, totals):
             return missing
@@ -208,7 +214,7 @@ class Pass:
         self.free = node_selection.free_nodes(self.free, [started])
 
 
-def _unavailable(request: JobSize, totals: list[Node]) -> str:
+def _unavailable(request: JobSize, totals: list[NodeResources]) -> str:
     """The reason where nodes that must be among a job's take no jobs now."""
     missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
     return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}" if missing else ""
@@ -223,7 +229,7 @@ def expected_end(job: Job) -> float:
     return job.start_time + job.suspended + (job.time_limit if job.time_limit >= 0 else YEAR)
 
 
-def expected_start(state: State, job: Job, request: JobSize) -> tuple[float, list[NodeShare]]:
+def expected_start(state: StateDirectory, job: Job, request: JobSize) -> tuple[float, list[NodeShare]]:
     """The moment, and what it would be given.
 
     Raises:

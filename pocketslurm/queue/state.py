@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.errors import HpcKitError
 from pocketslurm.errors import StateError
-from pocketslurm.queue.database import NAME, connect, decode, encode, is_damaged, retry
+from pocketslurm.queue.database import NAME, connect, is_damaged, read_row, retry, write_values
 from pocketslurm.queue.records import Job, Step
 from pocketslurm.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load_settings, state_directory
 
@@ -33,7 +33,7 @@ class Order(NamedTuple):
     value: str
 
 
-class State:
+class StateDirectory:
     """An open state directory."""
 
     def __init__(self, directory: Path, settings: Settings) -> None:
@@ -48,7 +48,7 @@ class State:
             self.settings = load_settings({STATE_VARIABLE: str(self.directory), CONF_VARIABLE: self.conf})
 
     @classmethod
-    def open(cls, environ: Mapping[str, str]) -> State:
+    def open(cls, environ: Mapping[str, str]) -> StateDirectory:
         """The state directory that the environment names, made where there is none.
 
         Raises:
@@ -64,7 +64,7 @@ class State:
                 raise PermissionError("it belongs to another user")
             state._db = connect(directory)
         except (OSError, sqlite3.Error) as error:
-            raise unusable(directory, error) from error
+            raise state_error(directory, error) from error
         return state
 
     def _connect(self) -> sqlite3.Connection:
@@ -118,7 +118,7 @@ class State:
     def jobs(self, where: str = "1", values: Sequence[object] = (), order: str = "job_id") -> list[Job]:
         """The jobs that a condition holds for, by id or in another order."""
         rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)
-        return [Job(**decode(row, Job)) for row in rows]
+        return [Job(**read_row(row, Job)) for row in rows]
 
     def components(self, job: Job) -> list[Job]:
         """All components of the job that this one is the leader of, or a component of; of an ordinary job itself."""
@@ -148,7 +148,7 @@ class State:
         which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
         sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id, component"
         rows = self.execute(sql, (job_id, attempt))
-        return [Step(**decode(row, Step)) for row in rows]
+        return [Step(**read_row(row, Step)) for row in rows]
 
     def next_step_id(self, job_id: int) -> int:
         """The number of a job's next step; in one transaction with `add_step`."""
@@ -208,23 +208,23 @@ class State:
 
     def _insert(self, table: str, values: Mapping[str, object]) -> None:
         names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
-        self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", encode(values))
+        self.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", write_values(values))
 
     def _update(self, table: str, changes: Mapping[str, object], where: str, key: Iterable[object]) -> None:
         names = ", ".join(f'"{name}" = ?' for name in changes)
-        self.execute(f"UPDATE {table} SET {names} WHERE {where}", [*encode(changes), *key])
+        self.execute(f"UPDATE {table} SET {names} WHERE {where}", [*write_values(changes), *key])
 
 
 def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
     return (Path(settings.state) if settings.state else state_directory(environ)).absolute()
 
 
-def trouble(environ: Mapping[str, str], error: sqlite3.Error) -> StateError:
+def queue_error(environ: Mapping[str, str], error: sqlite3.Error) -> StateError:
     """Return the error for a queue that cannot be read or written any more."""
-    return unusable(_directory(load_settings(environ), environ), error)
+    return state_error(_directory(load_settings(environ), environ), error)
 
 
-def unusable(directory: Path, error: OSError | sqlite3.Error) -> StateError:
+def state_error(directory: Path, error: OSError | sqlite3.Error) -> StateError:
     """Return the error for a state directory that cannot be used."""
     if is_damaged(error):
         file = shlex.quote(str(directory / NAME))

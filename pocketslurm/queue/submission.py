@@ -21,7 +21,7 @@ from pocketslurm.queue import (
     node_selection,
     nodes,
 )
-from pocketslurm.queue.job_size import INVALID, JobSize, encode, read_request
+from pocketslurm.queue.job_size import INVALID, JobSize, encode_size, read_request
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import now
 from pocketslurm.settings import FIRST_ID_VARIABLE
@@ -30,7 +30,7 @@ from pocketslurm.users import current_user, user_or_group_exists
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.settings import Partition, Settings
 
 
@@ -38,7 +38,7 @@ TOP_PRIORITY = 4294901760
 """Slurm's basic priorities count down from here."""
 
 
-class Submission(NamedTuple):
+class JobDescription(NamedTuple):
     """A job to submit: its options, script and folder."""
 
     options: dict[str, str]
@@ -70,16 +70,18 @@ def check_supported(options: Mapping[str, str], settings: Settings) -> None:
             raise CommandError(denied="Access/permission denied")
 
 
-def submit(state: State, what: Submission, environ: Mapping[str, str]) -> Job:
+def submit(state: StateDirectory, what: JobDescription, environ: Mapping[str, str]) -> Job:
     """Add a job to the queue and wake the controller.
 
     Raises:
         CommandError: Slurm refuses it.
     """
-    return submit_together(state, [what], environ)[0]
+    return submit_components(state, [what], environ)[0]
 
 
-def submit_together(state: State, components: Sequence[Submission], environ: Mapping[str, str]) -> list[Job]:
+def submit_components(
+    state: StateDirectory, components: Sequence[JobDescription], environ: Mapping[str, str]
+) -> list[Job]:
     """Add the components of a heterogeneous job with consecutive ids; the first one has the script.
 
     Raises:
@@ -96,7 +98,7 @@ def submit_together(state: State, components: Sequence[Submission], environ: Map
 
 
 def _enter(
-    state: State, jobs: Sequence[Job], components: Sequence[Submission], environ: Mapping[str, str]
+    state: StateDirectory, jobs: Sequence[Job], components: Sequence[JobDescription], environ: Mapping[str, str]
 ) -> list[Job]:
     """Give a job, or each component of it, its id and its place in the queue."""
     entered: list[Job] = []
@@ -125,7 +127,7 @@ def _enter(
     return entered
 
 
-def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple[Job, JobSize]:
+def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, str]) -> tuple[Job, JobSize]:
     """Work out and check everything about a job but its id."""
     options = what.options
     check_supported(options, state.settings)
@@ -152,7 +154,7 @@ def prepare(state: State, what: Submission, environ: Mapping[str, str]) -> tuple
         cluster=state.settings.cluster,
         reason=reason or "None",
         options=dict(options),
-        request=encode(request),
+        request=encode_size(request),
         command=what.command,
         arguments=list(what.arguments),
         submit_line=what.submit_line,
@@ -180,7 +182,7 @@ def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[st
 
 
 def submit_allocation(
-    state: State, components: Sequence[Mapping[str, str]], argv: Sequence[str], environ: Mapping[str, str]
+    state: StateDirectory, components: Sequence[Mapping[str, str]], argv: Sequence[str], environ: Mapping[str, str]
 ) -> int:
     """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
 
@@ -189,7 +191,7 @@ def submit_allocation(
     """
     otherwise = environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
     asked = [
-        Submission(
+        JobDescription(
             dict(options),
             options.get("job-name") or otherwise,
             argv[0] if argv else "",
@@ -198,16 +200,18 @@ def submit_allocation(
         )
         for options in components
     ]
-    return submit_together(state, asked, environ)[0].job_id
+    return submit_components(state, asked, environ)[0].job_id
 
 
-def complete_allocation(state: State, job_id: int, status: int) -> None:
+def complete_allocation(state: StateDirectory, job_id: int, status: int) -> None:
     """End such an allocation with the wait status of its step."""
     state.order(job_id, *messages.encode_order(messages.Complete(status)))
     messages.wake(state.directory, job_id)
 
 
-def _choose_partition(state: State, options: Mapping[str, str], request: JobSize) -> tuple[Partition, str | None]:
+def _choose_partition(
+    state: StateDirectory, options: Mapping[str, str], request: JobSize
+) -> tuple[Partition, str | None]:
     """The first partition of those named that the job fits into, and why it can never run there, if so."""
     settings = state.settings
     wanted = (options.get("partition") or settings.partitions[0].name).split(",")
@@ -256,7 +260,7 @@ def _same(folder: str) -> bool:
 NOTHING_ALLOCATED: dict[str, object] = {"nodes": [], "cpus": [], "mem": [], "gpus": [], "tasks": [], "supervisor": ""}
 
 
-def requeue(state: State, job: Job) -> None:
+def put_back(state: StateDirectory, job: Job) -> None:
     """Put a job whose processes are gone back into the queue; one with no priority stays held there."""
     queued: dict[str, object] = {
         "state": "PENDING",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import Order, State
+    from pocketslurm.queue.state import Order, StateDirectory
 
 
 _LOOK_SECONDS = 2.0
@@ -35,7 +35,7 @@ _GRACE_SECONDS = 1.0
 class Supervisor:
     """The process that runs one job."""
 
-    def __init__(self, state: State, job: Job) -> None:
+    def __init__(self, state: StateDirectory, job: Job) -> None:
         self.state = state
         self.job = job
         self._sleeper = messages.WakeupPipe(state.directory, job.job_id)
@@ -86,7 +86,7 @@ class Supervisor:
                 return False
             self.state.update_components(job.job_id, supervisor=self._name)
             if job.batch:
-                batch_step.announce(self.state, job)
+                batch_step.record_start(self.state, job)
         self.job = job
         return True
 
@@ -117,7 +117,7 @@ class Supervisor:
         for order in self.state.take_orders(job.job_id):
             self._obey(order)
         self._components.release(job)
-        if job.holder and self._status is None and not processes.alive(job.holder):
+        if job.holder and self._status is None and not processes.is_alive(job.holder):
             self._status = signal.SIGKILL
         if self._status is None and not self._ending:
             self._watch_clock()
@@ -212,7 +212,7 @@ class Supervisor:
         if self.job.suspended_at:  # who stands still does not hear
             resume_processes(self.state, self.job)
         if self._stderr >= 0 and self._status is None:
-            batch_step.say_cancelled(self._stderr, self.job, why)
+            batch_step.write_cancellation(self._stderr, self.job, why)
         for step in job_processes.running_steps(self.state, self.job):
             self._tell(step, f"cancel {why}".rstrip())
         # Children of the batch shell get no SIGTERM, as with proctrack/cgroup.
@@ -277,7 +277,7 @@ class Supervisor:
             for part in self.state.components(job):
                 self.state.update_job(part.job_id, derived_exit_code=record_steps(self.state, part, status))
             if job.state == "PENDING":
-                submission.requeue(self.state, job)
+                submission.put_back(self.state, job)
             else:
                 self.state.update_components(job.job_id, completing=False, exit_code=status)
         shutil.rmtree(batch_step.script_path(self.state, job).parent, ignore_errors=True)
@@ -285,7 +285,7 @@ class Supervisor:
         controller_start.ensure_running(self.state)
 
 
-def main(state: State, job: Job) -> None:
+def main(state: StateDirectory, job: Job) -> None:
     """Supervise a job that was given nodes."""
     Supervisor(state, job).run()
 
@@ -297,7 +297,7 @@ class ComponentEnds:
         tell: Sends an order to a step.
     """
 
-    def __init__(self, state: State, tell: Callable[[Step, str], None]) -> None:
+    def __init__(self, state: StateDirectory, tell: Callable[[Step, str], None]) -> None:
         self._state = state
         self._tell = tell
         self._ending: set[int] = set()
@@ -340,7 +340,7 @@ class ComponentEnds:
         self._ending -= over
 
 
-def record_steps(state: State, job: Job, status: int) -> int:
+def record_steps(state: StateDirectory, job: Job, status: int) -> int:
     """Record the ends of a job's steps. Return the highest exit code of steps other than the batch script."""
     steps = state.steps(job.job_id)
     others = [step for part in state.components(job) for step in state.steps(part.job_id) if step.step_id != BATCH_STEP]
@@ -382,7 +382,7 @@ def warning_signal(job: Job, minute: float) -> WarningSignal | None:
     return WarningSignal(end - spec.seconds / 60 * minute, spec.number, spec.batch_shell)
 
 
-def stop_processes(state: State, job: Job) -> None:
+def stop_processes(state: StateDirectory, job: Job) -> None:
     """Suspend all processes of a job, including those that start meanwhile."""
     # In a transaction: a stopped process of the job that is inside one would block the whole queue.
     with state.transaction():
@@ -392,6 +392,6 @@ def stop_processes(state: State, job: Job) -> None:
             stopped |= new
 
 
-def resume_processes(state: State, job: Job) -> None:
+def resume_processes(state: StateDirectory, job: Job) -> None:
     """Resume the job's processes."""
     processes.kill(job_processes.job_pids(state, job), signal.SIGCONT)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.steps.messages import SrunMessages
     from pocketslurm.steps.options import StepOptions, StepPart
 
@@ -47,14 +47,14 @@ class JobForStep(NamedTuple):
     own: bool
 
 
-def size(state: State, asked: StepOptions) -> int:
+def size(state: StateDirectory, asked: StepOptions) -> int:
     """Return the number of components of the job in the environment or --jobid; 0 for an ordinary job or none."""
     job = state.job(int(asked.get("jobid"))) if asked.has("jobid") else None
     return len(state.components(job)) if job is not None and job.het_job_id is not None else 0
 
 
 def find_or_allocate(
-    state: State, parts: Sequence[StepPart], environ: Mapping[str, str], talk: SrunMessages
+    state: StateDirectory, parts: Sequence[StepPart], environ: Mapping[str, str], talk: SrunMessages
 ) -> list[JobForStep]:
     """Return the job of each part: the one in the environment or --jobid, else a new allocation.
 
@@ -82,7 +82,7 @@ def find_or_allocate(
     return _homes(state, job, parts, own=False)
 
 
-def _homes(state: State, job: Job, parts: Sequence[StepPart], *, own: bool) -> list[JobForStep]:
+def _homes(state: StateDirectory, job: Job, parts: Sequence[StepPart], *, own: bool) -> list[JobForStep]:
     """Each part's component; all parts share an ordinary job."""
     if job.het_job_id is None:
         return [JobForStep(job, own) for _ in parts]
@@ -90,7 +90,7 @@ def _homes(state: State, job: Job, parts: Sequence[StepPart], *, own: bool) -> l
     return [JobForStep(components[part.group], own) for part in parts]
 
 
-def _allocate(state: State, parts: Sequence[StepPart], environ: Mapping[str, str], talk: SrunMessages) -> Job:
+def _allocate(state: StateDirectory, parts: Sequence[StepPart], environ: Mapping[str, str], talk: SrunMessages) -> Job:
     from pocketslurm.queue import submission  # inside a job, where every millisecond of a step counts, it is not needed
 
     asked = parts[0].asked
@@ -107,7 +107,7 @@ def _allocate(state: State, parts: Sequence[StepPart], environ: Mapping[str, str
     return job
 
 
-def release(state: State, job_id: int, status: int) -> None:
+def release(state: StateDirectory, job_id: int, status: int) -> None:
     """End an allocation with the wait status of its step; one that was never granted is withdrawn."""
     from pocketslurm.queue import submission
 
@@ -125,16 +125,16 @@ def _for_a_job(asked: StepOptions) -> dict[str, str]:
     return {name: value for name, value in asked.values.items() if name not in _NOT_OF_A_JOB}
 
 
-def test_only(state: State, parts: Sequence[StepPart], environ: Mapping[str, str]) -> int:
+def test_only(state: StateDirectory, parts: Sequence[StepPart], environ: Mapping[str, str]) -> int:
     """`--test-only`: when an allocation for each part would begin, and where."""
     return max(_test(state, part.asked, environ) for part in parts)
 
 
-def _test(state: State, asked: StepOptions, environ: Mapping[str, str]) -> int:
+def _test(state: StateDirectory, asked: StepOptions, environ: Mapping[str, str]) -> int:
     from pocketslurm.queue import submission
     from pocketslurm.queue.scheduler import expected_start
 
-    what = submission.Submission(_for_a_job(asked), "srun")
+    what = submission.JobDescription(_for_a_job(asked), "srun")
     try:
         job, request = submission.prepare(state, what, environ)
         moment, shares = expected_start(state, job, request)
@@ -151,7 +151,7 @@ def _test(state: State, asked: StepOptions, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _wait(state: State, job_id: int, asked: StepOptions, talk: SrunMessages) -> Job:
+def _wait(state: StateDirectory, job_id: int, asked: StepOptions, talk: SrunMessages) -> Job:
     """Until the allocation is granted, or will never be."""
     began = time.monotonic()
     queued = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
 from hpc_kit.slurm.sizes import GpuCounts, count_gpus
 from pocketslurm.errors import CommandError
-from pocketslurm.queue.job_environment import of_node, of_owner, set_gpus
+from pocketslurm.queue.job_environment import node_variables, owner_variables, set_gpus
 from pocketslurm.queue.job_size import read_gres, types
 from pocketslurm.queue.nodes import natural
 from pocketslurm.queue.records import Job, Step
@@ -133,7 +133,11 @@ def allocation_variables(jobs: Sequence[Job]) -> dict[str, str]:
             "SLURM_JOB_NODELIST": fold(job.nodes),
             "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
             "SLURM_JOB_PARTITION": job.partition,
-            **{name: value for name, value in of_owner(job).items() if name in {"SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"}},
+            **{
+                name: value
+                for name, value in owner_variables(job).items()
+                if name in {"SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"}
+            },
         }
         found |= {f"{name}_PACK_GROUP_{number}": value for name, value in told.items()}
     return found
@@ -151,7 +155,7 @@ def srun_variables(job: Job, launch: SrunContext, environ: Mapping[str, str]) ->
         "SLURM_JOB_CPUS_PER_NODE": environ.get("SLURM_JOB_CPUS_PER_NODE", fold_tasks_per_node(job.cpus)),
         "SLURM_PRIO_PROCESS": str(launch.nice),
         "SLURM_UMASK": environ.get("SLURM_UMASK", f"{launch.umask:04o}"),
-        **of_owner(job),
+        **owner_variables(job),
         **_of_options(launch),
     }
     if launch.job_name is not None:
@@ -201,7 +205,7 @@ def task_environ(
     node, local = rank
     environ = dict(shared)
     tasks = step.tasks[node]
-    environ.update(of_node(step.nodes[node]))
+    environ.update(node_variables(step.nodes[node]))
     environ.update(
         SLURM_NODEID=str(node),
         SLURM_PROCID=str(tasks[local]),

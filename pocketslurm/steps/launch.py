@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pocketslurm.queue.records import Step
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.steps.allocation import JobForStep
     from pocketslurm.steps.options import StepOptions
     from pocketslurm.steps.request import StepRequest
@@ -136,7 +136,9 @@ class PlacedPart(NamedTuple):
     commands: Sequence[tuple[str, ...]]
 
 
-def shared_environs(state: State, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> list[dict[str, str]]:
+def shared_environs(
+    state: StateDirectory, parts: Sequence[PlacedPart], environ: Mapping[str, str]
+) -> list[dict[str, str]]:
     """Return the variables that the tasks of each part share.
 
     srun sets the variables of its parts one after the other in one environment, and starts the tasks of the first part
@@ -158,7 +160,7 @@ def shared_environs(state: State, parts: Sequence[PlacedPart], environ: Mapping[
     return [found[-1], *found[1:]]
 
 
-def list_tasks(state: State, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> Iterator[TaskSpec]:
+def list_tasks(state: StateDirectory, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> Iterator[TaskSpec]:
     """Every task of a step, part by part and node by node; numbers and nodes count on from part to part."""
     step = merge_step_parts([part.step for part in parts])
     nodes = iter(enumerate(step.tasks))

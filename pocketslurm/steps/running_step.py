@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pocketslurm.pmi.server import PmiServer
     from pocketslurm.queue.messages import SrunInbox
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.steps.messages import SrunMessages
     from pocketslurm.steps.task_io import StepStreams
     from pocketslurm.steps.task_process import TaskSpec
@@ -368,7 +368,7 @@ class Timers:
 class StepRecorder:
     """The records of one running step of this job, or of any component of it."""
 
-    def __init__(self, state: State, job: Job) -> None:
+    def __init__(self, state: StateDirectory, job: Job) -> None:
         self._state = state
         self._job = job
         self._done: set[int] = set()

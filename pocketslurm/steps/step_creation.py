@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import State
+    from pocketslurm.queue.state import StateDirectory
     from pocketslurm.steps.messages import SrunMessages
     from pocketslurm.steps.request import StepRequest
 
@@ -53,7 +53,7 @@ def merge_step_parts(steps: Sequence[Step]) -> Step:
 
 
 def create_step(
-    state: State, wanted: Sequence[PendingPart], talk: SrunMessages, *, patience: float | None = None
+    state: StateDirectory, wanted: Sequence[PendingPart], talk: SrunMessages, *, patience: float | None = None
 ) -> Created:
     """Create a step when all its parts fit, and return them with their pipes for orders.
 
@@ -95,7 +95,7 @@ def _unable(refused: CommandError, job_id: int) -> CommandError:
     return type(refused)(*refused.lines, *denied)
 
 
-def _try(state: State, wanted: Sequence[PendingPart]) -> Created | None:
+def _try(state: StateDirectory, wanted: Sequence[PendingPart]) -> Created | None:
     """Enter the step, or None while there is no room for one of its parts."""
     placed: list[Step] = []
     with state.transaction():
@@ -115,7 +115,7 @@ def _try(state: State, wanted: Sequence[PendingPart]) -> Created | None:
     return created
 
 
-def _placed(state: State, part: PendingPart, before: Sequence[Step]) -> Step:
+def _placed(state: StateDirectory, part: PendingPart, before: Sequence[Step]) -> Step:
     """A part with its nodes: none that another part of the step has in the same job."""
     job = state.job(part.job.job_id)
     if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
@@ -123,7 +123,7 @@ def _placed(state: State, part: PendingPart, before: Sequence[Step]) -> Step:
     others = [
         step
         for step in state.steps(job.job_id)
-        if step.state == "RUNNING" and step.step_id != BATCH_STEP and processes.alive(step.srun)
+        if step.state == "RUNNING" and step.step_id != BATCH_STEP and processes.is_alive(step.srun)
     ]
     left = without(job, {node for step in before if step.job_id == job.job_id for node in step.nodes})
     found = place_step(left, others, part.request, state.settings.memory_of_node)

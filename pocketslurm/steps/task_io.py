@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm.errors import CommandError
-from pocketslurm.log_paths import Names, Target, expand, target
+from pocketslurm.log_paths import PatternValues, StreamTarget, expand, stream_target
 from pocketslurm.steps.task_process import TaskStreams
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class StepStreams:
     """
 
     def __init__(
-        self, asked: StepOptions, names: Names, ntasks: int, folder: str, beside: StepStreams | None = None
+        self, asked: StepOptions, names: PatternValues, ntasks: int, folder: str, beside: StepStreams | None = None
     ) -> None:
         self.outlets: list[TaskOutput] = beside.outlets if beside else []
         self.inlets: list[TaskInput] = beside.inlets if beside else []
@@ -57,7 +57,7 @@ class StepStreams:
         self._unbuffered = asked.has("unbuffered")
         self._width = len(str(ntasks - 1)) if asked.has("label") else None
         self._whole_lines = not self._unbuffered and (ntasks > 1 or self._width is not None)
-        self._targets = [target(asked.values.get(name), ntasks) for name in ("input", "output", "error")]
+        self._targets = [stream_target(asked.values.get(name), ntasks) for name in ("input", "output", "error")]
         self.sinks: dict[str, OutputFile] = beside.sinks if beside else {}
         self.opened: set[str] = beside.opened if beside else set()
         self._task_side: list[int] = []
@@ -67,7 +67,7 @@ class StepStreams:
         self._shared = {1: self._open_shared(out, 1, "stdout"), 2: self._open_shared(err, 2, "stderr")}
         self.source: int | None = beside.source if beside else self._open_source(stdin)
 
-    def _open_shared(self, where: Target, own: int, name: str) -> OutputFile:
+    def _open_shared(self, where: StreamTarget, own: int, name: str) -> OutputFile:
         if where.path is None or where.per_task:
             return OutputFile(own, self._width, self._whole_lines)
         return self._sink(expand(where.path, self._names), 0o644, name)
@@ -82,7 +82,7 @@ class StepStreams:
             self.sinks[path] = OutputFile(file, self._width, self._whole_lines)
         return self.sinks[path]
 
-    def _open_source(self, where: Target) -> int | None:
+    def _open_source(self, where: StreamTarget) -> int | None:
         if where.per_task:
             return None
         if where.path is not None:

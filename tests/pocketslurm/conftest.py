@@ -15,7 +15,7 @@ import pytest
 from pocketslurm.commands.pocketslurm import install
 from pocketslurm.pytest_plugin import find_processes
 from pocketslurm.queue.records import Job
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import Settings
 from tests.pocketslurm import forked
 from tests.pocketslurm.forked import PIPE
@@ -79,9 +79,9 @@ class Slurm:
         told = self.said("sbatch", "--parsable", *options, str(script), *arguments)
         return int(told.partition(";")[0])
 
-    def state(self) -> State:
+    def state(self) -> StateDirectory:
         """The state, to look into."""
-        return State.open(self.environ)
+        return StateDirectory.open(self.environ)
 
     def job(self, job_id: int) -> Job:
         """A job's record."""

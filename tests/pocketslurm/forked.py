@@ -20,22 +20,22 @@ import pytest
 
 from pocketslurm import __main__ as entrance
 from pocketslurm import processes
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 
 PIPE = subprocess.PIPE
 
-_opened: weakref.WeakSet[State] = weakref.WeakSet()
+_opened: weakref.WeakSet[StateDirectory] = weakref.WeakSet()
 
 
 def let_go_before_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember whatever state this process opens: no connection to a database may live through a fork."""
-    known = State.__init__
+    known = StateDirectory.__init__
 
-    def remembered(self: State, *args: Any) -> None:
+    def remembered(self: StateDirectory, *args: Any) -> None:
         known(self, *args)
         _opened.add(self)
 
-    monkeypatch.setattr(State, "__init__", remembered)
+    monkeypatch.setattr(StateDirectory, "__init__", remembered)
 
 
 def start(

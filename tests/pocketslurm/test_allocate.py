@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hpc_kit.slurm.components import effective_options
 from hpc_kit.slurm.getopt import parse_options
 from pocketslurm.errors import CommandError
-from pocketslurm.queue.job_size import JobSize, decode, encode, read_request
-from pocketslurm.queue.node_selection import Node, all_nodes, free_nodes, impossible, select_nodes
+from pocketslurm.queue.job_size import JobSize, decode_size, encode_size, read_request
+from pocketslurm.queue.node_selection import NodeResources, all_nodes, free_nodes, impossible, select_nodes
 from pocketslurm.queue.records import Job
 from pocketslurm.settings import Settings
 
@@ -23,7 +23,7 @@ def request(line: str) -> JobSize:
     return read_request(effective_options(options), {})
 
 
-def shares(line: str, nodes: list[Node] = NODES) -> str | None:
+def shares(line: str, nodes: list[NodeResources] = NODES) -> str | None:
     """Node, CPUs and tasks a node, and its GPUs: `n1:8/8 n2:2/2+0,1`."""
     found = select_nodes(request(line), nodes, NODES)
     if found is None:
@@ -83,7 +83,7 @@ def test_an_empty_cluster_gives_what_slurm_gives(line: str, expected: str) -> No
     assert shares(line) == expected
 
 
-def busy(**cpus: int) -> list[Node]:
+def busy(**cpus: int) -> list[NodeResources]:
     return [node._replace(cpus=cpus.get(node.name, 8), whole=node.name not in cpus) for node in NODES]
 
 
@@ -125,8 +125,8 @@ def test_what_jobs_hold_is_not_free() -> None:
         1, "x", "u", 0, "g", 0, "p", nodes=["n2", "n3"], cpus=[3, 8], mem=[1000, 16000], gpus=[[1], []], tasks=[1, 1]
     )
     assert free_nodes(NODES, [job])[1:3] == [
-        Node("n2", 5, 15000, (0,), whole=False),
-        Node("n3", 0, 0, (0, 1), whole=False),
+        NodeResources("n2", 5, 15000, (0,), whole=False),
+        NodeResources("n3", 0, 0, (0, 1), whole=False),
     ]
     assert free_nodes(NODES, [job])[0] == NODES[0]
 
@@ -138,7 +138,7 @@ def test_some_impossible_jobs_may_wait(line: str, reason: str) -> None:
 
 def test_a_request_survives_the_record() -> None:
     asked = request("-N2-3 -n4 -w n1,n2 -x n4 --gpus-per-task=1 --exclusive --mem=0")
-    assert decode(encode(asked)) == asked
+    assert decode_size(encode_size(asked)) == asked
 
 
 def test_hosts_may_come_from_a_file(tmp_path: pytest.TempPathFactory) -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketslurm.log_paths import NO_VALUE, Names, Target, batch_path, expand, target
+from pocketslurm.log_paths import NO_VALUE, PatternValues, StreamTarget, batch_path, expand, stream_target
 
-STEP = Names(job_id=94, job_name="msgs2.sh", user="root", node="n3", node_id=2, task_id=5, step_id=10)
-ARRAY = Names(job_id=12, job_name="a", user="root", node="n1", array_job_id=10, array_task_id=23)
+STEP = PatternValues(job_id=94, job_name="msgs2.sh", user="root", node="n3", node_id=2, task_id=5, step_id=10)
+ARRAY = PatternValues(job_id=12, job_name="a", user="root", node="n1", array_job_id=10, array_task_id=23)
 
 
 @pytest.mark.parametrize(
@@ -68,20 +68,20 @@ def test_names_without_patterns_stay_as_they_are(name: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "found"),
     [
-        (None, Target()),
-        ("all", Target()),
-        ("all-of-it.txt", Target()),  # srun looks at the first three letters only
-        ("-", Target()),
-        ("none", Target(path="/dev/null", per_task=True)),
-        ("2", Target(task=2)),
-        ("4", Target(path="4")),
-        ("log", Target(path="log")),
-        ("log-%j-%s", Target(path="log-%j-%s")),
-        ("log-%t", Target(path="log-%t", per_task=True)),
-        ("log-%5n", Target(path="log-%5n", per_task=True)),
-        ("log-%%t", Target(path="log-%%t")),
-        ("log\\-%t", Target(path="log\\-%t")),
+        (None, StreamTarget()),
+        ("all", StreamTarget()),
+        ("all-of-it.txt", StreamTarget()),  # srun looks at the first three letters only
+        ("-", StreamTarget()),
+        ("none", StreamTarget(path="/dev/null", per_task=True)),
+        ("2", StreamTarget(task=2)),
+        ("4", StreamTarget(path="4")),
+        ("log", StreamTarget(path="log")),
+        ("log-%j-%s", StreamTarget(path="log-%j-%s")),
+        ("log-%t", StreamTarget(path="log-%t", per_task=True)),
+        ("log-%5n", StreamTarget(path="log-%5n", per_task=True)),
+        ("log-%%t", StreamTarget(path="log-%%t")),
+        ("log\\-%t", StreamTarget(path="log\\-%t")),
     ],
 )
-def test_where_a_stream_of_four_tasks_goes(argument: str | None, found: Target) -> None:
-    assert target(argument, 4) == found
+def test_where_a_stream_of_four_tasks_goes(argument: str | None, found: StreamTarget) -> None:
+    assert stream_target(argument, 4) == found

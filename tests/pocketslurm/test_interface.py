@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from pocketslurm.commands.pocketslurm import queue_directory
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from tests.conftest import ROOT
 
 
@@ -104,7 +104,7 @@ def test_machines_that_share_a_home_have_a_queue_each(tmp_path: Path, monkeypatc
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="login2"))
     other = queue_directory("", home)
     assert (mine, other) == (tmp_path / "hpc_kit/slurm", tmp_path / "hpc_kit/login2/slurm")
-    first = [State.open({"HPC_KIT_SLURM_STATE": str(each)}) for each in (mine, other)]
+    first = [StateDirectory.open({"HPC_KIT_SLURM_STATE": str(each)}) for each in (mine, other)]
     assert [each.next_job_id() for each in first] == [1, 37_100_001]
     assert first[1].next_job_id() == 37_100_002
     for each in first:

@@ -10,7 +10,7 @@ import pytest
 
 from pocketslurm import resources
 from pocketslurm.queue.records import Job
-from pocketslurm.queue.state import State
+from pocketslurm.queue.state import StateDirectory
 from pocketslurm.queue.supervisor import Supervisor
 from pocketslurm.settings import STATE_VARIABLE
 
@@ -77,7 +77,7 @@ def test_the_job_is_booked_so(
     verdict: tuple[str, str],
 ) -> None:
     before: Callable[..., object] = signal.getsignal(signal.SIGCHLD)  # type: ignore[assignment]
-    state = State.open({STATE_VARIABLE: str(tmp_path)})
+    state = StateDirectory.open({STATE_VARIABLE: str(tmp_path)})
     supervisor = Supervisor(state, Job(1, "x", "u", 0, "g", 0, "p"))
     try:
         monkeypatch.setattr(supervisor._oom, "rose", lambda: rose)

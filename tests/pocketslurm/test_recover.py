@@ -21,7 +21,7 @@ from pocketslurm import installation, processes
 from pocketslurm.queue import batch_step
 from pocketslurm.queue.controller import recover_lost_job
 from pocketslurm.queue.records import Job
-from pocketslurm.queue.state import State, unusable
+from pocketslurm.queue.state import StateDirectory, state_error
 from pocketslurm.queue.supervisor import Supervisor
 from pocketslurm.settings import STATE_VARIABLE
 from tests.conftest import ROOT
@@ -34,7 +34,7 @@ def controller(slurm: Slurm) -> int:
     state = slurm.state()
     name = state.meta("controller") or ""
     state.close()
-    assert processes.alive(name)
+    assert processes.is_alive(name)
     return processes.pid_of(name)
 
 
@@ -101,7 +101,7 @@ def test_a_new_controller_comes_with_the_next_command(slurm: Slurm) -> None:
     supervisor(slurm, first)
     old = controller(slurm)
     os.kill(old, signal.SIGKILL)
-    wait_for(lambda: processes.look(old) is None)
+    wait_for(lambda: processes.read_process(old) is None)
     assert slurm.said("squeue", "-h", "-o", "%i %T") == f"{first} RUNNING\n"
     assert controller(slurm) != old
 
@@ -112,7 +112,7 @@ def test_a_job_without_its_supervisor_is_requeued(slurm: Slurm) -> None:
     script = int(slurm.log("pid"))
     os.kill(watcher, signal.SIGKILL)
     wait_for(lambda: slurm.job(job_id).restart_count == 1)
-    assert processes.look(script) is None
+    assert processes.read_process(script) is None
     (slurm.folder / "go").touch()
     slurm.until(job_id, "COMPLETED")
     assert slurm.log(f"slurm-{job_id}.out") == "run 1\n"
@@ -167,7 +167,7 @@ def test_processes_end_when_their_directory_is_taken_away(slurm: Slurm) -> None:
 
 
 def test_a_job_that_is_just_starting_does_not_make_its_directory_anew(tmp_path: Path) -> None:
-    state = State.open({STATE_VARIABLE: str(tmp_path / "state")})
+    state = StateDirectory.open({STATE_VARIABLE: str(tmp_path / "state")})
     job = Job(1, "a", "ada", 1000, "users", 1000, "local", nodes=["n1"], cpus=[1], mem=[1], gpus=[[]], tasks=[1])
     shutil.rmtree(state.directory)
     with pytest.raises(OSError, match="No such file"):
@@ -178,7 +178,7 @@ def test_a_job_that_is_just_starting_does_not_make_its_directory_anew(tmp_path: 
 
 
 def test_a_file_that_is_gone_is_not_made_anew_by_who_had_it_open(tmp_path: Path) -> None:
-    state = State.open({STATE_VARIABLE: str(tmp_path / os.fsdecode(b"100% ? # \xff"))})
+    state = StateDirectory.open({STATE_VARIABLE: str(tmp_path / os.fsdecode(b"100% ? # \xff"))})
     state.close()
     assert state.jobs() == []
     state.close()
@@ -355,9 +355,9 @@ def test_a_queue_that_is_damaged_while_a_job_runs_is_told_once_and_the_job_runs_
 
 def test_a_full_disk_is_told_as_one(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     error = sqlite3.OperationalError("disk I/O error")
-    assert "a directory that you may write" in str(unusable(slurm.directory, error))
+    assert "a directory that you may write" in str(state_error(slurm.directory, error))
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
-    assert str(unusable(slurm.directory, error)).splitlines()[1:] == [
+    assert str(state_error(slurm.directory, error)).splitlines()[1:] == [
         f"  found  {slurm.directory}: disk I/O error, no space left there",
         "  do     free some space there: jobs that run go on",
     ]

@@ -125,7 +125,7 @@ def test_what_a_task_leaves_behind_goes_with_the_step(inside: Inside) -> None:
     said = inside.srun("-N1", "-n1", "bash", "-c", "sleep 1000 & echo $!; setsid sleep 1000 & echo $!")
     assert said.status == 0
     left = [processes.identity(pid) for pid in map(int, said.out)]
-    wait_for(lambda: not any(map(processes.alive, left)))
+    wait_for(lambda: not any(map(processes.is_alive, left)))
 
 
 # Streams

@@ -162,7 +162,7 @@ def test_tasks_do_not_outlive_a_killed_srun(inside: Inside) -> None:
     tasks = [processes.identity(int((inside.folder / f"pid-{rank}").read_text())) for rank in (0, 1)]
     process.send_signal(signal.SIGKILL)
     assert inside.end(process).status == -signal.SIGKILL
-    wait_for(lambda: not any(map(processes.alive, tasks)))
+    wait_for(lambda: not any(map(processes.is_alive, tasks)))
     assert inside.srun("echo", "free again").out == ["free again"] * 2
 
 

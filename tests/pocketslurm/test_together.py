@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pocketslurm.queue.node_selection import Node, Part, all_nodes, places
+from pocketslurm.queue.node_selection import ComponentRequest, NodeResources, all_nodes, select_for_components
 from pocketslurm.settings import Settings
 from tests.pocketslurm.test_allocate import request
 
@@ -12,14 +12,16 @@ NODES = all_nodes(Settings(memory=16000), ["n1", "n2", "n3", "n4"])
 LARGE = Settings().cpus + 1
 
 
-def placed(*lines: str, among: tuple[list[Node], ...] = (), free: list[Node] = NODES) -> list[str] | None:
+def placed(
+    *lines: str, among: tuple[list[NodeResources], ...] = (), free: list[NodeResources] = NODES
+) -> list[str] | None:
     """The nodes of each component, that may be given its own nodes."""
     totals = [*among, *[NODES] * (len(lines) - len(among))]
     parts = [
-        Part(request(line), [node for node in free if node in own], own)
+        ComponentRequest(request(line), [node for node in free if node in own], own)
         for line, own in zip(lines, totals, strict=True)
     ]
-    found = places(parts)
+    found = select_for_components(parts)
     return None if found is None else [" ".join(share.node for share in shares) for shares in found]
 
 
