@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def distribute_tasks(ntasks: int, slots: Sequence[int], distribution: Distribution) -> list[list[int]]:
-    """The task numbers of each node, for every distribution but "arbitrary".
+    """Return the task numbers of each node for every distribution except "arbitrary".
 
     >>> from hpc_kit.slurm.option_values import parse_distribution as parse
     >>> distribute_tasks(5, [2, 2, 2], parse("block")), distribute_tasks(5, [2, 2, 2], parse("cyclic"))
@@ -32,7 +32,7 @@ def distribute_tasks(ntasks: int, slots: Sequence[int], distribution: Distributi
 
 
 def distribute_by_hosts(hosts: Sequence[str], nodes: Sequence[str]) -> list[list[int]]:
-    """The task numbers of each node where task i runs on `hosts[i]`."""
+    """Return the task numbers of each node where task i runs on `hosts[i]`."""
     return [[task for task, host in enumerate(hosts) if host == node] for node in nodes]
 
 

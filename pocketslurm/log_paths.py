@@ -35,12 +35,12 @@ class PatternValues(NamedTuple):
     array_task_id: int | None = None
 
     def of_task(self, task_id: int, node: str, node_id: int) -> PatternValues:
-        """The same step, seen from one of its tasks."""
+        """Return the values for one task of the step."""
         return self._replace(task_id=task_id, node=node, node_id=node_id)
 
 
 def expand(pattern: str, names: PatternValues) -> str:
-    """The file name that Slurm makes of a pattern; a backslash in it switches the patterns off.
+    """Expand the patterns of a file name; a backslash in it disables them.
 
     >>> expand("%x-%5j.out", Names(job_id=12, job_name="train", user="ada", node="n1"))
     'train-00012.out'

@@ -265,7 +265,7 @@ _HONOURED = (
 
 
 def _of_allocation(name: str) -> OptionNote:
-    """As sbatch has it, with a word on where it counts."""
+    """Return sbatch's note on an option, with the remark that it affects an allocation only."""
     row = SBATCH_SUPPORT.get(name, OptionNote(_NO_EFFECT))
     return OptionNote(row.support, f"{row.note}; passed over inside a job".removeprefix("; "))
 
@@ -371,7 +371,7 @@ SSTAT = _kept(noconvert="memory is shown in KiB", verbose="there is nothing more
 def options_help(
     command: str, support: Mapping[str, OptionNote] = SBATCH_SUPPORT, table: Mapping[str, Option] = SBATCH
 ) -> str:
-    """The text of `sbatch --help`, and of salloc's."""
+    """Return the text of `sbatch --help`, and of salloc's."""
     lines = [
         f"Usage: {command} [OPTIONS(0)...] [{'script' if command == 'sbatch' else 'command'} [args(0)...]]",
         "",
@@ -389,7 +389,7 @@ def options_help(
 
 
 def srun_help() -> str:
-    """The text of `srun --help`."""
+    """Return the text of `srun --help`."""
     lines = ["Usage: srun [OPTIONS...] executable [args...]", "", "An embedded Slurm for one machine. Options:"]
     for name, option in SRUN.items():
         row = SRUN_SUPPORT.get(name)

@@ -31,7 +31,7 @@ def boot_id() -> str:
 
 
 def read_process(pid: int) -> Process | None:
-    """One process; None where there is none, or only what is left of a dead one."""
+    """Return a process; None if it does not exist or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
             text = file.read()
@@ -69,7 +69,7 @@ def all_processes() -> dict[int, Process]:
 
 
 def descendants(roots: Iterable[int], *, without: Collection[int] = (), inclusive: bool = False) -> list[Process]:
-    """The living processes below some others, those of `without` and what is below them left out."""
+    """Return the descendants of some processes, without those in `without` and their descendants."""
     processes = all_processes()
     children: dict[int, list[Process]] = {}
     for process in processes.values():
@@ -85,7 +85,7 @@ def descendants(roots: Iterable[int], *, without: Collection[int] = (), inclusiv
 
 
 def with_environment(marks: Collection[bytes], name_too: bytes = b"") -> list[int]:
-    """Processes of this user whose first environment holds all of these `NAME=value`, and that name."""
+    """Return this user's processes with all of these `NAME=value` and the name in their initial environment."""
     own = os.getpid()
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
@@ -98,7 +98,7 @@ def with_environment(marks: Collection[bytes], name_too: bytes = b"") -> list[in
 
 
 def kill(pids: Iterable[int], number: int) -> None:
-    """Signal some processes; one that is gone already is no news."""
+    """Signal some processes, and ignore those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -112,7 +112,7 @@ def terminate(pids: Iterable[int]) -> None:
 
 
 def adopt_orphans(name: str = "") -> None:
-    """Become the parent of whatever below loses its own: nothing that a job starts gets away.
+    """Become the parent of orphaned descendants, so that no process of a job escapes.
 
     Args:
         name: What `ps -o comm` and `top` show of this process from now on, up to 15 letters.
@@ -126,7 +126,7 @@ def adopt_orphans(name: str = "") -> None:
 
 
 def reap() -> dict[int, int]:
-    """The wait statuses of all children that have ended since."""
+    """Return the wait statuses of all children that have ended."""
     ended: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -138,7 +138,7 @@ def reap() -> dict[int, int]:
 
 
 def detach(log: str) -> None:
-    """Become a daemon's process: an own session, no terminal, nothing of the parent's open but what is named."""
+    """Become a daemon: a new session without a terminal or inherited files."""
     os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)

@@ -175,7 +175,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pocketslurm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PocketSlurm]:
-    """A Slurm of this test's own, with its commands on PATH; it ends with all its jobs after the test.
+    """Give a test its own Slurm with the commands on PATH, and end it with all jobs after the test.
 
     Choose its size by the marker `@pytest.mark.pocketslurm(nodes=2, gpus=1)` or by a call, `pocketslurm(nodes=2)`.
     """

@@ -44,7 +44,7 @@ def children_usage(others: Iterable[Step] = ()) -> ResourceUsage:
 
 
 def format_cpu_time(seconds: float) -> str:
-    """CPU seconds as sacct prints them: thousandths below an hour, where there are any."""
+    """Format CPU seconds as sacct does: with thousandths below an hour."""
     whole, thousandths = divmod(int(seconds * 1000), 1000)
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)
@@ -84,7 +84,7 @@ def _is_kill(status: int) -> bool:
 
 
 def counters(lines: str, root: Path = _ROOT) -> list[Path]:
-    """The kernel's counter files for the control group of these `/proc/self/cgroup` lines, else the machine's."""
+    """Return the kernel's counter files for the control group in `/proc/self/cgroup`, else the machine's."""
     found = []
     for line in lines.splitlines():
         _, controllers, path = line.split(":", 2)

@@ -165,7 +165,7 @@ def settings_from_json(text: str, path: Path) -> Settings:
 
 
 def settings_to_json(settings: Settings) -> str:
-    """JSON of the settings that differ from the defaults."""
+    """Return the settings that differ from the defaults as JSON."""
     import json
 
     values = {name: value for name, value in settings._asdict().items() if value != Settings._field_defaults[name]}
@@ -175,7 +175,7 @@ def settings_to_json(settings: Settings) -> str:
 
 
 def _partitions(path: Path, value: object) -> tuple[Partition, ...]:
-    """Names alone, or objects with a partition's own fields."""
+    """Parse partitions: names, or objects with the fields of a partition."""
     found: list[Partition] = []
     for each in value if isinstance(value, list) else []:
         fields = {"name": each} if isinstance(each, str) else each

@@ -38,7 +38,7 @@ def user_or_group_exists(kind: str, name: str) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user."""
+    """Return the name of a user."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -46,7 +46,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """The name of a group."""
+    """Return the name of a group."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

@@ -113,7 +113,7 @@ machine uses `hpc_kit/<host>/slurm`, with job ids that begin far above 1.
 
 
 def text() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [
         _INTRODUCTION,
         _table(("setting", "default", "meaning"), _settings()),

@@ -191,7 +191,7 @@ def _rows(state: StateDirectory, options: dict[str, str]) -> list[JobOrStep]:
 
 
 def _chosen(state: StateDirectory, options: dict[str, str]) -> list[tuple[Job, set[str]]]:
-    """The jobs, each with the names of the steps that alone were asked for."""
+    """Return the jobs, each with the names of selected steps."""
     if "jobs" in options:
         try:
             ids = parse_selectors(options["jobs"])

@@ -72,7 +72,7 @@ def _entity(words: Sequence[str]) -> str:
 
 
 def _same(typed: str, name: str) -> bool:
-    """An entity by its name, more than one of them, or its beginning."""
+    """Return whether a word means an entity: its name, its plural, or a beginning of it."""
     return f"{name}s".startswith(typed) or typed in {f"{name}es", f"{name}"}
 
 
@@ -86,7 +86,7 @@ def _denied(verb: str, kind: str) -> str:
 def _query(
     name: str, words: Sequence[str], *, associations: bool
 ) -> tuple[Sequence[tuple[str, int]], Mapping[str, Sequence[str]]]:
-    """The columns with their widths, and the values that records must have."""
+    """Return the columns with their widths, and the values that records must have."""
     entity = ENTITIES[name]
     wanted: dict[str, Sequence[str]] = {}
     columns = ""
@@ -110,7 +110,7 @@ def _query(
 
 
 def _column(entity: Entity, text: str) -> tuple[str, int]:
-    """A field of a format, `account%30`."""
+    """Parse a field of a format: `account%30`."""
     typed, _, width = text.partition("%")
     head = entity.column(typed)
     if head is None:
@@ -147,14 +147,14 @@ class Entity(NamedTuple):
     key: str
 
     def column(self, typed: str) -> str | None:
-        """The column that a format means: its name, or the beginning of one."""
+        """Return the column that a format names by its name or a beginning of it."""
         word = typed.lower()
         exact = self.names.get(word)
         return exact or next((self.names[name] for name in self.names if len(word) > 2 and name.startswith(word)), None)
 
 
 def _read_entity(key: str, shown: str, others: str = "") -> Entity:
-    """From `Head:width=other,names`, where the head's spaces are underlined."""
+    """Parse `Head:width=other,names`, in which underscores replace the spaces of the head."""
     known: dict[str, int] = {}
     names: dict[str, str] = {}
     for text in f"{shown} {others}".split():
@@ -204,7 +204,7 @@ _TRES = {"cpu": 1, "mem": 2, "energy": 3, "node": 4, "billing": 5, "fs disk": 6,
 
 
 def default_records(entity: str, cluster: str, host: str) -> Sequence[AccountRecord]:
-    """The records of one kind."""
+    """Return the records of one kind."""
     if entity == "tres":
         return [
             {"Type": kind.partition(" ")[0], "Name": kind.partition(" ")[2], "ID": str(number)}

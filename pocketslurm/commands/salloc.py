@@ -89,7 +89,7 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[
 
 
 def _variables(environ: Mapping[str, str]) -> ParsedOptions:
-    """SALLOC_* as options."""
+    """Return the options in SALLOC_* variables."""
     given = []
     for variable, value in environ.items():
         if variable.startswith("SALLOC_"):
@@ -103,7 +103,7 @@ def _variables(environ: Mapping[str, str]) -> ParsedOptions:
 def _allocate(
     state: StateDirectory, components: list[dict[str, str]], argv: list[str], environ: Mapping[str, str]
 ) -> Job:
-    """A running job of one's own."""
+    """Submit the job, wait for its start, and return it."""
     options = components[0]
     holder = "" if "no-shell" in options else processes.identity(os.getpid())
     otherwise = "no-shell" if "no-shell" in options else "interactive"
@@ -127,7 +127,7 @@ def _allocate(
 
 
 def _wait(state: StateDirectory, job_id: int, patience: int | None, *, quiet: bool) -> Job:
-    """Until the allocation is granted, or will never be."""
+    """Wait until the allocation is granted or refused."""
     began, queued = time.monotonic(), False
     while True:
         job = state.job(job_id)
@@ -153,7 +153,7 @@ def _wait(state: StateDirectory, job_id: int, patience: int | None, *, quiet: bo
 def _run(
     command: list[str], environ: dict[str, str], folder: str | None, state: StateDirectory, job_id: int, *, quiet: bool
 ) -> int:
-    """The command's exit status; the terminal's signals are for the command, which outlives a job that is cancelled."""
+    """Run the command and return its exit status. It gets the signals of the terminal, and survives a cancelled job."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     try:

@@ -102,7 +102,7 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[
 
 
 def _usage_error(error: DirectiveError, script: str = "") -> CommandError:
-    """Slurm's own words for it, and its own exit status."""
+    """Return the error with Slurm's message and exit status."""
     line = (error.found or error.what).splitlines()[-1].removeprefix("sbatch: ")
     if line.startswith("fatal: "):
         return CommandError(f"fatal: {script}: {line.removeprefix('fatal: ')}")
@@ -142,7 +142,7 @@ def _bad_value(each: ParsedOption) -> CommandError:
 
 
 def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions]:
-    """The options of each component's block, one where nothing parts them."""
+    """Return the options of each component's block of directives."""
     try:
         directives = read_directives(script.decode(errors="surrogateescape"))
         blocks = [directives.options(component) for component in range(len(directives.components()))]
@@ -157,7 +157,7 @@ def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions
 
 
 def _variables(environ: Mapping[str, str], *, strict: bool) -> ParsedOptions:
-    """SBATCH_* as options; one that is only a flag counts whatever its value is."""
+    """Return the options in SBATCH_* variables; a variable of a flag counts with any value."""
     given = []
     for variable, name in SBATCH_VARIABLES.items():
         if variable in environ:
@@ -196,7 +196,7 @@ def _test_only(state: StateDirectory, components: list[submission.JobDescription
 
 
 def _wait(state: StateDirectory, job_id: int) -> int:
-    """Until the job, or the whole array, is over: its highest exit code."""
+    """Wait for the end of the job or the array, and return the highest exit code."""
     while True:
         jobs = state.jobs("job_id = ?1 OR array_job_id = ?1", (job_id,))
         if not any(job.active for job in jobs):
@@ -228,7 +228,7 @@ def read_script(given: ParsedOptions, words: list[str], environ: Mapping[str, st
 
 
 def _find(name: str, environ: Mapping[str, str]) -> str:
-    """A script in the current folder, else one along PATH."""
+    """Find a script in the current folder, else on PATH."""
     folders = [""] if "/" in name else ["", *environ.get("PATH", "").split(os.pathsep)]
     for folder in folders:
         path = os.path.join(folder, name)  # noqa: PTH118

@@ -83,7 +83,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _signal(options: dict[str, str]) -> int | None:
-    """The number of the signal to send; None: the job is to end."""
+    """Return the number of the signal to send; None to cancel the job."""
     text = options.get("signal", "").upper().removeprefix("SIG")
     if not text:
         return None
@@ -113,7 +113,7 @@ def _targets(state: StateDirectory, options: dict[str, str], words: list[str]) -
 
 
 def _led(jobs: list[Job]) -> list[Job]:
-    """Without the components that end with a leader which is among them."""
+    """Return the jobs without components whose leader is among them."""
     leaders = {job.job_id for job in jobs}
     return [job for job in jobs if job.leader_id == job.job_id or job.leader_id not in leaders]
 
@@ -142,7 +142,7 @@ def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
 
 
 def _state_check(text: str) -> Callable[[Job], bool]:
-    """One state alone: scancel takes no list of them."""
+    """Return a check for one state; scancel accepts no list."""
     try:
         (state,) = parse_state_filter(text)
     except ValueError:

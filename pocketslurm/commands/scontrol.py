@@ -63,7 +63,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _converse(flags: dict[str, str], environ: Mapping[str, str]) -> int:
-    """Without a command, one a line is read; the exit status is the last one's."""
+    """Read commands line by line, and return the exit status of the last one."""
     status = 0
     while True:
         print("scontrol: ", end="", flush=True)

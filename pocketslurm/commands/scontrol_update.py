@@ -44,7 +44,7 @@ def update(state: StateDirectory, words: list[str]) -> int:
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
-    """Names and values: `TimeLimit=5`, or `TimeLimit 5`."""
+    """Parse names and values: `TimeLimit=5` or `TimeLimit 5`."""
     given: dict[str, str] = {}
     rest = iter(words)
     for word in rest:

@@ -114,7 +114,7 @@ def _print(state: StateDirectory, options: dict[str, str], environ: Mapping[str,
 
 
 def _fit_to(column: columns.Column, field: SinfoColumn, rows: list[NodeGroup]) -> columns.Column:
-    """A column of the default formats is as wide as its longest value."""
+    """Widen a column of the default formats to its longest value."""
     if not column.fitting:
         return column
     return column._replace(width=max([9, *(len(field.value(row)) for row in rows)]))
@@ -145,7 +145,7 @@ def group_nodes(state: StateDirectory, options: Mapping[str, str], shown: Sequen
 
 
 def _single(state: StateDirectory, options: Mapping[str, str], views: Mapping[str, NodeView]) -> Iterable[NodeGroup]:
-    """A line for each node of each partition, and one for a partition of whose nodes none is to be shown."""
+    """Return a row for each node of each partition, and one for each partition without selected nodes."""
     for each in nodes.partitions(state.settings, options.get("partition")):
         own = [views[name] for name in nodes.of_partition(state.settings, each) if name in views]
         yield from (NodeGroup(state.settings, each, [view]) for view in own)
@@ -176,7 +176,7 @@ def _by(field: SinfoColumn) -> Callable[[NodeGroup], object]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Numbers in a text are compared as numbers."""
+    """Return a sort key that compares numbers in a text as numbers."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", text)]
 
 
@@ -193,7 +193,7 @@ def _chosen(views: list[NodeView], options: Mapping[str, str]) -> list[NodeView]
 
 
 def _state(word: str) -> tuple[str, ...]:
-    """The states that a word of --states means; the beginning of a name will do, and nothing is no state at all."""
+    """Return the states that a word of --states means; a beginning of a name is enough."""
     typed = word.lower()
     if typed == "all":
         return _ORDER

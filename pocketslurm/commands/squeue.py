@@ -162,7 +162,7 @@ def _jobs(state: StateDirectory, options: dict[str, str], moment: float) -> list
 
 
 def _states(text: str | None) -> frozenset[str]:
-    """Those of --states; none where it is empty."""
+    """Return the states of --states; none if it is empty."""
     if not text:
         return _ACTIVE if text is None else frozenset()
     try:
@@ -175,7 +175,7 @@ def _states(text: str | None) -> frozenset[str]:
 
 
 def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job], bool]]:
-    """The conditions of the options, one each."""
+    """Return a condition for each filtering option."""
     found: list[Callable[[Job], bool]] = []
     users = set(options["user"].split(",")) if "user" in options else set()
     for user in users:

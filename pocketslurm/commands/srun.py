@@ -107,7 +107,7 @@ def _answer(asked: StepOptions, *, strict: bool) -> str | None:
 
 
 def _commands(asked: StepOptions, *, several: bool) -> list[tuple[str, ...]]:
-    """The program of every task, or one for all of them."""
+    """Return the program of every task, or one for all of them."""
     if asked.has("multi-prog"):
         if not asked.command:
             raise CommandError("error: configuration file not specified")
@@ -141,7 +141,7 @@ class _Srun:
         self.folder = os.path.join(working_folder(), self.asked.get("chdir"))  # noqa: PTH118
 
     def run(self, commands: Sequence[list[tuple[str, ...]]], argv: Sequence[str]) -> int:
-        """From the request to the exit status."""
+        """Create and run the step, and return the exit status."""
         if self.asked.has("multi-prog") and not self.asked.has("ntasks"):
             self.parts[0] = self.asked._replace(values={**self.asked.values, "ntasks": str(len(commands[0]))})
         if not self.state.settings.strict:
@@ -265,14 +265,14 @@ class _Srun:
         )
 
     def _script(self, name: str, command: Sequence[str]) -> int:
-        """--prolog and --epilog run here, beside srun; the exit code."""
+        """Run the script of --prolog or --epilog, and return its exit code."""
         path = self.asked.get(name)
         if not path or path.lower() == "none":
             return 0
         return os.waitstatus_to_exitcode(os.waitpid(os.spawnv(os.P_NOWAIT, path, [path, *command]), 0)[1])  # noqa: S606
 
     def _abort(self, created: step_creation.Created, code: int) -> int:
-        """Without its prolog a step is not begun; it is booked as killed."""
+        """Record a step as killed because its prolog failed."""
         self.talk.error(f"srun prolog failed rc = {code}. Aborting step.")
         for step, _ in created:
             name = f"StepId={step.job_id}.{step.label}"

@@ -62,7 +62,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 
 def _columns(flags: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Names and widths, a negative one for the left; `%20` behind a name sets its own."""
+    """Return names and widths; a negative width aligns left, and `%20` after a name sets the width."""
     if "pidformat" in flags:
         return [(name, FIELDS[name]) for name in ("JobID", "Nodelist", "Pids")]
     if not flags.get("format"):
@@ -80,7 +80,7 @@ def _columns(flags: Mapping[str, str]) -> list[tuple[str, int]]:
 
 
 def _rows(state: StateDirectory, name: str, flags: Mapping[str, str]) -> list[dict[str, str]]:
-    """The running steps of a job: the first, the one that is named, or with --allsteps all of them."""
+    """Return the rows of a job's running steps: the first, the named one, or with --allsteps all of them."""
     number, _, step_name = name.partition(".")
     job = state.job(int(number)) if number.isdecimal() else None
     if job is None or job.state != "RUNNING":
@@ -121,6 +121,6 @@ def _row(state: StateDirectory, job: Job, step: Step) -> dict[str, str]:
 
 
 def _of_batch(state: StateDirectory, job: Job) -> list[int]:
-    """The batch script's processes, without those of the steps."""
+    """Return the pids of the batch script without those of steps."""
     others = {pid for step in job_processes.running_steps(state, job) for pid in job_processes.step_pids(step)}
     return [each.pid for each in processes.descendants([processes.pid_of(job.supervisor)]) if each.pid not in others]

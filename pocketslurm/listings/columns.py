@@ -27,7 +27,7 @@ class Column(NamedTuple):
     fitting: bool = False
 
     def fit(self, text: str, *, whole: bool = False) -> str:
-        """The text in the column's width, cut where it is too long; not so, on the right, where it must stay whole."""
+        """Pad a text to the column's width, and cut it if it is too long and the column allows that."""
         if self.width:
             text = text if whole and self.right else text[: self.width]
             text = text.rjust(self.width) if self.right else text.ljust(self.width)
@@ -59,7 +59,7 @@ class Format(NamedTuple):
 
 
 def in_order(letters: Iterable[str]) -> list[str]:
-    """The letters as `%all` has them: small ones first."""
+    """Return the letters in the order of `%all`: lower case first."""
     return sorted(letters, key=str.swapcase)
 
 

@@ -27,7 +27,7 @@ SIZES = ("ReqMem", "AllocTRES", "ReqTRES", "MaxRSS")
 
 
 def in_unit(text: str, unit: str) -> str:
-    """A column's sizes in one of `UNITS`: what two decimals do not hold is rounded, as Slurm does."""
+    """Format a column's sizes in one of `UNITS`, rounded to two decimals as in Slurm."""
 
     def converted(found: re.Match[str]) -> str:
         number = float(found[1]) * 1024.0 ** (UNITS.index(found[2]) - UNITS.index(unit))
@@ -126,7 +126,7 @@ def _reserved_cpu(view: JobView) -> float:
 
 
 def _cpu(seconds: Callable[[Step], float]) -> SacctColumn:
-    """CPU seconds of a step, or of all of a job's."""
+    """Return a column with CPU seconds of a step, or of all steps of a job."""
     return SacctColumn(
         10,
         lambda v: resources.format_cpu_time(sum(map(seconds, v.state.steps(v.job.job_id)))),
@@ -240,7 +240,7 @@ _BY_LOWER_NAME = {name.lower(): name for name in NAMES}
 
 
 def find(name: str) -> tuple[str, SacctColumn] | None:
-    """A column by its name, or an unambiguous beginning of it, in any case."""
+    """Return a column by its name or an unambiguous beginning of it, ignoring case."""
     low = name.lower()
     found = _BY_LOWER_NAME.get(low) or next(
         (full for each, full in _BY_LOWER_NAME.items() if each.startswith(low)), None

@@ -206,7 +206,7 @@ def _config(state: StateDirectory) -> str:
 
 
 def job_text(view: JobView, *, details: bool) -> str:
-    """A job, as a paragraph with an empty line behind it."""
+    """Return the paragraph of a job, with an empty line after it."""
     lines = [*_identity(view), *_times(view, details=details), *_size(view, details=details), *_files(view)]
     return "\n".join([lines[0], *(f"   {line}" for line in lines[1:]), "   ", ""])
 
@@ -311,7 +311,7 @@ def _files(view: JobView) -> Iterator[str]:
 
 
 def step_text(view: JobView, step: Step) -> str:
-    """A step, as a paragraph."""
+    """Return the paragraph of a step."""
     tasks = sum(map(len, step.tasks)) or 1
     return (
         f"StepId={step_id(view, step)} UserId={view.job.uid} StartTime={format_timestamp(step.start_time)} "
@@ -325,7 +325,7 @@ def step_text(view: JobView, step: Step) -> str:
 
 
 def node_text(state: StateDirectory, view: NodeView) -> str:
-    """A node, as a paragraph with an empty line behind it."""
+    """Return the paragraph of a node, with an empty line after it."""
     settings, uname, load = state.settings, os.uname(), os.getloadavg()[0]
     gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
     booted = format_timestamp(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
@@ -361,7 +361,7 @@ def tres_used(view: NodeView) -> str:
 
 
 def partitions_of(settings: Settings, name: str) -> list[str]:
-    """The partitions that a node is in."""
+    """Return the partitions of a node."""
     return [each.name for each in settings.partitions if name in nodes.of_partition(settings, each)]
 
 
@@ -371,7 +371,7 @@ def free_memory() -> int:
 
 
 def partition_text(state: StateDirectory, each: Partition) -> str:
-    """A partition, as a paragraph with an empty line behind it."""
+    """Return the paragraph of a partition, with an empty line after it."""
     settings = state.settings
     names = nodes.of_partition(settings, each)
     default = "NONE" if each.default_time is None else _limit(each.default_time)

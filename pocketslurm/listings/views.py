@@ -33,7 +33,7 @@ _WITH_REASON = frozenset({"PENDING", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "FA
 
 
 def format_duration(seconds: float) -> str:
-    """Time used, as squeue prints it: `0:02`, `1:00:00`, `1-00:00:00`."""
+    """Format a duration as squeue does: `0:02`, `1:00:00`, `1-00:00:00`."""
     text = format_time(max(0, int(seconds)))
     if "-" in text:
         return text
@@ -42,7 +42,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_timestamp(when: float, never: str = "N/A") -> str:
-    """A point in time, as Slurm prints it."""
+    """Format a point in time as Slurm does."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(when)) if when else never
 
 
@@ -59,7 +59,7 @@ class JobView:
 
     @cached_property
     def request(self) -> JobSize:
-        """The size that the job asked for."""
+        """Return the size that the job asked for."""
         return decode_size(self.job.request)
 
     @cached_property
@@ -223,7 +223,7 @@ class JobView:
         return batch_step.log_files(job)
 
     def tasks_apart(self) -> list[Job]:
-        """An array's waiting tasks as jobs of their own."""
+        """Return the pending tasks of an array as separate jobs."""
         job = self.job
         if job.array_job_id is None or job.array_task_id is not None:
             return [job]
@@ -231,7 +231,7 @@ class JobView:
 
 
 def megabytes(size: int) -> str:
-    """As Slurm prints memory, in the largest unit that two decimals hold: `1000M`, `1.50G`, `2G`."""
+    """Format memory as Slurm does, in the largest unit that needs at most two decimals: `1000M`, `1.50G`, `2G`."""
     number, unit = float(size), "M"
     for larger in "GT":
         if number < 1024 or number % 512:
@@ -241,7 +241,7 @@ def megabytes(size: int) -> str:
 
 
 def null(text: str) -> str:
-    """Slurm's word for nothing."""
+    """Return the text, or `(null)` if it is empty."""
     return text or "(null)"
 
 
@@ -299,7 +299,7 @@ class NodeView(NamedTuple):
 
 
 def node_views(state: StateDirectory) -> list[NodeView]:
-    """Every node, in order."""
+    """Return every node, in order."""
     holding = state.jobs("state = 'RUNNING' OR completing")
     out = nodes.out(state)
     views = []
@@ -320,7 +320,7 @@ def node_views(state: StateDirectory) -> list[NodeView]:
 
 
 def asked(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that count by GPU, by scontrol's name for them, in its order."""
+    """Return the options per GPU under scontrol's names, in its order."""
     found = {
         "CpusPerTres": _of("gpu", options.get("cpus-per-gpu", "")),
         "MemPerTres": _of("gpu", str(parse_memory(options["mem-per-gpu"])) if options.get("mem-per-gpu") else ""),

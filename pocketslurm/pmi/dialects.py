@@ -41,7 +41,7 @@ class Unanswered(Exception):
 
 
 def handshake(wire: Connection, request: PmiRequest) -> PmiReply:
-    """The answer to a task's first line.
+    """Return the answer to a task's first line.
 
     Raises:
         Unanswered: The version is none that is known here.
@@ -75,7 +75,7 @@ def answer(board: KeyValueSpace, wire: Connection, task: int, request: PmiReques
 
 
 def _tells(command: str, values: Callable[[KeyValueSpace], Mapping[str, object]]) -> Answer:
-    """A command that only asks."""
+    """Return the answer of a command that only asks for values."""
 
     def tell(board: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
         yield task, PmiReply(command, {"rc": 0, **values(board)})
@@ -84,7 +84,7 @@ def _tells(command: str, values: Callable[[KeyValueSpace], Mapping[str, object]]
 
 
 def _abort(_: KeyValueSpace, __: int, asked: Mapping[str, str]) -> Answers:
-    """PMI-2 knows parts of a step that end, too; there is nothing to be done for one."""
+    """Abort the step. PMI-2 can also end a part of a step, which has no effect here."""
     if asked.get("isworld", "TRUE").upper() == "TRUE":
         raise Abort
     yield from ()

@@ -45,11 +45,11 @@ class KeyValueSpace:
         self._asking: list[tuple[int, str]] = []
 
     def put(self, key: str, value: str) -> None:
-        """For all, after the next fence."""
+        """Store a value; other tasks see it after the next barrier."""
         self._put[key] = value
 
     def barrier(self, task: int) -> list[int]:
-        """A task waits for all others; those that go on, when it was the last.
+        """Enter a barrier. Return the waiting tasks when the last one has entered.
 
         Raises:
             Garbage: It waits already.
@@ -64,7 +64,7 @@ class KeyValueSpace:
         return sorted(gone)
 
     def link(self, task: int, link: Link) -> dict[int, Link]:
-        """A task enters a ring; what each gets of it, when it was the last: the sum of the numbers before its own."""
+        """Enter a ring. When the last task has entered, return the result of each, with the sum of earlier numbers."""
         self._links[task] = link
         if len(self._links) < self.size:
             return {}
@@ -77,7 +77,7 @@ class KeyValueSpace:
         return found
 
     def attribute(self, task: int, key: str, *, wait: bool = False) -> str | None:
-        """An attribute of the task's node; where there is none, `wait` leaves a note for `describe`."""
+        """Return an attribute of the task's node; with `wait`, `describe` answers the task later."""
         found = self._attributes.get((self._node[task], key))
         if found is None and wait:
             self._asking.append((task, key))

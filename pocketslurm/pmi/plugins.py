@@ -52,7 +52,7 @@ def _elsewhere(plugin: str) -> bool:
 def start_server(
     parts: Sequence[StepOptions], requests: Sequence[StepRequest], steps: Sequence[Step]
 ) -> PmiServer | None:
-    """The PMI server of a step's parts, whichever plug-in was named; None where tasks get no PMI."""
+    """Start the PMI server of a step; return None if its tasks get no PMI."""
     plugin = parts[0].get("mpi")
     if plugin in _NONE:
         return None
@@ -63,7 +63,7 @@ def start_server(
 
 
 def plugin_variables(asked: StepOptions, environ: Mapping[str, str]) -> dict[str, str]:
-    """A step's variables with SLURM_MPI_TYPE as its plug-in leaves it; those of a step around it stay as they are."""
+    """Return the variables of a step with SLURM_MPI_TYPE as set by its plug-in."""
     plugin = asked.get("mpi")
     found = {name: value for name, value in environ.items() if name != _VARIABLE}
     return found if plugin in _NONE else found | {_VARIABLE: plugin}

@@ -50,7 +50,7 @@ class Connection:
         self._read = b""
 
     def feed(self, data: bytes) -> Iterator[PmiRequest]:
-        """The requests that are complete now.
+        """Add data, and yield the complete requests.
 
         Raises:
             Garbage: It is none.
@@ -62,7 +62,7 @@ class Connection:
             raise ProtocolError(f"request of more than {_MOST} bytes")
 
     def _cut(self) -> str | None:
-        """The next piece; lines without their end."""
+        """Cut off the next message; lines lose their line feed."""
         if self.version == PMI2:
             return self._cut_message()
         end = b"\nendcmd\n" if self._read.startswith(b"mcmd=") else b"\n"
@@ -88,7 +88,7 @@ class Connection:
         return message.decode(errors="surrogateescape")
 
     def write(self, reply: PmiReply) -> bytes:
-        """An answer in the task's version."""
+        """Format a reply for the version of the task."""
         fields = {"cmd": reply.command, **reply.values}
         if self.version != PMI2 or reply.command == "response_to_init":
             text = " ".join(f"{key}={value}" for key, value in fields.items()) + "\n"
@@ -98,13 +98,13 @@ class Connection:
 
 
 def versions(text: str) -> tuple[int, int] | None:
-    """The version that the line `cmd=init` asks for, None where it is not that."""
+    """Return the version in the line `cmd=init`; None for another line."""
     found = _INIT.match(text)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def _parsed(text: str, version: tuple[int, int] | None) -> PmiRequest:
-    """A value ends at the next separator, also where its writer has doubled that."""
+    """Parse a request. A value ends at the next separator, also if its writer has doubled it."""
     separator = ";" if version == PMI2 else "\n" if text.startswith("mcmd=") else " "
     pairs = [pair.partition("=") for pair in text.split(separator)]
     values: dict[str, str] = {}

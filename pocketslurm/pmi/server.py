@@ -38,7 +38,7 @@ class PmiServer:
         self._theirs: socket.socket | None = None
 
     def connect(self, task: TaskSpec) -> TaskSpec:
-        """The task with its end of a connection, and the variables that tell of it; `started` lets go of that end."""
+        """Return the task with its end of a new connection and the variables for it; `started` closes that end."""
         ours, theirs = socket.socketpair()
         os.set_blocking(ours.fileno(), False)
         self._sockets[task.number], self._wires[task.number], self._theirs = ours, Connection(), theirs
@@ -51,7 +51,7 @@ class PmiServer:
         return task._replace(environ={**task.environ, **found}, kept=theirs.fileno())
 
     def started(self) -> None:
-        """The task has its end."""
+        """Close the ends of the connections that belong to tasks."""
         if self._theirs is not None:
             self._theirs.close()
             self._theirs = None

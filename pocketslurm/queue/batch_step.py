@@ -105,7 +105,7 @@ def start_script(state: StateDirectory, job: Job) -> Launched:
 
 
 def open_error_log(job: Job) -> int:
-    """The standard error of a script that is not started, for what Slurm itself has to say there; -1: there is none."""
+    """Open the standard error of a script that is not started; return -1 if there is none."""
     try:
         return _open_log(log_files(job).stderr, job)
     except OSError:
@@ -113,7 +113,7 @@ def open_error_log(job: Job) -> int:
 
 
 def write_to_log(stderr: int, text: str) -> None:
-    """A line of slurmstepd's in the job's own log."""
+    """Write a line of slurmstepd to the job's log."""
     try:
         os.write(stderr, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
     except OSError:
@@ -121,7 +121,7 @@ def write_to_log(stderr: int, text: str) -> None:
 
 
 def write_cancellation(stderr: int, job: Job, why: str) -> None:
-    """That a job is ended, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
+    """Write that the job is cancelled, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
     cause = f" DUE TO {why}" if why else ""
     cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
@@ -166,7 +166,7 @@ def _open_log(path: str, job: Job) -> int:
 
 
 def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, int, int]) -> NoReturn:
-    """In the child: take on the script's surroundings and run it."""
+    """Prepare the child process, and run the script."""
     try:
         os.setsid()
         for number, stream in enumerate(streams):
@@ -207,7 +207,7 @@ def _enter(folder: str) -> bool:
 
 
 def _forget_signals() -> None:
-    """As a login shell has them: what sbatch's own parent ignored, or Python ignores, is not the script's."""
+    """Reset signals as in a login shell: the script ignores none that sbatch's parent or Python ignores."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not None:

@@ -71,7 +71,7 @@ class Controller:
         self._sleeper.close()
 
     def _look(self) -> float | None:
-        """One pass; when to look again at the latest (0: whenever), None when all is done."""
+        """Run one pass. Return when the next one is due at the latest (0: open), or None when all work is done."""
         self._reap()
         self.state.reload()
         self._book_lost()
@@ -139,7 +139,7 @@ class Controller:
 
 
 def main(state: StateDirectory, lock: int) -> NoReturn:
-    """Be the controller until there is nothing left to do, then end the process."""
+    """Run the controller until the queue is empty, then exit."""
     try:
         with state.transaction():
             state.set_meta(controller_start.META, processes.identity(os.getpid()))

@@ -25,7 +25,7 @@ _BOOL = frozenset({"batch", "requeue", "overlap", "completing"})
 
 
 def _column(name: str, record: type[Job | Step]) -> str:
-    """A column with the record's default: a release that knows nothing of it leaves it out of its rows."""
+    """Return the definition of a column with the default of the record, for rows of other releases."""
     if record is Job and name == "job_id":
         return '"job_id" INTEGER PRIMARY KEY'
     default = record._field_defaults.get(name)
@@ -118,7 +118,7 @@ def is_damaged(error: Exception) -> bool:
 
 
 def retry(action: Callable[[], T]) -> T:
-    """Again while the file is locked: SQLite does not wait by itself where the last one to leave clears up."""
+    """Retry while the file is locked; SQLite does not wait while another process closes the file."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -130,7 +130,7 @@ def retry(action: Callable[[], T]) -> T:
 
 
 def write_values(values: Mapping[str, object]) -> list[object]:
-    """Values of a record as columns hold them; a path that is no UTF-8 as its bytes."""
+    """Convert values of a record to values of columns; a path that is not UTF-8 becomes bytes."""
     return [json.dumps(value) if name in _JSON else _storable(value) for name, value in values.items()]
 
 
@@ -145,7 +145,7 @@ def _storable(value: object) -> object:
 
 
 def read_row(row: sqlite3.Row, record: type[Job | Step]) -> dict[str, Any]:
-    """The values of a record in a row."""
+    """Return the values of a record from a row."""
     values: dict[str, Any] = {}
     for name in record._fields:
         value = row[name]

@@ -99,7 +99,7 @@ def _judge(
 
 
 def ready_tasks(state: StateDirectory, job: Job) -> set[int] | None:
-    """The waiting tasks whose own counterpart (aftercorr) is done; None: all of them."""
+    """Return the pending tasks whose counterpart (aftercorr) has ended; None for all of them."""
     conditions = parse_dependency(job.dependency).conditions if job.dependency else ()
     ready: set[int] | None = None
     for condition in conditions:
@@ -130,7 +130,7 @@ def _begun(jobs: Iterable[Job], delay: float, now: float) -> tuple[Verdict, floa
 
 
 def _ended(jobs: Sequence[Job], kind: str) -> Verdict:
-    """Slurm takes a job that it does not know for one that ended as it should."""
+    """Evaluate a condition on jobs; an unknown job counts as ended with success, as in Slurm."""
     good = all(job.state == "COMPLETED" for job in jobs)
     if kind in {"afterok", "aftercorr"} and any(not job.active and job.state != "COMPLETED" for job in jobs):
         return Verdict.FAILED

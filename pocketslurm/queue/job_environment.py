@@ -59,7 +59,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"
 def batch_environ(
     job: Job, settings: Settings, submit_environ: Mapping[str, str], components: Sequence[Job] = ()
 ) -> dict[str, str]:
-    """The environment of a batch script; SLURM_TASK_PID alone is left to the process itself.
+    """Return the environment of a batch script, without SLURM_TASK_PID.
 
     Args:
         job: The job; of a heterogeneous one the leader.
@@ -103,7 +103,7 @@ def heterogeneous_variables(components: Sequence[Job]) -> dict[str, str]:
 
 
 def salloc_environ(components: Sequence[Job], environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the command that salloc runs, no process of the job's; all components are given."""
+    """Return the environment of salloc's command, which is no process of the job; it lists all components."""
     job = components[0]
     if job.het_job_id is not None:
         return {**environ, **_of_het_allocation(components)}
@@ -114,7 +114,7 @@ def salloc_environ(components: Sequence[Job], environ: Mapping[str, str]) -> dic
 
 
 def _of_het_allocation(components: Sequence[Job]) -> dict[str, str]:
-    """A heterogeneous job in salloc's own shell: next to nothing of the whole, and more of each component."""
+    """Return the variables of a heterogeneous job for salloc's command: few of the job, many of each component."""
     first = components[0]
     found = heterogeneous_variables(components)
     for number, job in enumerate(components):
@@ -161,7 +161,7 @@ def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[st
 
 
 def _ntasks(job: Job) -> int | None:
-    """The task count that the job asked for, if it did."""
+    """Return the number of tasks if the options give it."""
     if job.options.get("ntasks"):
         return int(job.options["ntasks"])
     return len(job.nodes) * int(job.options.get("ntasks-per-node") or 0) or None
@@ -175,7 +175,7 @@ def _of_distribution(found: Distribution) -> dict[str, str]:
 
 
 def _of_job(job: Job) -> dict[str, str]:
-    """The job as every one of its processes sees it."""
+    """Return the variables of the job that all its processes have."""
     environ = {
         "SLURM_CLUSTER_NAME": job.cluster,
         "SLURM_JOB_ID": str(job.job_id),
@@ -223,12 +223,12 @@ def _of_array(job: Job, task: int) -> dict[str, str]:
 
 
 def node_variables(node: str) -> dict[str, str]:
-    """The node that a process runs on."""
+    """Return the variables about the node of a process."""
     return {"SLURMD_NODENAME": node, "SLURM_TOPOLOGY_ADDR": node, "SLURM_TOPOLOGY_ADDR_PATTERN": "node"}
 
 
 def set_gpus(environ: dict[str, str], name: str, gpus: Sequence[int], on_node: int | None = None) -> None:
-    """Tell of these devices; of none at all by taking the variables away, as Slurm does."""
+    """Set the variables for these devices; without devices, delete the variables, as Slurm does."""
     listed = ",".join(map(str, gpus))
     values = {name: listed, "SLURM_GPUS_ON_NODE": str(len(gpus) if on_node is None else on_node)}
     for variable, value in {**values, **dict.fromkeys(_VISIBLE, listed)}.items():
@@ -265,7 +265,7 @@ def exported_environ(options: Mapping[str, str], environ: Mapping[str, str]) -> 
 
 
 def encode_environ(environ: Mapping[str, str]) -> bytes:
-    """As a process has it: `NAME=value`, each with a NUL behind it."""
+    """Encode an environment as `NAME=value`, each with a NUL after it."""
     return b"".join(f"{name}={value}\0".encode(errors="surrogateescape") for name, value in environ.items())
 
 
@@ -276,7 +276,7 @@ def decode_environ(stored: bytes) -> dict[str, str]:
 
 
 def words(text: str) -> Iterator[str]:
-    """The parts between commas; quotes keep a comma, and are taken away."""
+    """Split a text at commas outside of quotes, and remove the quotes."""
     word, quote = "", ""
     for letter in text:
         if quote:

@@ -55,7 +55,7 @@ def _parse(word: str) -> JobSelector:
 def find_selected(
     state: StateDirectory, wanted: JobSelector, known: str = "1", values: Sequence[object] = ()
 ) -> list[Job]:
-    """The records that an id names; waiting tasks of an array that are named alone are shown as jobs of their own."""
+    """Return the records of an id; pending tasks that it names become separate jobs."""
     where = f"(job_id = ?1 OR array_job_id = ?1 OR het_job_id = ?1) AND ({known.replace('?', '?2')})"
     jobs = state.jobs(where, (wanted.job_id, *values))
     if wanted.component is not None and any(job.het_job_id for job in jobs):
@@ -74,7 +74,7 @@ def find_selected(
 
 
 def find_by_text(state: StateDirectory, text: str, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
-    """All records that a list of ids names, each once.
+    """Return all records of a list of ids, each once.
 
     Raises:
         ValueError: A word of the list is no id.
@@ -92,7 +92,7 @@ FINISHED = "Job has already finished"
 
 
 def find_jobs(state: StateDirectory, word: str) -> list[Job]:
-    """The records that an id, or `jobname=...`, names."""
+    """Return the records that an id or `jobname=...` names."""
     name, equals, value = word.partition("=")
     if equals and name.lower() in {"jobname", "name"}:
         found = [job for job in state.active_jobs() if job.name == value]
@@ -108,7 +108,7 @@ def find_jobs(state: StateDirectory, word: str) -> list[Job]:
 
 
 def own_record(state: StateDirectory, job: Job) -> Job:
-    """The record of a waiting task that was named alone, split off if it has none yet."""
+    """Return the record of a job or a task; a pending task is split off its array."""
     current = state.job(job.job_id)
     if current is None:
         raise PlainError(f"{_INVALID} for job {job.display_id}")
@@ -118,7 +118,7 @@ def own_record(state: StateDirectory, job: Job) -> Job:
 
 
 def array_indices(text: str) -> list[int]:
-    """The indices that `fold_indices` wrote down."""
+    """Parse the indices that `fold_indices` has written."""
     return list(parse_array(text).indices) if text else []
 
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def running_steps(state: StateDirectory, job: Job) -> list[Step]:
-    """The steps that run, of all its components, without the batch script."""
+    """Return the running steps of all components, without the batch script."""
     steps = (step for part in state.components(job) for step in state.steps(part.job_id))
     return [step for step in steps if step.state == "RUNNING" and step.step_id >= 0]
 
 
 def job_pids(state: StateDirectory, job: Job) -> list[int]:
-    """Every living process that the job has started."""
+    """Return the pids of all processes that the job has started."""
     spare = _daemons(state)
     if job.batch:
         return _pids([os.getpid()], spare)
@@ -40,7 +40,7 @@ def job_pids(state: StateDirectory, job: Job) -> list[int]:
 
 
 def outside_steps(state: StateDirectory, job: Job) -> list[int]:
-    """The batch shell and what it started, without the sruns of running steps and their tasks."""
+    """Return the pids of the batch shell and its children, without the sruns of running steps and their tasks."""
     if not job.batch:
         return []
     sruns = {processes.pid_of(step.srun) for step in running_steps(state, job) if processes.is_alive(step.srun)}
@@ -48,14 +48,14 @@ def outside_steps(state: StateDirectory, job: Job) -> list[int]:
 
 
 def step_pids(step: Step) -> list[int]:
-    """An srun and its tasks."""
+    """Return the pids of an srun and its tasks."""
     if not processes.is_alive(step.srun):
         return []
     return [process.pid for process in processes.descendants([processes.pid_of(step.srun)], inclusive=True)]
 
 
 def end_lost_steps(state: StateDirectory, job: Job) -> None:
-    """Steps whose srun was killed: their processes are ended, and they are booked as Slurm does it."""
+    """End the processes of steps whose srun was killed, and record the steps as Slurm does."""
     for step in running_steps(state, job):
         if not processes.is_alive(step.srun):
             roots = processes.with_environment(
@@ -77,7 +77,7 @@ def _pids(roots: Collection[int], without: Collection[int]) -> list[int]:
 
 
 def _daemons(state: StateDirectory) -> set[int]:
-    """The controller and other jobs' supervisors: a command inside this job may have been the one to start them."""
+    """Return the pids of the controller and other supervisors: a command inside this job may have started them."""
     names = [job.supervisor for job in state.jobs("state = 'RUNNING' OR completing")]
     names.append(state.meta(controller_start.META) or "")
     return {processes.pid_of(name) for name in names if processes.is_alive(name)} - {os.getpid()}

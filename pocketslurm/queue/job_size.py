@@ -71,20 +71,20 @@ class JobSize(NamedTuple):
 
 
 def decode_size(stored: Mapping[str, object]) -> JobSize:
-    """The request in a job's record."""
+    """Return the size in a job's record."""
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return JobSize(**known)  # type: ignore[arg-type]  # written by `encode`
 
 
 def encode_size(request: JobSize) -> dict[str, object]:
-    """The fields that say something, for a job's record."""
+    """Return the fields that differ from the defaults, for a job's record."""
     given = request._asdict()
     del given["notes"]
     return {name: value for name, value in given.items() if value != JobSize._field_defaults[name]}
 
 
 def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobSize:
-    """Work out the size from options by long name.
+    """Compute the size from options by long name.
 
     Raises:
         CommandError: The options contradict one another.
@@ -128,7 +128,7 @@ def _check_memory_of_gpus(request: JobSize) -> None:
 
 
 def _node_range(options: Mapping[str, str], named: int) -> tuple[int, int]:
-    """The fewest and the most nodes, with so many asked for by name; 0 for as few as will do."""
+    """Return the fewest and the most nodes if `named` nodes are required; 0 for as few as possible."""
     if "nodes" not in options:
         return max(1, named), 0
     if not options["nodes"].strip("0"):
@@ -141,7 +141,7 @@ def _node_range(options: Mapping[str, str], named: int) -> tuple[int, int]:
 
 
 def _tasks_of_gpus(request: JobSize, per_gpu: int) -> JobSize:
-    """Tasks from GPUs, with so many for each."""
+    """Compute the number of tasks from GPUs and tasks per GPU."""
     if per_gpu and request.gpus and not request.ntasks:
         return request._replace(ntasks=per_gpu * request.gpus)
     if per_gpu and request.gpus_per_node and not request.tasks_per_node:
@@ -150,7 +150,7 @@ def _tasks_of_gpus(request: JobSize, per_gpu: int) -> JobSize:
 
 
 def _fit_tasks(request: JobSize, *, arbitrary: bool, hosts: list[str]) -> JobSize:
-    """Tasks from nodes, nodes from tasks: what sbatch does to the numbers before it sends them."""
+    """Compute tasks from nodes and nodes from tasks, as sbatch does before it sends them."""
     least, most = request.min_nodes, request.max_nodes or len(request.nodelist)
     if arbitrary and hosts and not request.ntasks:
         return request._replace(ntasks=len(hosts))
@@ -181,7 +181,7 @@ def _check_exclusions(options: Mapping[str, str]) -> None:
 
 
 def _hosts(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """The nodes asked for by name, in a file or in the option; with repeats, which arbitrary distribution counts."""
+    """Return the required nodes from a file or the option; arbitrary distribution counts repeated names."""
     named = options.get("nodefile") or options.get("nodelist") or ""
     if not named and (named := environ.get("SLURM_HOSTFILE", "")) and "/" not in named:
         named = f"./{named}"
@@ -251,7 +251,7 @@ def count(options: Mapping[str, str], *names: str) -> int:
 
 
 def types(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The types of GPUs asked for.
+    """Return the requested types of GPUs.
 
     Raises:
         CommandError: Some of an option's GPUs have a type, and some have none.
@@ -267,7 +267,7 @@ def types(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def settle(request: JobSize, *, per_task: bool, counted_nodes: bool) -> JobSize:
-    """Tasks and nodes that follow from GPUs, and whether all these numbers agree.
+    """Compute tasks and nodes from GPUs, and check that all numbers agree.
 
     Args:
         request: What was asked for, its tasks worked out.
@@ -341,12 +341,12 @@ def portable_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def relax(request: JobSize, names: set[str]) -> JobSize:
-    """The request for nodes as large as it needs, none of those excluded that are not there."""
+    """Return the size for nodes that count as large enough, without unknown excluded nodes."""
     return request._replace(fits=True, exclude=tuple(name for name in request.exclude if name in names), gpu_types=())
 
 
 def note_missing_nodes(command: str, request: JobSize, count: int) -> None:
-    """Tell a person, and no script that reads along, what keeps a job from ever starting."""
+    """Print a note on a terminal if a job can never start because it needs more nodes."""
     if request.min_nodes > count and sys.stderr.isatty():
         more = "[embedded] nodes in the cluster file makes more of them"
         print(f"{command}: note: {request.min_nodes} nodes, and there are {count}: {more}", file=sys.stderr)

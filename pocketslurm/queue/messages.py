@@ -72,7 +72,7 @@ JobOrder = Cancel | EndComponent | Signal | TellStep | Suspend | Resume | Notify
 
 
 def encode_order(told: JobOrder) -> tuple[str, str]:  # noqa: PLR0911 - one for each kind
-    """An order's kind and value, as the state keeps them."""
+    """Return the kind and the value of an order for the database."""
     match told:
         case Cancel(why):
             return "cancel", why

@@ -46,7 +46,7 @@ class _Room(NamedTuple):
 
 
 def all_nodes(settings: Settings, names: Sequence[str]) -> list[NodeResources]:
-    """The nodes as they are when nothing runs."""
+    """Return the nodes with all their resources."""
     gpus = tuple(range(settings.gpus))
     return [NodeResources(name, settings.cpus, settings.memory_of_node, gpus) for name in names]
 
@@ -70,7 +70,7 @@ def free_nodes(nodes: Iterable[NodeResources], jobs: Iterable[Job]) -> list[Node
 def select_nodes(
     request: JobSize, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
 ) -> list[NodeShare] | None:
-    """The job's share of each node that it gets, or None while it does not fit.
+    """Return the job's share of each selected node, or None while the job does not fit.
 
     Args:
         request: What is asked for.
@@ -83,7 +83,7 @@ def select_nodes(
 
 
 def grown(request: JobSize, nodes: Sequence[NodeResources]) -> list[NodeResources]:
-    """The nodes, those on which nothing runs at least as large as the request needs them to be."""
+    """Return the nodes; idle ones are at least as large as the request needs."""
     count = request.max_nodes or request.min_nodes
     tasks = request.tasks_per_node or -(-request.ntasks // count) or 1
     gpus = max(request.gpus_per_node, -(-request.gpus // count), request.gpus_per_task * tasks)
@@ -111,7 +111,7 @@ def _allocate(
 
 
 def impossible(request: JobSize, totals: Sequence[NodeResources]) -> str | None:
-    """Why a job can never run on these nodes: a pending reason, where Slurm lets it wait for other times; or None.
+    """Return the pending reason of a job that can never run on these nodes, or None.
 
     Raises:
         CommandError: Slurm does not take such a job.
@@ -149,7 +149,7 @@ def _counts(request: JobSize, available: int) -> Iterable[int]:
 
 
 def _room(request: JobSize, node: NodeResources, total: NodeResources) -> _Room:
-    """The tasks that would fit on a node, none where something that every node must have is missing."""
+    """Return the tasks that fit on a node; none if a requirement of every node is missing."""
     lacking = (
         node.name in request.exclude
         or (request.exclusive and not node.whole)
@@ -173,7 +173,7 @@ def _room(request: JobSize, node: NodeResources, total: NodeResources) -> _Room:
 
 
 def _tasks_per_node(request: JobSize) -> int:
-    """So many must find a place on every node: room is kept for them, even if the last node has fewer."""
+    """Return the tasks that must fit on every node, even if the last node gets fewer."""
     return min(request.tasks_per_node, request.ntasks) if request.ntasks else request.tasks_per_node
 
 
@@ -184,7 +184,7 @@ def _fixed_memory(request: JobSize, total: NodeResources) -> int:
 
 
 def _choose(request: JobSize, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
-    """The first `count` nodes in order with which all tasks and GPUs find a place."""
+    """Return the first `count` nodes in order that are enough for all tasks and GPUs."""
     must = set(request.nodelist)
     if not must <= {room.node.name for room in rooms}:
         return None
@@ -220,7 +220,7 @@ def _enough(request: JobSize, rooms: Sequence[_Room]) -> bool:
 
 
 def _deal(request: JobSize, rooms: Sequence[_Room], totals: dict[str, NodeResources]) -> list[NodeShare]:
-    """Tasks, CPUs, memory and GPUs node by node: filled in order, with one task left for each later node."""
+    """Distribute tasks, CPUs, memory and GPUs to nodes in order, and leave a task for each later node."""
     ntasks = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
     gpus_left = request.gpus
     shares = []
@@ -280,7 +280,7 @@ def select_for_components(parts: Sequence[ComponentRequest]) -> list[list[NodeSh
 
 
 def candidates(request: JobSize, totals: Iterable[NodeResources]) -> set[str]:
-    """The nodes that a request can be given some of."""
+    """Return the nodes that can be used for a request."""
     names = {node.name for node in totals} - set(request.exclude)
     named_all = len(request.nodelist) >= (request.max_nodes or request.min_nodes)
     return names & set(request.nodelist) if named_all else names

@@ -19,7 +19,7 @@ _OUT = "nodes_out"
 
 
 def natural(name: str) -> tuple[str, int]:
-    """A key that sorts names of nodes by the numbers at their end.
+    """Return a key that sorts names of nodes by the number at their end.
 
     >>> sorted(["n10", "n2"], key=natural)
     ['n2', 'n10']
@@ -43,7 +43,7 @@ def _expand(text: str) -> tuple[str, ...]:
 
 
 def expand_names(text: str) -> tuple[str, ...]:
-    """The nodes of a list that a user typed; none where it is malformed."""
+    """Return the nodes of a list that a user typed; none if it is malformed."""
     try:
         return _expand(text)
     except HpcKitError:
@@ -51,17 +51,17 @@ def expand_names(text: str) -> tuple[str, ...]:
 
 
 def names(settings: Settings) -> tuple[str, ...]:
-    """Every node."""
+    """Return the names of all nodes."""
     return _expand(settings.nodes)
 
 
 def of_partition(settings: Settings, partition: Partition) -> tuple[str, ...]:
-    """The nodes of a partition."""
+    """Return the names of a partition's nodes."""
     return _expand(partition.nodes) if partition.nodes else names(settings)
 
 
 def partition(settings: Settings, name: str) -> Partition:
-    """A partition by its name; the default one goes by any other name as well, unless the settings are strict.
+    """Return a partition by name; unless the settings are strict, an unknown name means the default one.
 
     Raises:
         CommandError: There is none.
@@ -75,7 +75,7 @@ def partition(settings: Settings, name: str) -> Partition:
 
 
 def partitions(settings: Settings, named: str | None) -> list[Partition]:
-    """All partitions, or those that are known by the names of a list."""
+    """Return all partitions, or those in a list of names."""
     wanted = named.split(",") if named is not None else []
     found = [each for each in settings.partitions if named is None or each.name in wanted]
     known = {each.name for each in settings.partitions}
@@ -89,7 +89,7 @@ def over_limit(partition: Partition, time_limit: int) -> bool:
 
 
 def out(state: StateDirectory) -> dict[str, Outage]:
-    """The nodes that an administrator has taken out."""
+    """Return the nodes that an administrator has drained or set down."""
     return {name: Outage(*values) for name, values in json.loads(state.meta(_OUT) or "{}").items()}
 
 
@@ -103,16 +103,16 @@ def take_out(state: StateDirectory, name: str, why: Outage | None) -> None:
 
 
 def all_of(state: StateDirectory) -> list[NodeResources]:
-    """Every node with all that it has."""
+    """Return all nodes with all their resources."""
     return all_nodes(state.settings, names(state.settings))
 
 
 def in_partition(settings: Settings, partition: Partition) -> list[NodeResources]:
-    """A partition's nodes with all that they have."""
+    """Return a partition's nodes with all their resources."""
     return all_nodes(settings, of_partition(settings, partition))
 
 
 def usable(state: StateDirectory) -> list[NodeResources]:
-    """The nodes that take jobs."""
+    """Return the nodes that accept jobs."""
     missing = out(state)
     return [node for node in all_of(state) if node.name not in missing]

@@ -109,7 +109,7 @@ class Job(NamedTuple):
     suspended: float = 0.0
 
     def suspended_for(self, moment: float) -> float:
-        """Seconds that it stood still until then."""
+        """Return the seconds for which the job was suspended until `moment`."""
         lately = max(0.0, (self.end_time or moment) - self.suspended_at) if self.suspended_at else 0.0
         return self.suspended + lately
 

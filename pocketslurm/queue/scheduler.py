@@ -128,7 +128,7 @@ class SchedulingPass:
         return never or ("PartitionTimeLimit" if nodes.over_limit(partition, job.time_limit) else None)
 
     def _totals(self, job: Job) -> list[NodeResources]:
-        """The usable nodes of a job's partition, as if they were empty."""
+        """Return the usable nodes of a job's partition with all their resources."""
         names = nodes.of_partition(self.state.settings, nodes.partition(self.state.settings, job.partition))
         return [node for node in self.totals if node.name in names]
 
@@ -170,7 +170,7 @@ class SchedulingPass:
         return [node for node in self.free if node.name in names]
 
     def _reasons(self, asked: list[tuple[JobSize, list[NodeResources]]]) -> list[str | None]:
-        """Why components find no nodes; what would not fit when nothing runs keeps nothing from those behind."""
+        """Return the reasons of components without nodes; a job that could never start reserves no nodes."""
         if len(asked) == 1 or select_for_components(
             [ComponentRequest(request, totals, totals) for request, totals in asked]
         ):
@@ -215,7 +215,7 @@ class SchedulingPass:
 
 
 def _unavailable(request: JobSize, totals: list[NodeResources]) -> str:
-    """The reason where nodes that must be among a job's take no jobs now."""
+    """Return the reason if required nodes accept no jobs now."""
     missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
     return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}" if missing else ""
 
@@ -225,12 +225,12 @@ YEAR = 365 * 86400
 
 
 def expected_end(job: Job) -> float:
-    """When a running job ends at the latest."""
+    """Return the latest end of a running job."""
     return job.start_time + job.suspended + (job.time_limit if job.time_limit >= 0 else YEAR)
 
 
 def expected_start(state: StateDirectory, job: Job, request: JobSize) -> tuple[float, list[NodeShare]]:
-    """The moment, and what it would be given.
+    """Return the expected start of a job, and its shares of nodes then.
 
     Raises:
         CommandError: Never.

@@ -49,7 +49,7 @@ class StateDirectory:
 
     @classmethod
     def open(cls, environ: Mapping[str, str]) -> StateDirectory:
-        """The state directory that the environment names, made where there is none.
+        """Open the state directory of an environment, and create it if it is missing.
 
         Raises:
             StateError: It cannot be made or written.
@@ -106,26 +106,26 @@ class StateDirectory:
         self._insert("jobs", job._asdict())
 
     def next_job_id(self, at_least: int = 0) -> int:
-        """A number that no job had before."""
+        """Return an unused job id."""
         number = max(int(self.meta("next_job_id") or first_job_id(self.directory)), at_least)
         self.set_meta("next_job_id", str(number + 1))
         return number
 
     def job(self, job_id: int) -> Job | None:
-        """One job, or an array's waiting tasks, by its own id."""
+        """Return a job or the pending tasks of an array by id."""
         return next(iter(self.jobs("job_id = ?", (job_id,))), None)
 
     def jobs(self, where: str = "1", values: Sequence[object] = (), order: str = "job_id") -> list[Job]:
-        """The jobs that a condition holds for, by id or in another order."""
+        """Return the jobs that match a condition, ordered by id or another column."""
         rows = self.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY {order}", values)
         return [Job(**read_row(row, Job)) for row in rows]
 
     def components(self, job: Job) -> list[Job]:
-        """All components of the job that this one is the leader of, or a component of; of an ordinary job itself."""
+        """Return all components of the heterogeneous job of this job; an ordinary job alone."""
         return [job] if job.het_job_id is None else self.jobs("het_job_id = ?", (job.het_job_id,), "het_offset")
 
     def active_jobs(self) -> list[Job]:
-        """Every job that is not over."""
+        """Return all jobs that have not ended."""
         return self.jobs("state IN ('PENDING', 'RUNNING') OR completing")
 
     def update_job(self, job_id: int, **changes: object) -> None:
@@ -144,14 +144,14 @@ class StateDirectory:
     # Steps
 
     def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
-        """The steps of a job's present (or another) attempt, by number; the batch script is -1."""
+        """Return the steps of the current or another attempt by number; the batch script is -1."""
         which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
         sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id, component"
         rows = self.execute(sql, (job_id, attempt))
         return [Step(**read_row(row, Step)) for row in rows]
 
     def next_step_id(self, job_id: int) -> int:
-        """The number of a job's next step; in one transaction with `add_step`."""
+        """Return the number of a job's next step, in one transaction with `add_step`."""
         number = int(self.execute("SELECT next_step FROM jobs WHERE job_id = ?", (job_id,)).fetchone()[0])
         self.update_job(job_id, next_step=number + 1)
         return number
@@ -168,7 +168,7 @@ class StateDirectory:
     # Scripts, orders and odds and ends
 
     def script(self, job_id: int) -> tuple[bytes, bytes]:
-        """The batch script and the environment, see `exports.encode`, that a job, or an array by its id, came with."""
+        """Return the batch script and the encoded environment of a job or an array."""
         row = self.execute("SELECT script, environ FROM scripts WHERE job_id = ?", (job_id,)).fetchone()
         return (row["script"], row["environ"]) if row else (b"", b"")
 
@@ -181,14 +181,14 @@ class StateDirectory:
         self.execute("INSERT INTO orders (job_id, kind, value) VALUES (?, ?, ?)", (job_id, kind, value))
 
     def take_orders(self, job_id: int) -> list[Order]:
-        """The orders for a job, each given out once."""
+        """Return the orders for a job, and delete them."""
         with self.transaction():
             rows = self.execute("SELECT * FROM orders WHERE job_id = ? ORDER BY number", (job_id,)).fetchall()
             self.execute("DELETE FROM orders WHERE job_id = ?", (job_id,))
         return [Order(row["number"], row["kind"], row["value"]) for row in rows]
 
     def meta(self, name: str) -> str | None:
-        """A value kept by name."""
+        """Return a stored value by name."""
         row = self.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -259,5 +259,5 @@ def _is_full(directory: Path) -> bool:
 
 
 def now() -> float:
-    """The time, as records have it."""
+    """Return the current time."""
     return time.time()

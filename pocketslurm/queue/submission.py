@@ -128,7 +128,7 @@ def _enter(
 
 
 def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, str]) -> tuple[Job, JobSize]:
-    """Work out and check everything about a job but its id."""
+    """Check a job, and build its record without an id."""
     options = what.options
     check_supported(options, state.settings)
     request = _request(state.settings, options, environ)
@@ -170,7 +170,7 @@ def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, s
 
 
 def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> JobSize:
-    """The size of a job; what is not here it may ask for where the settings are not strict."""
+    """Return the size of a job; unless the settings are strict, it may exceed the nodes."""
     if not settings.strict:
         return job_size.relax(read_request(job_size.portable_options(options), environ), set(nodes.names(settings)))
     request = read_request(options, environ)
@@ -212,7 +212,7 @@ def complete_allocation(state: StateDirectory, job_id: int, status: int) -> None
 def _choose_partition(
     state: StateDirectory, options: Mapping[str, str], request: JobSize
 ) -> tuple[Partition, str | None]:
-    """The first partition of those named that the job fits into, and why it can never run there, if so."""
+    """Return the first named partition that the job fits into, and the reason if it can never run there."""
     settings = state.settings
     wanted = (options.get("partition") or settings.partitions[0].name).split(",")
     found = [nodes.partition(settings, name) for name in wanted]
@@ -242,7 +242,7 @@ def niceness(options: Mapping[str, str]) -> int:
 
 
 def working_folder() -> str:
-    """The current folder; one that was removed meanwhile is none."""
+    """Return the current folder; empty if it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109
     except FileNotFoundError:

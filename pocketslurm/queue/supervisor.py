@@ -286,7 +286,7 @@ class Supervisor:
 
 
 def main(state: StateDirectory, job: Job) -> None:
-    """Supervise a job that was given nodes."""
+    """Run the supervisor of a job that got nodes."""
     Supervisor(state, job).run()
 
 

@@ -83,7 +83,7 @@ def find_or_allocate(
 
 
 def _homes(state: StateDirectory, job: Job, parts: Sequence[StepPart], *, own: bool) -> list[JobForStep]:
-    """Each part's component; all parts share an ordinary job."""
+    """Return the component of each part; all parts share an ordinary job."""
     if job.het_job_id is None:
         return [JobForStep(job, own) for _ in parts]
     components = state.components(job)
@@ -121,7 +121,7 @@ def release(state: StateDirectory, job_id: int, status: int) -> None:
 
 
 def _for_a_job(asked: StepOptions) -> dict[str, str]:
-    """The options in force, as the submission of a job reads them."""
+    """Return the options for the submission of a job."""
     return {name: value for name, value in asked.values.items() if name not in _NOT_OF_A_JOB}
 
 
@@ -152,7 +152,7 @@ def _test(state: StateDirectory, asked: StepOptions, environ: Mapping[str, str])
 
 
 def _wait(state: StateDirectory, job_id: int, asked: StepOptions, talk: SrunMessages) -> Job:
-    """Until the allocation is granted, or will never be."""
+    """Wait until the allocation is granted or refused."""
     began = time.monotonic()
     queued = False
     patience = max(1, int(asked.get("immediate") or 1)) if asked.has("immediate") else None
@@ -179,7 +179,7 @@ def _wait(state: StateDirectory, job_id: int, asked: StepOptions, talk: SrunMess
 
 
 def _not_now(reason: str) -> str:
-    """Why --immediate could not be kept."""
+    """Return the message for a failed --immediate."""
     if reason.startswith("Partition"):
         return "Requested partition configuration not available now"
     return "Job dependency problem" if reason in {"BeginTime", "Dependency"} else BUSY
@@ -187,7 +187,7 @@ def _not_now(reason: str) -> str:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals become `Interrupted` while srun only waits."""
+    """Raise `Interrupted` on signals while srun waits."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, _interrupt) for number in numbers}
     try:

@@ -105,7 +105,7 @@ def merge_components(jobs: Sequence[Job]) -> Job:
 
 
 def sort_by_name(record: Record, *columns: str) -> Record:
-    """A job or a step with its nodes, and what goes along with them, in the order of their names."""
+    """Return a job or a step with its nodes sorted by name."""
     order = sorted(range(len(record.nodes)), key=lambda index: natural(record.nodes[index]))
     found: dict[str, Any] = {name: [getattr(record, name)[index] for index in order] for name in columns}
     return record._replace(**found)
@@ -144,7 +144,7 @@ def allocation_variables(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def srun_variables(job: Job, launch: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of srun itself, with what it puts there before it knows its step."""
+    """Return the environment of srun with the variables that it sets before it has a step."""
     found = {
         **environ,
         "SLURM_JOB_ID": str(job.job_id),
@@ -193,7 +193,7 @@ def _of_options(launch: SrunContext) -> dict[str, str]:
 def task_environ(
     shared: Mapping[str, str], step: Step, settings: Settings, rank: tuple[int, int], gpus: Sequence[int] = ()
 ) -> dict[str, str]:
-    """The environment of one task; SLURM_TASK_PID alone is left to the process itself.
+    """Return the environment of one task, without SLURM_TASK_PID.
 
     Args:
         shared: Of `step_environ`.
@@ -221,7 +221,7 @@ def task_environ(
 
 
 def gpu_counts(asked: StepOptions) -> GpuCounts:
-    """GPUs by whichever option names them; `--gres=none` asks for none.
+    """Return the requested GPUs of all options; `--gres=none` requests none.
 
     Raises:
         CommandError: --gres names what is no GPU.
@@ -259,7 +259,7 @@ def gpu_binding(asked: StepOptions) -> str:
 
 
 def visible_gpus(devices: Sequence[int], bind: str, local: int) -> list[int]:
-    """The devices that a task sees.
+    """Return the devices that a task sees.
 
     Args:
         devices: The step's on the task's node.
@@ -281,6 +281,6 @@ def visible_gpus(devices: Sequence[int], bind: str, local: int) -> list[int]:
 
 
 def _repeated(listed: str) -> list[str]:
-    """The entries of a list such as `0*2,1`."""
+    """Return the entries of a list such as `0*2,1`."""
     pairs = (item.partition("*") for item in listed.split(","))
     return [value for value, _, times in pairs for _ in range(int(times or 1))]

@@ -89,7 +89,7 @@ def srun_context(
 
 
 def step_name(asked: StepOptions) -> str:
-    """The step's name: of the command line, else the program's."""
+    """Return the step's name: from the command line, else the program's."""
     if "job-name" in asked.typed:
         return asked.get("job-name")
     return asked.command[0].rpartition("/")[2]
@@ -110,7 +110,7 @@ def _address(home: JobForStep, environ: Mapping[str, str]) -> str:
 
 
 def _binding(asked: StepOptions) -> tuple[str, str, str] | None:
-    """--cpu-bind in its three parts; some other options imply one."""
+    """Return the three parts of --cpu-bind; some other options imply one."""
     text = asked.get("cpu-bind")
     if not text:
         threads = asked.has("threads-per-core") or asked.get("hint") == "nomultithread"
@@ -161,7 +161,7 @@ def shared_environs(
 
 
 def list_tasks(state: StateDirectory, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> Iterator[TaskSpec]:
-    """Every task of a step, part by part and node by node; numbers and nodes count on from part to part."""
+    """Yield all tasks of a step by part and node; numbers continue from part to part."""
     step = merge_step_parts([part.step for part in parts])
     nodes = iter(enumerate(step.tasks))
     for part, shared in zip(parts, shared_environs(state, parts, environ), strict=True):
@@ -175,7 +175,7 @@ def list_tasks(state: StateDirectory, parts: Sequence[PlacedPart], environ: Mapp
 
 
 def read_multi_prog(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
-    """The command of each task; without a task count there are as many as the file names.
+    """Return the command of each task; without a task count, the file gives it.
 
     Raises:
         CommandError: The file is missing, malformed, or leaves a task without a command.
@@ -206,7 +206,7 @@ def read_multi_prog(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
 
 
 def _tasks(words: list[str], count: int, taken: dict[int, tuple[str, ...]], *, fixed: bool) -> list[int]:
-    """The tasks of one line."""
+    """Return the tasks of one line."""
     if len(words) < 2:
         raise CommandError
     if words[0] == "*":

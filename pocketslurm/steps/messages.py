@@ -31,19 +31,19 @@ class SrunMessages:
         self.raw = False
 
     def info(self, text: str) -> None:
-        """A line that -Q silences."""
+        """Print a line that -Q silences."""
         self._say(INFO, f"srun: {text}")
 
     def error(self, text: str) -> None:
-        """A line that -QQ silences."""
+        """Print a line that -QQ silences."""
         self._say(ERROR, f"srun: error: {text}")
 
     def detail(self, text: str) -> None:
-        """A line for -v."""
+        """Print a line for -v."""
         self._say(VERBOSE, f"srun: {text}")
 
     def notes(self, lines: tuple[str, ...]) -> None:
-        """Lines of the options' own check, which come before -Q has any effect."""
+        """Print warnings about options; -Q does not silence them."""
         for line in lines:
             write_stderr(f"srun: {line}\n")
 
@@ -71,7 +71,7 @@ def write_stderr(text: str) -> None:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """Task numbers as Slurm writes them.
+    """Format task numbers as Slurm does.
 
     >>> ranges([3, 0, 1, 2, 7])
     '0-3,7'
@@ -110,7 +110,7 @@ class TaskExits:
         self._oom_said = False
 
     def ended(self, node: str, tasks: Sequence[int], status: int) -> str | None:
-        """Book some tasks of one node that ended alike; the line to print, if there is one."""
+        """Record tasks of a node that ended with the same status. Return the line to print, if any."""
         self._book(status)
         text = self._words(status)
         repeated = self._reduce and self._last == status

@@ -43,11 +43,11 @@ class StepOptions(NamedTuple):
         return name in self.values
 
     def get(self, name: str, default: str = "") -> str:
-        """An option's value."""
+        """Return the value of an option."""
         return self.values.get(name, default)
 
     def number(self, name: str) -> int | None:
-        """An option's number; None where it was not given."""
+        """Return the number of an option; None if it is not given."""
         value = self.values.get(name)
         return None if value is None else int(value or 0)
 
@@ -123,7 +123,7 @@ def _check(option: Option, value: str | None) -> None:
 
 
 def _is_nothing(option: Option, value: str | None) -> bool:
-    """Some options may be empty, which is as if they were not there."""
+    """Return whether an empty value means that the option is not given."""
     return value == "" and (option.kind == "path" or option.name in {"dependency", "gpus", "wait"})
 
 
@@ -165,7 +165,7 @@ class StepPart(NamedTuple):
 
 
 def read_parts(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True) -> list[CommandPart]:
-    """The parts of a command line: one, unless there are colons.
+    """Parse the parts of a command line: one, unless there are colons.
 
     Raises:
         CommandError: An option is wrong.
@@ -182,7 +182,7 @@ def read_parts(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool 
 def assign_groups(
     parts: Sequence[CommandPart], environ: Mapping[str, str], size: int, *, strict: bool = True
 ) -> list[StepPart]:
-    """The components, in their order, of a job that has so many; 0 for one that is not heterogeneous, or for none.
+    """Assign the parts to the components of a job of `size` components; 0 for an ordinary job or none.
 
     Raises:
         CommandError: A component is named twice, or one that the job does not have.
@@ -209,7 +209,7 @@ def group_variables(environ: Mapping[str, str], group: int) -> dict[str, str]:
 
 
 def _parted(argv: Sequence[str]) -> Iterator[list[str]]:
-    """The command line of each part; a colon that stands alone is never an argument of a program."""
+    """Split a command line at colons; a colon by itself is never an argument of a program."""
     part: list[str] = []
     for word in argv:
         if word == BETWEEN:
@@ -221,7 +221,7 @@ def _parted(argv: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _groups(text: str | None, index: int, size: int) -> list[int]:
-    """The components that a part is for, of a job of so many; without --het-group it is the part's own number."""
+    """Return the components of a part; without --het-group, the part's own number."""
     if text is None:
         groups = [index]
     else:
@@ -242,7 +242,7 @@ def _groups(text: str | None, index: int, size: int) -> list[int]:
 
 
 def _numbers(text: str) -> list[int]:
-    """The numbers of `0,2-3`, with or without brackets."""
+    """Parse `0,2-3`, with or without brackets."""
     groups: set[int] = set()
     for part in text.removeprefix("[").removesuffix("]").split(","):
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
@@ -257,7 +257,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _with_programs(parts: Sequence[StepPart]) -> Iterator[StepPart]:
-    """A part without a program has that of the next part with one."""
+    """Give a part without a program that of the next part with one."""
     for index, part in enumerate(parts):
         command = next((later.asked.command for later in parts[index:] if later.asked.command), ())
         yield part._replace(asked=part.asked._replace(command=command))

@@ -102,7 +102,7 @@ def _is_usable(request: StepRequest, node: StepNode) -> bool:
 
 
 def _least_gpus(request: StepRequest, node: StepNode) -> int:
-    """GPUs that must be free on a node that the step is to have."""
+    """Return the GPUs that must be free on a node of the step."""
     gpus = request.gpus
     if gpus.is_unset:
         return len(node.gpus)
@@ -120,7 +120,7 @@ def _cpus_per_task(request: StepRequest, nodes: Sequence[StepNode]) -> int:
 
 
 def _slots(request: StepRequest, chosen: Sequence[StepNode], nodes: Sequence[StepNode]) -> list[int]:
-    """Room for tasks on each node."""
+    """Return the number of tasks that fit on each node."""
     per_task = max(1, _cpus_per_task(request, nodes))
     slots = [max(1, node.free_cpus // per_task) for node in chosen]
     if request.gpus.per_task:
@@ -131,7 +131,7 @@ def _slots(request: StepRequest, chosen: Sequence[StepNode], nodes: Sequence[Ste
 
 
 def _check_cpus(request: StepRequest, chosen: Sequence[StepNode], cpus: Sequence[int]) -> None:
-    """CPUs that suffice in all do not always suffice on each node, where tasks need several."""
+    """Check the CPUs of each node: a sufficient sum is not always enough if tasks need several CPUs."""
     for node, count in zip(chosen, cpus, strict=True):
         if count > node.cpus:
             raise CommandError(denied=TOO_MANY_CPUS)
@@ -181,7 +181,7 @@ class StepNode(NamedTuple):
 
 
 def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, StepNode]) -> list[StepNode]:
-    """The nodes, those first on which no step runs; as slurmctld goes about it."""
+    """Choose nodes as slurmctld does: nodes without steps first."""
     blocked = sum(node.blocked for node in nodes if node.name not in request.exclude)
     picked = _named(request, usable, blocked)
     skipped = {node.name for node in nodes[: request.relative or 0]}
@@ -213,7 +213,7 @@ def _named(request: StepRequest, usable: dict[str, StepNode], blocked: int) -> l
 
 
 def _least_nodes(request: StepRequest, nodes: Sequence[StepNode]) -> int:
-    """With equal nodes, the CPUs asked for need so many of them at least."""
+    """Return the fewest nodes that have enough CPUs if nodes are equal."""
     sizes = {node.cpus for node in nodes}
     least = request.min_nodes
     if request.cpu_count and len(sizes) == 1:
@@ -228,7 +228,7 @@ def _wanted(request: StepRequest, more: int, nodes: Sequence[StepNode], picked: 
 
 
 def _pick(nodes: Sequence[StepNode], count: int, cpus: int) -> list[StepNode] | None:
-    """The first `count` nodes with `cpus` free CPUs in all: such with an equal share of them, then the next largest."""
+    """Return the first `count` nodes with enough free CPUs: nodes with an equal share, then the next largest."""
     if count > len(nodes) or not count:
         return None
     share = -(-cpus // count)
@@ -241,7 +241,7 @@ def _pick(nodes: Sequence[StepNode], count: int, cpus: int) -> list[StepNode] | 
 def _fill(
     request: StepRequest, picked: list[StepNode], left: list[StepNode], nodes: Sequence[StepNode], blocked: int
 ) -> list[StepNode]:
-    """More nodes while the CPUs do not suffice; in the job's order in the end."""
+    """Add nodes until there are enough CPUs, and return them in the job's order."""
     for node in left:
         if sum(each.free_cpus for each in picked) >= request.cpu_count or len(picked) >= request.max_nodes:
             break
@@ -253,6 +253,6 @@ def _fill(
 
 
 def _shortage(request: StepRequest, nodes: Sequence[StepNode], blocked: int, words: str = TOO_MANY_CPUS) -> Exception:
-    """Not now where other steps are to blame, else never."""
+    """Return the error for missing CPUs: not now if other steps use them, else never."""
     most = sum(node.free_cpus for node in nodes) + blocked
     return NoRoomNow() if blocked and request.cpu_count <= most else CommandError(denied=words)

@@ -39,7 +39,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def raw(self) -> Iterator[None]:
-        """Every key goes to the task, and a change of the window's size too."""
+        """Pass every key and every change of the window's size to the task."""
         modes = termios.tcgetattr(0)
         signal.signal(signal.SIGWINCH, lambda *_: self._resize())
         tty.setraw(0, termios.TCSANOW)
@@ -56,7 +56,7 @@ class Terminal:
 
 
 def open_terminal(asked: StepOptions, talk: SrunMessages) -> Terminal | None:
-    """The terminals of --pty; None where srun has none itself.
+    """Open the terminals of --pty; return None if srun has no terminal.
 
     Raises:
         CommandError: A stream is redirected as well.

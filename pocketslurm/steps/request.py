@@ -98,7 +98,7 @@ def part_requests(
     *,
     allocated: bool,
 ) -> list[StepRequest]:
-    """The size of each part of a step; in an ordinary job those before it leave fewer nodes to a part.
+    """Return the request of each part of a step; in an ordinary job, earlier parts leave fewer nodes to it.
 
     Raises:
         CommandError: srun would refuse one of them.
@@ -118,7 +118,7 @@ def part_requests(
 
 
 def without(job: Job, taken: Collection[str]) -> Job:
-    """A job as if it had not these nodes."""
+    """Return a job without some of its nodes."""
     left = [index for index, node in enumerate(job.nodes) if node not in taken]
     columns: dict[str, Any] = {name: getattr(job, name) for name in ("nodes", "cpus", "mem", "gpus", "tasks")}
     left_of: dict[str, Any] = {name: [column[index] for index in left] for name, column in columns.items() if column}
@@ -253,7 +253,7 @@ class SizeResolver:
             self.hosts = self.hosts[: self.max_nodes]
 
     def _fit(self) -> None:
-        """Tasks from nodes, or fewer nodes for fewer tasks."""
+        """Compute tasks from nodes, or fewer nodes for fewer tasks."""
         if not self.nodes_set:
             return
         if not self.ntasks_set:
@@ -281,7 +281,7 @@ class SizeResolver:
     # Inside a job
 
     def fit_into(self, job: Job) -> int:
-        """Fit the numbers to the job's nodes; how many of these the step may have.
+        """Fit the numbers to the job's nodes. Return the number of nodes that the step may get.
 
         Raises:
             CommandError: There are not enough of them.
@@ -361,12 +361,12 @@ def _distribution(asked: StepOptions, environ: Mapping[str, str]) -> Distributio
 
 
 def expand_hosts(text: str, expected: int | None = None) -> list[str]:
-    """The hosts of an option: a node list, or with a slash in it a file."""
+    """Return the hosts of an option: a node list, or a file if it contains a slash."""
     return read_host_file(text, expected) if "/" in text else nodelist.expand(text)
 
 
 def read_host_file(path: str, expected: int | None = None) -> list[str]:
-    """The hosts of a file, one a line or more, `n1*3` for three times n1; read until there are as many as expected.
+    """Read hosts from a file, with `n1*3` for three times n1, until there are as many as expected.
 
     Raises:
         CommandError: It cannot be read, is empty, or has too few.

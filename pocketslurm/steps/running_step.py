@@ -83,11 +83,11 @@ class RunningStep:
             signal.signal(number, lambda *_: None)
 
     def started(self, pid: int, task: TaskSpec) -> None:
-        """A task runs."""
+        """Record a started task."""
         self.part(task).running[pid] = task
 
     def failed(self, task: TaskSpec) -> None:
-        """A task's files could not be opened."""
+        """Record a task whose files could not be opened."""
         part = self.part(task)
         self._talk.error(f"task {task.number - part.first} launch failed: Slurmd could not connect IO")
         part.report.ended(self.step.nodes[task.node], [task.number - part.first], 1 << 8)
@@ -103,7 +103,7 @@ class RunningStep:
         return highest_exit_code(part.report for part in self.parts)
 
     def part(self, task: TaskSpec) -> RunningPart:
-        """The part that a task is of."""
+        """Return the part of a task."""
         return next(part for part in self.parts if part.has(task))
 
     @property
@@ -111,7 +111,7 @@ class RunningStep:
         return [task for part in self.parts for task in part.running.values()]
 
     def _processes(self, part: RunningPart) -> list[int]:
-        """All that lives of a part: srun adopts the orphans of its tasks, and the last part has them all."""
+        """Return the pids of a part. srun adopts the orphans of tasks; the last part owns them."""
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -121,7 +121,7 @@ class RunningStep:
         return [process.pid for process in processes.descendants([os.getpid()])]
 
     def wait(self, plumbing: StepStreams, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
-        """See the step through to its end, and serve its MPI programs; they end where not all could be launched."""
+        """Run the event loop until the step has ended, and serve its MPI programs."""
         self._pump = StreamMover(self._selector, plumbing, self._on_broken)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_wakeup)
         for part in self.parts:
@@ -163,7 +163,7 @@ class RunningStep:
         self._clocks.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._book(node))
 
     def _book(self, node: int) -> None:
-        """Tell of the tasks of a node that have ended, those that ended alike in one line."""
+        """Report the ended tasks of a node, with one line for equal ends."""
         self._pump.drain()
         ended = [(task, status) for task, status in self._ended if task.node == node]
         self._ended = [(task, status) for task, status in self._ended if task.node != node]
@@ -187,7 +187,7 @@ class RunningStep:
         return not part.running and not any(part.has(task) for task, _ in self._ended)
 
     def _terminate(self) -> None:
-        """--kill-on-bad-exit: what runs is asked to end."""
+        """Send SIGTERM to the step because of --kill-on-bad-exit."""
         for part in self.parts:
             part.ending.say_terminating()
         for part in self.parts:
@@ -195,7 +195,7 @@ class RunningStep:
                 part.ending.terminate()
 
     def _finish_if_over(self) -> None:
-        """After the last task: what it left behind is killed, or its streams would never end."""
+        """Kill the processes that the tasks left behind, because their streams would never end."""
         if not self._running and not self._ended:
             self._pump.close_input()
             self.parts[-1].ending.kill()
@@ -318,7 +318,7 @@ class RunningPart:
         return TaskPosition(task.number, self.step.nodes[node_id], node_id, task.number + self.index)
 
     def ended(self, node: str, tasks: Iterable[int], status: int) -> None:
-        """Book and tell of some tasks of one node that ended alike."""
+        """Record and report tasks of one node that ended with the same status."""
         tasks = list(tasks)
         self.ends.update(dict.fromkeys(tasks, status))
         if line := self.report.ended(node, self._own(tasks), status):
@@ -352,7 +352,7 @@ class Timers:
             self._due[name] = (moment, action)
 
     def how_long(self) -> float | None:
-        """Seconds until the next moment, None if there is none."""
+        """Return the seconds until the next timer, or None without one."""
         if not self._due:
             return None
         return max(0.0, min(moment for moment, _ in self._due.values()) - time.monotonic())
@@ -374,14 +374,14 @@ class StepRecorder:
         self._done: set[int] = set()
 
     def part(self, part: RunningPart) -> None:
-        """Book a part that is over before others; where that cannot be done now, it is with the whole."""
+        """Record a part that ends before other parts; if that fails now, `whole` records it."""
         with contextlib.suppress(OSError, sqlite3.Error):
             self._end(part)
             self._done.add(part.index)
         self._state.close()
 
     def whole(self, parts: Iterable[RunningPart]) -> None:
-        """Book what is left; what all have used stands with the first part."""
+        """Record the remaining parts; the first one gets the resource use of all."""
         used = resources.children_usage()._asdict()
         for part in parts:
             if part.index not in self._done:

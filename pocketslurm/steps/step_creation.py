@@ -116,7 +116,7 @@ def _try(state: StateDirectory, wanted: Sequence[PendingPart]) -> Created | None
 
 
 def _placed(state: StateDirectory, part: PendingPart, before: Sequence[Step]) -> Step:
-    """A part with its nodes: none that another part of the step has in the same job."""
+    """Return a part with its nodes, which no other part of the step uses in the same job."""
     job = state.job(part.job.job_id)
     if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
         raise CommandError(denied=OVER)

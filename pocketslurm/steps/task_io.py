@@ -73,7 +73,7 @@ class StepStreams:
         return self._sink(expand(where.path, self._names), 0o644, name)
 
     def _sink(self, path: str, mode: int, name: str) -> OutputFile:
-        """One sink a file, however many streams flow into it."""
+        """Return the shared sink of a file."""
         if path not in self.sinks:
             try:
                 file = os.open(path, self._flags, mode)
@@ -156,7 +156,7 @@ class StepStreams:
 
 
 def _is_null(fd: int) -> bool:
-    """Nothing will ever be read there."""
+    """Return whether a file descriptor is /dev/null."""
     try:
         return os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
     except OSError:
@@ -164,7 +164,7 @@ def _is_null(fd: int) -> bool:
 
 
 def _open_quick_terminal() -> tuple[int, int]:
-    """A terminal for a task's stdout: programs do not hold back lines that go to one."""
+    """Open a terminal for a task's stdout: programs flush each line to a terminal."""
     import termios
 
     ours, theirs = os.openpty()
@@ -210,7 +210,7 @@ class OutputFile:
 
 
 def _split_lines(data: bytes) -> list[bytes]:
-    """At line feeds alone: a progress bar's carriage returns are no line ends."""
+    """Split data at line feeds only: carriage returns of a progress bar end no line."""
     parts = data.split(b"\n")
     last = parts.pop()
     return [part + b"\n" for part in parts] + ([last] if last else [])
@@ -262,7 +262,7 @@ class TaskInput:
         return bool(self._waiting) or self._ended
 
     def feed(self, data: bytes) -> None:
-        """Queue data; nothing at all means the end of the input."""
+        """Queue data; empty data means the end of the input."""
         if data:
             self._waiting.append(data)
         else:

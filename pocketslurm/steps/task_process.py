@@ -76,7 +76,7 @@ def _become(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> No
 
 
 def _forget_signals() -> None:
-    """As slurmstepd starts tasks: what srun catches, Python ignores or a shell's `&` blocked is not the task's."""
+    """Reset signals as slurmstepd does: those that srun catches, Python ignores, or the shell's `&` blocks."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not signal.SIG_DFL and number < signal.SIGRTMIN:
@@ -111,7 +111,7 @@ def _execute(argv: tuple[str, ...], environ: dict[str, str]) -> NoReturn:
 
 
 def find_program(name: str, path: str) -> str:
-    """The file that a task runs; a name with a dot at its beginning is looked for in the folder, others along PATH."""
+    """Return the file of a program: a name that begins with a dot is in the folder, others are on PATH."""
     if name.startswith("/"):
         return name
     if name.startswith("."):

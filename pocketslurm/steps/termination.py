@@ -78,12 +78,12 @@ class StepTermination:
         self._stopped = False
 
     def terminate(self) -> None:
-        """--kill-on-bad-exit: they are asked first."""
+        """End the step with SIGTERM because of --kill-on-bad-exit."""
         self._announce()
         self._ask(self._manner.kill_wait)
 
     def say_terminating(self) -> None:
-        """The line with which srun asks for a step's end."""
+        """Print the line with which srun ends a step."""
         self._talk.info(f"launch/slurm: _step_signal: Terminating StepId={self.name}")
 
     def abort(self) -> None:
@@ -92,7 +92,7 @@ class StepTermination:
         self.kill()
 
     def time_out(self) -> None:
-        """Its own time limit is over."""
+        """End the step because its time limit is reached."""
         self.timed_out = True
         self._announce("TIME LIMIT")
         self._ask(self._manner.job_kill_wait)
@@ -103,7 +103,7 @@ class StepTermination:
         self._ask(self._manner.job_kill_wait)
 
     def deliver(self, number: int) -> None:
-        """A signal for the tasks, and not for what they have started, as proctrack/cgroup has it."""
+        """Send a signal to the tasks, not to their children, as with proctrack/cgroup."""
         if number in {signal.SIGTERM, signal.SIGKILL}:
             self._announce()
         whole = number in {signal.SIGKILL, signal.SIGSTOP} or (number == signal.SIGCONT and self._stopped)
@@ -111,7 +111,7 @@ class StepTermination:
         self._stopped = number == signal.SIGSTOP or (self._stopped and not whole)
 
     def kill(self) -> None:
-        """SIGKILL, until nothing is left."""
+        """Send SIGKILL until no process is left."""
         self.killing = True
         if left := self._processes():
             kill(left, signal.SIGKILL)
@@ -129,7 +129,7 @@ class StepTermination:
         self._announce(why)
 
     def _announce(self, why: str = "") -> None:
-        """Say it once, as slurmstepd does."""
+        """Print the message of slurmstepd once."""
         if not self._announced:
             self._announced = True
             self._talk.cancelled(self.name, self._node, why)
