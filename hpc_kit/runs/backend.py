@@ -88,6 +88,7 @@ class SlurmBackend:
             by_cluster.setdefault(own.environ.get("SLURM_CLUSTERS"), []).append(job_id)
         for name, ids in by_cluster.items():
             answer = client.for_cluster(name).run(scancel_argv(ids))
+            # A job may end between the query of its state and scancel.
             if answer.returncode and "already completing or completed" not in answer.stderr:
                 raise SlurmUnavailable(
                     f"scancel did not cancel {', '.join(ids)}",
@@ -124,6 +125,7 @@ def register_backend(name: str, backend: Backend) -> None:
 def backend_of(record: RunRecord | None) -> Backend:
     """Return the backend that a record names; Slurm's for a run without a record."""
     name = record.slurm if record is not None else "system"
+    # The import registers the backend. It is late, because the room of the backend is above this one.
     if name in MODULES and name not in _registered:
         import_module(MODULES[name])
     return _registered.get(name, SLURM)

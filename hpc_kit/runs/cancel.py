@@ -40,6 +40,7 @@ def cancel(words: Sequence[str], runs: Path, client: SlurmClient, *, cluster: st
         job_id: index.find(job_id, lambda run: may_belong_to(run, cluster, client)) for job_id in selection.ids
     }
     _check_cluster(runs_by_id.values(), cluster, client)
+    # This raises before anything is cancelled if an id or a name is unknown.
     before = list_jobs(selection, index, client, cluster=cluster, require_slurm=True).lines
     found_names = {line.name for line in before if line.status is not None}
     others = (run for name in selection.names if name not in found_names for run in index.find_by_name(name)[:1])

@@ -104,6 +104,7 @@ def is_same_job(run: Run, status: JobStatus) -> bool:
         submitted = dt.datetime.fromisoformat(record.submitted).astimezone().replace(tzinfo=None)
     except ValueError:
         return True
+    # Slurm prints local times without a zone.
     return status.submit is None or status.submit > submitted - MAX_CLOCK_DIFFERENCE
 
 
@@ -152,6 +153,7 @@ def cluster_option(record: RunRecord) -> str:
             break
         if word.startswith("--cluster=") or (word == "--cluster" and after):
             return word.partition("=")[2] or after
+    # The cluster file is the last source; in env/ its name without the suffix is enough.
     source = Path(record.resolved.sources[-1]) if record.resolved.sources else Path()
     return source.stem if source.parent.name == "env" else record.cluster
 

@@ -142,6 +142,7 @@ class _FollowedJob:
         old, job_id = self.tracker.state, self.run.job_id
         if not self.tracker.update(read_state(self.run, status), status):
             return
+        # A lost job has the state UNKNOWN, which is no event of its own: `Ended` follows.
         state = self.tracker.state
         if state is not None and state is not old and state is not JobState.UNKNOWN:
             yield StateChanged(job_id, old, state, now - self.changed_at, explain_state(state))

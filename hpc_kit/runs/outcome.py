@@ -105,6 +105,7 @@ def record_outcomes(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcom
         if outcome.state.finished and (status is not None or recorded_outcome(run) is None):
             news.setdefault(run.array_folder, {})[array_index(run.job_id) or None] = _to_record(outcome, status)
     for folder, recorded in news.items():
+        # A full disk, or another user's run: the next look tries again.
         with suppress(RecordError):
             add_outcomes(folder, recorded)
     return outcomes
@@ -154,4 +155,5 @@ def _exit_status(run: Run, state: JobState, status: JobStatus | None) -> int:
             return status.exit_code
         if status.signal:
             return 128 + status.signal
+    # A job that did not complete never has exit status 0.
     return recorded.exit_status or 1 if recorded is not None else 1

@@ -155,6 +155,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 def encode_record(record: NewRecord) -> bytes:
     """Return the text of a record. Bytes that are not valid UTF-8 are written as escapes."""
+    # Names of files and arguments that are not UTF-8 reach Python with surrogates, which JSON cannot represent.
     try:
         data = msgspec.json.encode(record)
     except UnicodeEncodeError:
@@ -195,10 +196,12 @@ def add_outcomes(run: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> N
         return
     if not isinstance(data, dict):
         return
+    # The record stays a plain table here: unknown fields of another version must survive.
     before = msgspec.json.encode(data)
     for index, outcome in outcomes.items():
         table, key = (data, "end") if index is None else (data.setdefault("elements", {}), index)
         table[key] = msgspec.to_builtins(outcome)
+    # Every look at an ended job comes here: do not touch the file without news.
     if msgspec.json.encode(data) == before:
         return
     try:

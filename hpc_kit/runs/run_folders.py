@@ -105,6 +105,7 @@ class Run(NamedTuple):
         """Return the ranks of the job, or, without a record, those with a log."""
         if self.record is not None:
             return list(range(self.record.resolved.world_size))
+        # The name of a log is rank-3.log.
         found = (path.stem.rpartition("-")[2] for path in self.folder.glob(rank_log("*")))
         return sorted(int(rank) for rank in found if rank.isdigit())
 
@@ -121,6 +122,7 @@ def open_run(folder: Path) -> Run:
 
 
 def _make_run(folder: Path, record: RunRecord | None) -> Run:
+    # The folder becomes part of a pattern, in which a percent sign is written twice.
     parent = str(folder.parent).replace("%", "%%")
     name = record.job_name if record else folder.parent.name
     if record:

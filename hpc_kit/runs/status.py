@@ -139,6 +139,7 @@ class _ListingQuery:
                 for job_id, run in runs.items()
                 if run is None or not self._is_here(run) or may_belong_to(run, self.cluster, client)
             ]
+            # squeue of everybody's jobs shows how many jobs are ahead; the ids add the jobs that have ended.
             parts.append(client.query_queue(own, ended=not self.selection.is_repeated))
         queue = [each for part in parts for each in part.queue]
         found = {job_id: each for part in reversed(parts) for job_id, each in part.found.items()}
@@ -178,6 +179,7 @@ class _ListingQuery:
             jobs += found
             missing += [job_id] * (not found)
             jobs += [(job_id, None)] * (self.selection.is_repeated and not found)
+        # Jobs of the queue, and recent runs that have left it, follow the named jobs.
         rest = [self._statuses_of(base) for base in self.by_base if base not in bases]
         rest += [self._find_parts(run.job_id) for run in self.recent if run.job_id not in self.by_base]
         jobs += sorted((each for parts in rest for each in parts), key=lambda job: sort_key(job[0]), reverse=True)

@@ -49,6 +49,7 @@ class DeferredSignals:
         """Handle a signal."""
         self.received.append(number)
         if self._raises:
+            # The handlers of KeyboardInterrupt must run to their end.
             self._raises = False
             raise KeyboardInterrupt
 
@@ -61,6 +62,7 @@ def defer_signals() -> Iterator[DeferredSignals]:
     one receive no signals.
     """
     signals = DeferredSignals()
+    # Python runs signal handlers in the main thread, and only there they can be set.
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
@@ -73,4 +75,5 @@ def defer_signals() -> Iterator[DeferredSignals]:
         for number in replaced:
             signal.signal(number, _DEFAULT[number])
         if fatal := next((number for number in signals.received if number != signal.SIGINT), None):
+            # With the default handler in place, the exit status shows the signal.
             os.kill(os.getpid(), fatal)

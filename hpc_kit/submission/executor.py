@@ -281,11 +281,13 @@ class Executor(SlurmExecutor):
         resolved = self._with_protocol(resolved, array)
         paths = self._pickle(submissions, timeout_minutes(resolved.job))
         pickles = Pickles(str(self.folder), tuple(map(str, paths)), array is not None)
+        # submitit limits the rate of its submissions.
         self._throttle()
         self._last_job_submitted = time.time()
         job = self._send(resolved, pickles)
         if array is None:
             return [job]
+        # One sbatch created the whole array; submitit expects a job for each function.
         done = Submission(job.job_id, job.run.folder, job.client)
         return [self._handle(done, f"{job.job_id}_{index}", resolved) for index in range(len(submissions))]
 

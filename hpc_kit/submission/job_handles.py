@@ -56,6 +56,7 @@ class ScriptFailed(JobFailed, FailedJobError):
         )
         self.outcome = outcome
 
+    # Exceptions are unpickled with `args`, which hold the text and not the outcome.
     def __reduce__(self) -> tuple[type[ScriptFailed], tuple[Outcome]]:
         return type(self), (self.outcome,)
 

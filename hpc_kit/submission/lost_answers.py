@@ -48,6 +48,7 @@ def find_job(script: Path, client: SlurmClient) -> FoundJob | None:
     """Wait for the job of a script that was just submitted; None if there is none, or if Slurm does not answer."""
     began = time.monotonic()
     answered: float | None = None
+    # squeue may answer before the controller has processed the request of sbatch.
     while True:
         jobs = _query_queue(client)
         now = time.monotonic()
@@ -102,6 +103,7 @@ def _query_jobs(unanswered: Sequence[Path], client: SlurmClient) -> dict[str, Fo
         )
     if all(os.fspath(own / SCRIPT) in jobs for own in unanswered):
         return jobs
+    # squeue is more recent than the accounting.
     return {**_query_accounting(client), **jobs}
 
 
@@ -120,6 +122,7 @@ def _query_accounting(client: SlurmClient) -> dict[str, FoundJob]:
     found: dict[str, FoundJob] = {}
     for cluster in client.for_each_cluster():
         output = _output_of(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
+        # SubmitLine is `sbatch PATH`; squeue prints the path alone.
         found |= _parse_jobs(output.replace("|sbatch ", "|"), cluster)
     return found
 

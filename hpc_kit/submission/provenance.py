@@ -159,6 +159,7 @@ class GitQuery:
         head = _read_output(self._head, 100_000, deadline)
         diff = _read_output(self._diff, MAX_PATCH, deadline)
         others = _read_output(self._others, MAX_NAMES, deadline)
+        # In a repository without a commit, rev-parse fails.
         lines = (head or b"").decode(errors="replace").splitlines()
         if len(lines) != 3:
             return GitState(note=self._problem if self._head is None else "no commit here, or git did not answer")
@@ -182,6 +183,7 @@ def _read_output(process: subprocess.Popen[bytes] | None, limit: int, deadline: 
     if process is None or process.stdout is None:
         return None
     output, poller = bytearray(), select.poll()
+    # communicate() has no limit for the output.
     poller.register(process.stdout, select.POLLIN | select.POLLHUP)
     try:
         while len(output) <= limit:
@@ -216,6 +218,7 @@ def installed_packages(python: str, root: Path) -> dict[str, str]:
     if path == Path(sys.executable):
         folders = [Path(entry) for entry in sys.path if entry]
     else:
+        # The interpreter of a virtual environment is bin/python beside lib/.
         folders = sorted(path.parent.parent.glob("lib*/python3*/site-packages")) if "/" in python else []
     found: dict[str, str] = {}
     for folder in folders:

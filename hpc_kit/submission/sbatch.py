@@ -123,6 +123,7 @@ def run_sbatch(
         raise
     code = process.poll()
     answer = Completed(tuple(argv), -signal.SIGKILL if code is None else code, out, err)
+    # Without an id in the answer, only Slurm can tell whether it has the job.
     result = _parse_result(answer) or _find_submitted_job(answer, resolved, script, client, signals)
     return result._replace(interrupted=interrupted)
 
@@ -253,6 +254,7 @@ def refusal_error(resolved: Resolved, client: SlurmClient, answer: Completed) ->
 
 def sbatch_message(answer: Completed) -> str:
     """Return the message of sbatch without the name of the command in each line."""
+    # A site's wrapper of sbatch may print its errors to stdout.
     text = answer.stderr.strip() or answer.stdout.strip() or f"exit status {answer.returncode} without a message"
     return re.sub(r"^sbatch: (?:error: |fatal: )?", "", text, flags=re.MULTILINE)
 

@@ -121,6 +121,7 @@ class Staging:
         self._started = time.time()
         try:
             self.own.mkdir(0o700)
+            # No fsync: after a power cut there is no job either.
             write_whole(self.script, script.encode(), lasting=False)
             write_whole(self.own / RECORD, encode_record(record), lasting=False)
             if pickles is not None:
@@ -260,12 +261,14 @@ def _set_aside(run: Path, started: float) -> None:
     aside = run.with_name(f"{run.name}.before-{int(started)}")
     aside.mkdir(0o700, exist_ok=True)
     for path in old:
+        # The job may have started already: its files are younger than the submission.
         if path.exists() and path.stat().st_mtime < started:
             path.rename(aside / path.name)
 
 
 def replace_symlink(link: Path, target: str) -> None:
     """Let a link point to another target, atomically."""
+    # A symlink cannot be changed, but renaming another one over it leaves no moment without a link.
     draft = link.with_name(f".{link.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     draft.symlink_to(target)

@@ -156,6 +156,7 @@ def submit_script(
     with defer_signals() as signals, ExitStack() as undo:
         prepared = _prepare(resolved, text, root, command_line, environ, pickles, undo)
         if isinstance(prepared, Submission):
+            # The record and the folders belong to the job that was found.
             undo.pop_all()
             on_submitted(prepared)
             return prepared
@@ -213,6 +214,7 @@ def _prepare(
 
         if job_id := resolve_unanswered(folder, text, client, repeat=not calls_functions):
             return Submission(job_id, folder / job_id, client, found_again=True)
+    # From here on git runs in the background, until the record is committed.
     git = GitQuery(root, resolved.cluster.runs)
     undo.callback(git.stop)
     version = str(slurm_version_of(resolved.cluster, client.environ, is_present=True) or "") or None
