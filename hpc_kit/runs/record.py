@@ -29,7 +29,7 @@ class RecordedLogs(Struct, frozen=True, kw_only=True):
 
 
 class RecordedGit(Struct, frozen=True, kw_only=True):
-    """JobState of the code. `patch` names the file with changes since the commit; `untracked` lists unknown files."""
+    """State of the code. `patch` names the file with changes since the commit; `untracked` lists unknown files."""
 
     root: str | None = None
     commit: str | None = None

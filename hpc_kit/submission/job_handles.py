@@ -116,7 +116,7 @@ class JobWatcher:
     def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
         """Return the fields that submitit has of a job."""
         status = self.query(job_id, mode)
-        return {"JobID": job_id, "JobState": str(status.state), "NodeList": status.nodelist} if status else {}
+        return {"JobID": job_id, "State": str(status.state), "NodeList": status.nodelist} if status else {}
 
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
         """Return whether the job has ended, or Slurm has forgotten it."""

@@ -31,7 +31,7 @@ LOOK_PAUSE = 2.0
 _SQUEUE = ("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%o")
 _SACCT = (
     *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-7days"),
-    "--format=JobID,JobState,SubmitLine",
+    "--format=JobID,State,SubmitLine",
 )
 
 

@@ -12,10 +12,8 @@ import pytest
 
 from hpc_kit.errors import AnswerNo
 from hpc_kit.slurm import embedded
-from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.cluster_client import embedded_environment, open_client, slurm_version_of
-from hpc_kit.submission.job_handles import shared_watcher
 
 LOCAL = Cluster(name="local", slurm="embedded")
 
@@ -30,12 +28,6 @@ def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
     assert state(LOCAL, **home) == f"{tmp_path}/hpc_kit/slurm"
     assert state(other, **home) == f"{tmp_path}/hpc_kit/slurm-my_laptop_2"
     assert state(other, HPC_KIT_SLURM_STATE=str(tmp_path / "named")) == str(tmp_path / "named")
-
-
-def test_each_cluster_of_a_real_slurm_has_a_watcher_of_its_own() -> None:
-    there, here = (SlurmClient({"SLURM_CLUSTERS": name}, embedded=False) for name in ("there", "here"))
-    assert shared_watcher(there) is shared_watcher(there)
-    assert shared_watcher(there) is not shared_watcher(here)
 
 
 def test_names_of_real_clusters_mean_nothing_to_the_embedded_slurm(tmp_path: Path) -> None:
