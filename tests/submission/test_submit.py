@@ -431,6 +431,15 @@ def test_repeated_after_a_lost_answer_it_is_the_same_job(slurm: FakeSlurm, proje
     assert (third.job_id, third.found_again) == ("12", False)
 
 
+def test_a_lost_job_that_squeue_has_forgotten_is_found_in_the_accounting(slurm: FakeSlurm, project: Path) -> None:
+    staged = lose(slurm, project)
+    sacct = '#!/bin/bash\nprintf "%s\\n" "$@" >"$FAKE/sacct.argv"\n'
+    (slurm.bin / "sacct").write_text(f"{sacct}echo '40|COMPLETED|sbatch {staged}/script.sbatch'\n")
+    again = submit("job", "fake")
+    assert (again.job_id, again.found_again) == ("40", True)
+    assert "--format=JobID,State,SubmitLine" in slurm.told("sacct.argv").splitlines()
+
+
 @pytest.mark.parametrize("changed", [{"state": "FAILED"}, {"nodes": 1}])
 def test_another_script_or_a_failed_job_is_submitted_and_the_lost_one_recorded(
     slurm: FakeSlurm, project: Path, changed: dict[str, object]
