@@ -139,7 +139,7 @@ class _ListingQuery:
                 for job_id, run in runs.items()
                 if run is None or not self._is_here(run) or may_belong_to(run, self.cluster, client)
             ]
-            # squeue of everybody's jobs shows how many jobs are ahead; the ids add the jobs that have ended.
+            # The queue of all users shows how many jobs are ahead; the ids add the jobs that have ended.
             parts.append(client.query_queue(own, ended=not self.selection.is_repeated))
         queue = [each for part in parts for each in part.queue]
         found = {job_id: each for part in reversed(parts) for job_id, each in part.found.items()}
