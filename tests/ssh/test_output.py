@@ -114,6 +114,23 @@ def test_a_reader_that_leaves_ends_nothing(hosts: Hosts, tmp_path: Path) -> None
     assert '"exit_status": 7' in (run / "record.json").read_text()
 
 
+def test_a_host_that_falls_silent_is_lost_and_ends_all(hosts: Hosts, tmp_path: Path) -> None:
+    process = launch(hosts, tmp_path, "echo here; exec sleep 600")
+    assert process.stdout is not None
+    here = 0
+    while here < 2 and (line := process.stdout.readline()):
+        here += line.endswith(b"here\n")
+    frozen = hosts.agents()[0]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        out, _ = process.communicate(timeout=90)
+        assert (process.returncode, re.search(rb"failed  n[12] is lost", out) is not None) == (1, True), out
+        assert b"nothing was received for 8 s" in out
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert hosts.await_none() == []
+
+
 PATIENT = """
 import sys
 from hpc_kit.cli import main
