@@ -35,6 +35,7 @@ _FEDERATIONS = frozenset({"SQUEUE_FEDERATION", "SACCT_FEDERATION"})
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which no variable filters or formats the output of Slurm's commands."""
     plain = {name: value for name, value in environ.items() if name in _FEDERATIONS or not name.startswith(_SHAPING)}
+    # Without this variable squeue shortens long lists of array tasks with "...".
     return {**plain, "SLURM_BITSTR_LEN": "0"}
 
 
@@ -225,6 +226,7 @@ def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[
 
 def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | None:
     """Return why a variable may not set this option; None if it may."""
+    # A variable for the same option contradicts the script, too.
     rivals = {option}.union(*(group for group in _RIVALS if option in group))
     for name in sorted(stated, key=lambda each: (each != option, each)):
         said = stated[name]

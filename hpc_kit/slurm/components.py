@@ -38,6 +38,7 @@ def effective_options(*groups: ParsedOptions) -> dict[str, str]:
     for options in groups:
         for each in options.given:
             found[each.option.name] = each.value or ""
+            # Of --requeue and --no-requeue the last one counts.
             found.pop(_OPPOSITES.get(each.option.name, ""), None)
     return found
 

@@ -142,6 +142,7 @@ def find_directive_options(lines: Sequence[str]) -> DirectiveReport:
     """Read all directives of a script's lines; at most one problem is returned for each line."""
     from hpc_kit.slurm.option_values import check_value
 
+    # A check reads scripts that sbatch refuses: without interpreter, with NUL bytes, with DOS line breaks.
     directives = _scan([line.replace("\0", "").rstrip("\r") for line in lines])
     problems = [DirectiveProblem(line.line, 1, line.error) for line in directives.lines if line.error is not None]
     options: list[DirectiveOption] = []
@@ -175,6 +176,7 @@ def _parse_until_error(
             error = _no_option(f"'{rest[0]}' is no option", rest[0])
     except GetoptError as refused:
         options, wrong = refused.parsed, refused.word
+        # Options of plugins are unknown here, but the site's sbatch accepts them.
         error = None if PLUGIN_OPTION.match(texts[wrong]) else refused
     found = [DirectiveOption(each, words[each.word][1], words[each.word][0].column) for each in options.given]
     problem = None if error is None else DirectiveProblem(words[wrong][1], words[wrong][0].column, error)

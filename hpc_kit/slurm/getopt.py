@@ -113,6 +113,7 @@ class OptionParser:
                 if word == "--":
                     index += 1
                     break
+                # A lone "-" is no option: programs read standard input with it.
                 if len(word) < 2 or not word.startswith("-"):
                     if not permute:
                         break
@@ -122,6 +123,7 @@ class OptionParser:
                 given.extend(
                     [self._parse_long(argv, index)] if word.startswith("--") else list(self._short(argv, index))
                 )
+                # The value of the last option may have been the next word.
                 index = given[-1].word + 1
         except GetoptError as error:
             error.parsed = ParsedOptions(tuple(given))

@@ -133,6 +133,7 @@ def _rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
             lines[-1:] = [each.removesuffix("\n") for each in lines[-1:]]
             continue
         head, bar, _ = line.partition("|")
+        # A line of a job name may contain bars, too, but hardly begins with an id and has all fields.
         if bar and JOB_ID.fullmatch(head.strip()) and line.count("|") >= len(fields) - 1:
             lines.append(line)
         elif lines:

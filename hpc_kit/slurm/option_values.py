@@ -96,6 +96,7 @@ class Distribution(NamedTuple):
 
 def parse_nodes(text: str) -> NodeCount:
     """Parse `--nodes`: `4`, `2-4`, `2K`, and the newer lists such as `1,5,9-13:2`."""
+    # Slurm 23.11 accepts lists of node counts in the form of --array.
     if "," in text or ":" in text:
         sizes = _parse_sizes(text)
         return NodeCount(sizes[0], sizes[-1], sizes)
@@ -218,6 +219,7 @@ def format_distribution(distribution: Distribution) -> str:
 
 def parse_mail_types(text: str) -> tuple[str, ...]:
     """Parse `--mail-type`: names such as END, FAIL, in upper case."""
+    # Slurm ignores empty items, as in END,,FAIL.
     names = tuple(name.strip().upper() for name in text.split(",") if name)
     unknown = [name for name in names if name not in MAIL_TYPES]
     if unknown or not names:
@@ -355,6 +357,7 @@ def check_value(option: Option, value: str | None) -> None:
         if value:
             raise _refusal(option, value, "an option without value", f"write --{option.name} alone")
         return
+    # An option with an optional value may be given as --exclusive or --exclusive=.
     if not value and option.value is ValueUse.OPTIONAL:
         return
     try:

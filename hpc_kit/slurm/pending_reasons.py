@@ -161,6 +161,7 @@ def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
         )
     sentence, step = found
     extra = details.strip() or inside.rstrip(") ")
+    # Details that are only a label, or that the sentence already contains, add nothing.
     if extra and not phrase and not extra.endswith(":") and bare not in sentence:
         sentence = f"{sentence[:-1]} ({extra})."
     return Reason(sentence, step.replace("{id}", job_id))

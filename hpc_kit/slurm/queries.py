@@ -96,6 +96,7 @@ def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequenc
         bases = _base_ids(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
         _merge(found, _select(parse_scontrol_job(_output_of(client, argv)), missing))
+    # In a federation another cluster may have started the job.
     if revoked := [job_id for job_id, each in found.items() if each.state is JobState.REVOKED]:
         found.update(_ask_federation(client, revoked))
 

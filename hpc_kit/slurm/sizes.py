@@ -123,12 +123,14 @@ def size_of_job(options: Mapping[str, str]) -> JobSize:
     # Slurm gives one node to one task. It may spread several tasks over as many nodes as it likes.
     nodes = nodes if nodes is not None or "nodes" in options or (ntasks or 1) > 1 else 1
     ntasks, per_node = spread_tasks(nodes, ntasks, per_node)
+    # The GPUs of --gpus are only spread evenly if --nodes is exact.
     gpus = read_gpu_counts(options).on_node(nodes if "nodes" in options else None, per_node)
     return JobSize(nodes, ntasks, per_node, cpus, gpus, has_gpus, stated, min_nodes)
 
 
 def size_of_step(job: JobSize, options: Mapping[str, str]) -> JobSize:
     """Return the size of a step that srun starts with these options inside a job."""
+    # Only the shell knows the value of a variable.
     if any("$" in options.get(name, "") for name in ("nodes", "ntasks", "ntasks-per-node")):
         return UNKNOWN
     has_gpu_options = bool(options.keys() & {*GPU_COUNT_OPTIONS, "gres", "tres-per-task"})
@@ -145,6 +147,7 @@ def size_of_step(job: JobSize, options: Mapping[str, str]) -> JobSize:
     if ntasks is None and per_node is None:
         # srun inherits the job's --ntasks, even if -N asks for fewer nodes.
         ntasks, per_node = (job.ntasks, None) if nodes == job.nodes else (None, job.tasks_per_node)
+    # srun starts one task on one node, even with -N2.
     if ntasks == 1:
         nodes, min_nodes = 1, 1
     ntasks, per_node = spread_tasks(nodes, ntasks, per_node)
@@ -174,6 +177,7 @@ def spread_tasks(nodes: int | None, ntasks: int | None, tasks_per_node: int | No
     """Complete the numbers of tasks in all and on each node; with neither of them it is one task a node."""
     if nodes is None:
         return ntasks, tasks_per_node
+    # With both numbers, Slurm takes --ntasks-per-node as an upper limit, so --ntasks decides.
     if ntasks is None:
         tasks_per_node = 1 if tasks_per_node is None else tasks_per_node
         return nodes * tasks_per_node, tasks_per_node
@@ -228,6 +232,7 @@ def count_gpus(text: str | None) -> int | None:
 
 def count_gres_gpus(text: str | None) -> int | None:
     """Return the GPUs among generic resources: 4 for `gpu:a100:4,nvme:1`; None if there are none."""
+    # Other items may have forms that parse_gres does not know.
     items = [item for item in (text or "").split(",") if is_gpu_item(item)]
     try:
         return sum(item.number for item in parse_gres(",".join(items))) if items else None

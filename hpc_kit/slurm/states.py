@@ -112,6 +112,7 @@ def parse_state(text: str) -> JobState:
     words = text.split()
     word = words[0].upper() if words else ""
     beginning = word.removesuffix("+")
+    # A short code comes from squeue's %t, a full name from all other columns.
     if beginning in _STATES_BY_CODE:
         return _STATES_BY_CODE[beginning]
     if beginning in JobState.__members__:

@@ -68,6 +68,7 @@ def parse_memory(text: str) -> int:
         number, unit = body[:-1], body[-1]
     if not _is_number(number) or unit not in {"K", *_MIB_PER_UNIT}:
         raise UnitError("not a memory size that Slurm reads", found=repr(text), remedy=_MEMORY_REMEDY)
+    # Slurm stores memory in MiB.
     if unit == "K":
         return -(-int(number) // 1024)
     return int(number) * _MIB_PER_UNIT[unit]

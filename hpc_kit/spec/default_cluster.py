@@ -58,7 +58,7 @@ def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
     except SlurmUnavailable:
         if sure:
             raise
-        return "slurm"  # there is an sbatch
+        return "slurm"  # sbatch exists
 
 
 def _surrounding(root: Path, environ: Mapping[str, str]) -> str | None:
@@ -69,6 +69,7 @@ def _surrounding(root: Path, environ: Mapping[str, str]) -> str | None:
     from hpc_kit.slurm.job_ids import base_id
     from hpc_kit.spec import search_path
 
+    # HPC_KIT_RUN of an array task ends in _INDEX, but the record is in the folder of the job.
     run = Path(environ.get("HPC_KIT_RUN", ""))
     try:
         known = json.loads((run.with_name(base_id(run.name)) / RECORD).read_bytes())

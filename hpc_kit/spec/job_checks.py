@@ -30,6 +30,7 @@ class Origins(Struct, frozen=True):
         """Return the origin of a key of the job, or of the cluster's default for it."""
         table, _, name = key.rpartition(".")
         default = f"defaults.{name}" if table == "resources" else key
+        # Without the key in the job, its value comes from the defaults of the cluster file.
         in_cluster = not self.job.has_key(key) and self.cluster.has_key(default)
         return self.cluster.origin_of(default) if in_cluster else self.job.origin_of(key)
 
@@ -71,8 +72,9 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         )
     for name, value in job.env.items():
         _check_variable(name, str(value), origins)
-    said = ",".join(["", str(job.resources.export or "")])
-    _check_assignments(re.findall(r",(\w+)=([^,]*)", said), lambda: origins.of("resources.export"))
+    # NAME=VALUE pairs of --export end up in the script, too.
+    exported = ",".join(["", str(job.resources.export or "")])
+    _check_assignments(re.findall(r",(\w+)=([^,]*)", exported), lambda: origins.of("resources.export"))
     for document, lines in ((origins.cluster, cluster.setup), (origins.job, job.setup)):
         for line in lines:
             assignments = re.findall(r"(?:^|[\s;&|(])([A-Za-z_]\w*)=([^\s;&|]*)", line)
@@ -88,9 +90,9 @@ def name_key(origins: Origins) -> str:
 def check_paths(cluster: Cluster, origins: Origins) -> None:
     """Check folders and interpreter. No shell expands them."""
     own = cluster.environment
-    said = [("runs", cluster.runs), ("python", cluster.python)]
-    said += [(f"environment.{key}", getattr(own, key)) for key in ONE_OF]
-    said += [("environment.modules", name) for name in own.modules] + [
+    values = [("runs", cluster.runs), ("python", cluster.python)]
+    values += [(f"environment.{key}", getattr(own, key)) for key in ONE_OF]
+    values += [("environment.modules", name) for name in own.modules] + [
         ("environment.mounts", each) for each in own.mounts
     ]
     _check_embedded(cluster, origins)
@@ -99,7 +101,7 @@ def check_paths(cluster: Cluster, origins: Origins) -> None:
         place = origins.cluster.origin_of("environment")
         remedy = f"keep one of {', '.join(both)}"
         raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
-    for key, value in said:
+    for key, value in values:
         if value is not None and _odd(value):
             raise SpecError(
                 f"wrong value for {key} in {origins.cluster.origin_of(key)}",
@@ -281,6 +283,7 @@ def check_options(resources: Resources, origins: Origins) -> None:
                 remedy=f"leave {name} out, or a value",
             )
         option = SBATCH[name.replace("_", "-")]
+        # `true` means an option without value.
         if isinstance(value, bool):
             continue
         try:

@@ -38,6 +38,7 @@ def check_layout(
     if per_node is None:
         return ()
     _check_node(job, cluster, origins, world_size, per_node)
+    # On this machine too little memory is only a note, since the script may be for another one.
     small = find_memory_shortage(job, cluster, world_size)
     notes = () if small is None else (f"{small.what}: {small.found}",)
     return (*notes, *(note for axis in ("tp", "cp") for note in _crossing(job, axis, world_size, per_node)))
@@ -127,6 +128,7 @@ def rank_bytes(job: Job, world_size: int) -> int | None:
     if parameters is None:
         return None
     shards = layout.dp_shard or layout.replicas(world_size)
+    # float32: 4 bytes each for parameters (ZeRO 3) and gradients (ZeRO 2), 8 for two moments (ZeRO 1).
     each = sum(size / (shards if layout.zero >= stage else 1) for size, stage in ((4, 3), (4, 2), (8, 1)))
     return round(parameters / (layout.pp * layout.tp) * each)
 

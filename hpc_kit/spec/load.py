@@ -107,8 +107,9 @@ def _chain(
     name: str, root: Path, seen: tuple[Path, ...], place: Callable[[], str] | None = None
 ) -> tuple[Document, list[str]]:
     """Merge a job file with the files that it extends, and return their names. `place` returns the line of its name."""
-    path = search_path.find_file("jobs", name, root, said_in=seen[-1] if seen else None, place=place)
+    path = search_path.find_file("jobs", name, root, named_in=seen[-1] if seen else None, place=place)
     shown = search_path.display_path(path, root)
+    # A file may extend one of the same name in another folder, so compare paths.
     if path.resolve() in seen:
         raise SpecError(
             f"{shown} extends itself", found=" -> ".join(p.name for p in (*seen, path)), remedy="remove one extends"
@@ -123,10 +124,8 @@ def _chain(
         )
     # Name and description of the base file are not inherited.
     lower, sources = _chain(base, root, (*seen, path.resolve()), partial(document.origin_of, "extends"))
-    lower, document = (
-        toml_documents.drop_keys(lower, "name", "description"),
-        toml_documents.drop_keys(document, "extends"),
-    )
+    lower = toml_documents.drop_keys(lower, "name", "description")
+    document = toml_documents.drop_keys(document, "extends")
     if "program" in document.data:  # it describes another program: nothing of the base's table is true of it
         lower = toml_documents.drop_keys(lower, "program")
     return _over(lower, document), [shown, *sources]

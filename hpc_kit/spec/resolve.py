@@ -122,7 +122,7 @@ def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tupl
     job, cluster, root = loaded.job, loaded.cluster, root or search_path.current_folder()
     origins = job_checks.Origins(loaded.job_origins, loaded.cluster_origins)
     job = structs.replace(job, env={**cluster.env, **job.env})
-    fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _asked(job)]
+    fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _component_options(job)]
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     search_path.find_file(
         "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
@@ -210,7 +210,7 @@ def _keep_neighbours_together(job: Job, nodes: int) -> Job:
     return structs.replace(job, resources=structs.replace(job.resources, distribution="block"))
 
 
-def _asked(job: Job) -> list[Resources]:
+def _component_options(job: Job) -> list[Resources]:
     """Return the options of the job, or of each component of a heterogeneous job with the shared options."""
     return [_with_defaults(each.without_command(), job.resources) for each in job.component] or [job.resources]
 
@@ -225,19 +225,19 @@ class _Fit(Struct, frozen=True):
 
 
 def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) -> _Fit:
-    asked = _with_defaults(job.resources, cluster.defaults)
-    name = job.name if asked.job_name is None else asked.job_name
-    job = structs.replace(job, name=name, resources=asked)
+    options = _with_defaults(job.resources, cluster.defaults)
+    name = job.name if options.job_name is None else options.job_name
+    job = structs.replace(job, name=name, resources=options)
     job_checks.check_values(job, cluster, root, origins)
     # GPU options may define the number of tasks, so count before dropping them.
     nodes, ntasks = size_checks.count_nodes_and_tasks(job, cluster.node, origins)
-    resources, notes = _without_gpus(asked, cluster)
-    resources, unheard = _without_features(resources, cluster)
-    resources, share = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
-    resources, more = _seen_by_all(resources)
+    resources, notes = _without_gpus(options, cluster)
+    resources, feature_notes = _without_features(resources, cluster)
+    resources, cpu_notes = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
+    resources, gpu_notes = _gpus_by_node(resources)
     job = structs.replace(job, resources=resources)
     size_checks.check_node(job, cluster, origins, nodes)
-    return _Fit(job, nodes, ntasks, (*notes, *unheard, *share, *more))
+    return _Fit(job, nodes, ntasks, (*notes, *feature_notes, *cpu_notes, *gpu_notes))
 
 
 def interpreter(root: Path) -> str:
@@ -249,14 +249,16 @@ def interpreter(root: Path) -> str:
 def _with_defaults(own: Resources, defaults: Resources) -> Resources:
     """Add the cluster's defaults. A value of the job, also `false`, replaces a default and excluded options."""
     others = defaults.given()
-    shut = excluded_options(own.given(), others)
-    said = {name for name in own.__struct_fields__ if getattr(own, name) is not None}
-    return structs.replace(own, **{name: value for name, value in others.items() if name not in said | shut})
+    excluded = excluded_options(own.given(), others)
+    # `false` is not None: it sets no option, but it removes the default.
+    chosen = {name for name in own.__struct_fields__ if getattr(own, name) is not None}
+    return structs.replace(own, **{name: value for name, value in others.items() if name not in chosen | excluded})
 
 
 def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tuple[str, ...]]:
     """Drop GPU options on a cluster without GPUs."""
     given = resources.given()
+    # None means unknown: then the options stay, and sbatch decides.
     if cluster.node.gpus != 0:
         return resources, ()
     dropped: dict[str, str | None] = {name: None for name in GPU_FIELDS if name in given}
@@ -276,18 +278,19 @@ def _without_features(resources: Resources, cluster: Cluster) -> tuple[Resources
     if cluster.slurm != "embedded" or cluster.embedded.strict:
         return resources, ()
     lacking = {"constraint": "features", "prefer": "features", "licenses": "licences"}
-    left: dict[str, str | None] = {name: None for name in lacking if name in given}
+    dropped: dict[str, str | None] = {name: None for name in lacking if name in given}
     known = ",".join(name for name in (resources.partition or "").split(",") if name in cluster.embedded.partitions)
     if resources.partition not in {None, known}:
-        left["partition"] = known or None
+        # Slurm accepts a list of partitions, of which some may exist here.
+        dropped["partition"] = known or None
     notes = tuple(
         f"ignoring --{name}={given[name]} because cluster '{cluster.name}' has no {lacking.get(name, 'such partition')}"
-        for name in left
+        for name in dropped
     )
-    return structs.replace(resources, **left), notes
+    return structs.replace(resources, **dropped), notes
 
 
-def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
+def _gpus_by_node(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
     """Replace --gpus-per-task by --gpus-per-node if both mean the same.
 
     With --gpus-per-task each rank only sees its own GPUs, so that NCCL cannot use direct paths between them. The option
@@ -306,6 +309,7 @@ def _seen_by_all(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
 def _with_counts(resources: Resources, nodes: int, ntasks: int) -> Resources:
     """Set all counts: Slurm 23.02.0 to 23.02.4 leaves SLURM_NTASKS unset if only --ntasks-per-node is given."""
     per_node = resources.ntasks_per_node
+    # sbatch refuses ntasks_per_node together with ntasks_per_gpu.
     if resources.ntasks_per_gpu is None:
         _, per_node = spread_tasks(nodes, ntasks, per_node)
     return structs.replace(resources, job_name=None, nodes=nodes, ntasks=ntasks, ntasks_per_node=per_node)

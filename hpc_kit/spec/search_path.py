@@ -34,6 +34,7 @@ def current_folder() -> Path:
 def shipped_folder(kind: FileKind) -> Path:
     """Return the folder of shipped files in the wheel, or in the checkout."""
     package = Path(__file__).parents[1]
+    # The wheel contains the folders in the package, a checkout beside it.
     inside = package / "share" / kind
     return inside if inside.is_dir() else package.parent / kind
 
@@ -58,7 +59,7 @@ def find_file(
     root: Path,
     *,
     suffix: str = ".toml",
-    said_in: Path | None = None,
+    named_in: Path | None = None,
     place: Callable[[], str] | None = None,
 ) -> Path:
     """Return the file with a name, or with a path if the name looks like one.
@@ -68,13 +69,13 @@ def find_file(
         name: A name such as `ddp_4node`, or a path such as `jobs/mine.toml`.
         root: The user's project.
         suffix: Suffix of the files.
-        said_in: The file that names this one. Its folder comes first, and it may have the same name.
+        named_in: The file that names this one. Its folder comes first, and it may have the same name.
         place: Line that contains the name, for messages.
 
     Raises:
         SpecError: There is no such file; the message has similar names.
     """
-    beside: tuple[Path, ...] = (said_in.parent,) if said_in else ()
+    beside: tuple[Path, ...] = (named_in.parent,) if named_in else ()
     if name.endswith(suffix) or "/" in name:
         paths = [folder / name for folder in (*beside, root)]
     else:
@@ -82,7 +83,8 @@ def find_file(
     there = [] if kind == "jobs" and name.endswith(PROGRAMS) else [path for path in paths if path.is_file()]
     if not there:
         raise _missing(kind, name, root, suffix, place)
-    others = [path for path in there if path.resolve() != said_in]
+    # A user's file may extend the shipped file that it replaces.
+    others = [path for path in there if path.resolve() != named_in]
     return others[0] if others else there[0]
 
 

@@ -21,13 +21,15 @@ def count_nodes_and_tasks(job: Job, node: Node, origins: Origins) -> tuple[int, 
     """
     resources = job.resources
     nodes, ntasks, per_node = _exact_nodes(resources, origins), resources.ntasks, resources.ntasks_per_node
-    each = per_node or _tasks_by_node(resources)
+    # sbatch would choose the number of nodes by itself, but a layout needs to know it before the job starts.
+    each = per_node or _tasks_per_node_by_gpus(resources)
     if nodes is None and each:
         nodes = -(-(ntasks or 1) // each)
     if resources.ntasks_per_gpu is not None:
-        ntasks = _by_gpu(resources, resources.ntasks_per_gpu, nodes or 1, origins)
+        ntasks = _tasks_by_gpus(resources, resources.ntasks_per_gpu, nodes or 1, origins)
     if nodes is None:
-        nodes = _one(resources, ntasks or 1, node, origins)
+        nodes = _require_one_node(resources, ntasks or 1, node, origins)
+    # With ntasks, Slurm takes ntasks_per_node only as an upper limit, so that some nodes would have fewer ranks.
     if per_node is not None and ntasks not in {None, nodes * per_node}:
         raise SpecError(
             "the tasks do not fill the nodes",
@@ -36,6 +38,7 @@ def count_nodes_and_tasks(job: Job, node: Node, origins: Origins) -> tuple[int, 
             remedy=f"leave ntasks out, or set ntasks = {nodes * per_node}",
         )
     ntasks = nodes * (per_node or 1) if ntasks is None else ntasks
+    # Slurm would silently use fewer nodes.
     if ntasks < nodes:
         raise SpecError(
             "fewer tasks than nodes",
@@ -49,6 +52,7 @@ def _exact_nodes(resources: Resources, origins: Origins) -> int | None:
     nodes = resources.nodes
     if not isinstance(nodes, str):
         return nodes
+    # "4-4" is an exact number, too.
     low, _, high = nodes.partition("-")
     if not low.isdigit() or int(low) < 1 or (high and high != low):
         raise SpecError(
@@ -59,12 +63,13 @@ def _exact_nodes(resources: Resources, origins: Origins) -> int | None:
     return int(low)
 
 
-def _one(resources: Resources, ntasks: int, node: Node, origins: Origins) -> int:
+def _require_one_node(resources: Resources, ntasks: int, node: Node, origins: Origins) -> int:
     """Return 1 if all tasks fit on one node. Slurm itself would spread them over any number of nodes."""
     cpus, gpus = ntasks * (resources.cpus_per_task or 1), resources.count_gpus(1, ntasks) or 0
     known = node.cpus is not None and (not gpus or node.gpus is not None)
     if ntasks == 1 or (known and cpus <= (node.cpus or 0) and gpus <= (node.gpus or gpus)):
         return 1
+    # -(-a // b) rounds up.
     least = max(-(-cpus // node.cpus) if node.cpus else 1, -(-gpus // node.gpus) if node.gpus else 1)
     key = "resources.ntasks" if resources.ntasks is not None else "resources.ntasks_per_gpu"
     raise SpecError(
@@ -74,13 +79,13 @@ def _one(resources: Resources, ntasks: int, node: Node, origins: Origins) -> int
     )
 
 
-def _tasks_by_node(resources: Resources) -> int:
+def _tasks_per_node_by_gpus(resources: Resources) -> int:
     """Return the tasks of a node for ntasks_per_gpu with GPUs per node, else 0."""
     by_node = resources.gpus is None and resources.ntasks_per_gpu is not None
     return (resources.ntasks_per_gpu or 0) * (resources.count_gpus(1, None) or 0) if by_node else 0
 
 
-def _by_gpu(resources: Resources, each: int, nodes: int, origins: Origins) -> int:
+def _tasks_by_gpus(resources: Resources, each: int, nodes: int, origins: Origins) -> int:
     """Return the tasks of a job with ntasks_per_gpu."""
     gpus = resources.count_gpus(nodes, None)
     place = origins.of("resources.ntasks_per_gpu")
@@ -130,6 +135,7 @@ def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Ori
             f"launcher = '{launch.launcher}'",
             remedy=f"set [resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
         )
+    # An unset dp takes what the other degrees leave, so only a layout that does not divide the ranks fails here.
     size = job.layout.size(world_size)
     if size == world_size:
         return
@@ -194,6 +200,7 @@ def _check_gpus(resources: Resources, cluster: Cluster, origins: Origins, nodes:
         return 0 if value is None else count_gpus(str(value)) or 0
 
     asked = {
+        # If the nodes do not divide the GPUs, one of them has more: round up.
         "gpus": -(-count(resources.gpus) // nodes),
         "gpus_per_node": count(resources.gpus_per_node),
         "gpus_per_socket": count(resources.gpus_per_socket),

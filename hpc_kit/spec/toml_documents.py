@@ -45,6 +45,7 @@ class Document(Struct, frozen=True):
     def origin_of(self, key: str) -> str:
         """Return file and line of a key, or of the nearest table around it; used by error messages."""
         while True:
+            # The last layer that sets the key has set its value.
             for layer in reversed(self.layers):
                 if key and _has(layer.data, key):
                     return _origin(layer, key)
@@ -119,6 +120,7 @@ def document_of_settings(values: Mapping[str, object], prefix: str = "") -> Docu
 
 def format_toml_value(value: object) -> str:
     """Return a value as a TOML file contains it, on one line."""
+    # Numbers and booleans need no library, and `render` formats many of them.
     if isinstance(value, bool | int | float):
         return str(value).lower()
     import tomlkit
@@ -129,6 +131,7 @@ def format_toml_value(value: object) -> str:
             table.update({key: inline(each) for key, each in value.items()})
             return table
         if isinstance(value, list | tuple):
+            # tomlkit would turn a list of tables into [[tables]] on several lines.
             array = tomlkit.array()
             array.extend(map(inline, value))
             return array
@@ -177,11 +180,13 @@ def save_job(job: Job, path: Path, option: str = "--save") -> None:
     text = format_job(job)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Mode "x" fails if another process has created the file since the check.
         with path.open("x", encoding="utf-8") as file:
             try:
                 file.write(text)
                 file.flush()
             except OSError:
+                # A partial job file could be loaded later.
                 path.unlink()
                 raise
     except FileExistsError as error:
@@ -259,6 +264,7 @@ def _lines_of_keys(text: str) -> dict[str, int]:
                 counts[prefix] = counts.get(prefix, -1) + 1
                 prefixes.append(f"{prefix}[{counts[prefix]}]")
             for name in prefixes:
+                # The first place counts if a table is split into several parts.
                 lines.setdefault(name, node.start_point[0] + 1)
             prefixes = [f"{name}." for name in prefixes]
         pairs = [node] if node.type == "pair" else [each for each in node.named_children if each.type == "pair"]
@@ -271,6 +277,7 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 
 def _pair_lines(pair: Node) -> Iterator[tuple[str, int]]:
     names = _names(pair.named_children[0])
+    # `launch.launcher = "srun"` also defines the table `launch`.
     for end in range(1, len(names) + 1):
         yield ".".join(names[:end]), pair.start_point[0] + 1
     value = pair.named_children[1]

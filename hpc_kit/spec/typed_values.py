@@ -23,6 +23,7 @@ def convert(document: Document, kind: type[T]) -> T:
     try:
         return msgspec.convert(document.data, kind)
     except msgspec.ValidationError as error:
+        # msgspec only reports the first error. An unknown key explains more than a wrong value.
         _refuse_unknown(document, document.data, kind, "")
         raise _wrong_value(document, kind, str(error)) from None
 
@@ -44,6 +45,7 @@ def coerce(text: str, kind: type[Struct], key: str) -> object:
     expected = _field_type(kind, key)
     if not _accepts(value, expected):
         return text
+    # 1e5 and 1_000 are numbers in TOML, but text must keep its spelling.
     is_respelled = isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
     return text if is_respelled and _accepts(text, expected) else value
 
@@ -100,6 +102,7 @@ def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, val
     from difflib import get_close_matches
 
     fields = list(kind.__struct_fields__)
+    # Users write the names of sbatch options with hyphens.
     spelling = name.replace("-", "_")
     tables = [field.name for field in msgspec.structs.fields(kind) if spelling in _fields_of(field.type)]
     near = [spelling] if spelling in fields else [] if tables else get_close_matches(spelling, fields, n=3, cutoff=0.6)
