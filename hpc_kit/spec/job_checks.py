@@ -247,23 +247,24 @@ def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:
     """Check a heterogeneous job. `uneven` lists components whose nodes have different numbers of tasks."""
     if not job.component:
         return
-    place = origins.of("component")
     if len(job.component) == 1:
         raise SpecError(
-            "a heterogeneous job of one component", found=place, remedy="its options under [resources]; or a second one"
+            "a heterogeneous job of one component",
+            found=origins.of("component"),
+            remedy="move its options to [resources], or add a component",
         )
     if uneven:
         raise SpecError(
-            "the nodes of a component must hold as many tasks each",
-            found=f"component {uneven[0]} in {place}, counted from 0",
-            remedy="ntasks_per_node, and nodes",
+            "the nodes of a component need the same number of tasks",
+            found=f"component {uneven[0]} in {origins.of('component')}, counted from 0",
+            remedy="set ntasks_per_node and nodes",
         )
     if job.launch.launcher != "srun" or job.resources.array is not None:
         found = f"launcher = {job.launch.launcher!r}" if job.launch.launcher != "srun" else "array"
         raise SpecError(
-            "components are started by one srun, and Slurm has no arrays of heterogeneous jobs",
-            found=f"{found}; {len(job.component)} components in {place}",
-            remedy="launcher = 'srun', and no array",
+            "components need launcher srun, and Slurm has no arrays of heterogeneous jobs",
+            found=f"{found}; {len(job.component)} components in {origins.of('component')}",
+            remedy="set launcher = 'srun', and leave array out",
         )
 
 

@@ -88,17 +88,17 @@ def _tasks_per_node_by_gpus(resources: Resources) -> int:
 def _tasks_by_gpus(resources: Resources, each: int, nodes: int, origins: Origins) -> int:
     """Return the tasks of a job with ntasks_per_gpu."""
     gpus = resources.count_gpus(nodes, None)
-    place = origins.of("resources.ntasks_per_gpu")
     if gpus is None and resources.ntasks is None:
         raise SpecError(
             "ntasks_per_gpu needs a number of GPUs",
-            found=f"ntasks_per_gpu = {each} in {place}",
+            found=f"ntasks_per_gpu = {each} in {origins.of('resources.ntasks_per_gpu')}",
             remedy="set gpus_per_node = 4 or gpus = 8; or replace ntasks_per_gpu by ntasks",
         )
     if gpus is not None and resources.ntasks not in {None, gpus * each}:
         raise SpecError(
             "the tasks do not fill the GPUs",
-            found=f"{gpus} GPUs x ntasks_per_gpu = {each} in {place}; ntasks = {resources.ntasks}",
+            found=f"{gpus} GPUs x ntasks_per_gpu = {each} in {origins.of('resources.ntasks_per_gpu')};"
+            f" ntasks = {resources.ntasks}",
             remedy=f"leave ntasks out, or set ntasks = {gpus * each}",
         )
     return gpus * each if gpus is not None else resources.ntasks or 1

@@ -58,7 +58,7 @@ def test_a_component_that_is_another_is_kept_in_the_job_file(project: Path) -> N
             HEAD.replace("ntasks_per_node = 2\n", "")
             + "[[component]]\nnodes = 1\n[[component]]\nnodes = 2\nntasks = 3\n",
             "slurm",
-            "must hold as many tasks each",
+            "need the same number of tasks",
         ),
         (TWO + "[layout]\ndp = 4\n", "slurm", "the layout does not fill the job"),
     ],

@@ -23,6 +23,7 @@ from hpc_kit.spec.toml_documents import (
     read_document,
 )
 from hpc_kit.spec.typed_values import convert
+from tests.conftest import ROOT
 
 TEXT = '''description = """
 [resources]
@@ -137,11 +138,11 @@ def test_a_new_job_file_replaces_no_other(path: Path) -> None:
         check_new(path)
 
 
-def test_a_job_without_errors_needs_no_grammar(path: Path) -> None:
-    path.write_text(TEXT.partition("[planner]")[0])
+@pytest.mark.parametrize("job", ["ddp_4node", "hetjob", "hybrid_3d_4node"])
+def test_a_job_without_errors_needs_no_grammar(job: str) -> None:
     program = (
-        "import sys; from pathlib import Path; from hpc_kit.spec.load import load_job;"
-        f"load_job({str(path)!r}, set={{'resources.nodes': '3'}});"
+        "import sys, hpc_kit; from pathlib import Path;"
+        f"hpc_kit.render({job!r}, 'slurm', set={{'resources.time': 5, 'env.A': 'b'}}, root=Path({str(ROOT)!r}));"
         "print([name for name in ('tree_sitter', 'tree_sitter_toml', 'tomlkit') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
