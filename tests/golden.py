@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpc_kit.check.rule_docs import rules_page
-from hpc_kit.cli.job_arguments import Request
-from hpc_kit.cli.over_ssh import shell_script
+from hpc_kit.cli.job_arguments import JobRequest, render_shell
 from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.schema import schema_text
@@ -102,8 +101,8 @@ def shell(case: str) -> str:
     job, hosts, standalone = SHELL_CASES[case]
     named = read_hosts(hosts, None) if hosts else ()
     settings = tuple(f"{key}={value}" for key, value in {**PYTHON, "resources.chdir": "/project"}.items())
-    request = Request(job, (), None, settings, None, {})
-    return shell_script(request, named, ROOT, standalone=standalone)[1]
+    request = JobRequest(job, (), None, settings, None, {})
+    return render_shell(request, named, ROOT, standalone=standalone)[1]
 
 
 def documents() -> Iterator[tuple[Path, str]]:

@@ -35,12 +35,15 @@ COMMANDS = {
     "schema": "the JSON Schema of job and cluster files",
     "embedded": "the Slurm that comes along: run a command on it",
 }
-"""Every command with its line in the help; the module of the same name is imported when it is used."""
+"""The commands with their lines in the help. The module of the same name is imported when a command is used."""
+
+MODULES = {"embedded": "pocketslurm"}
+"""Modules with another name than their command."""
 
 
 @click.group(
     cls=LazyGroup,
-    modules={name: f"hpc_kit.cli.{name}" for name in COMMANDS},
+    modules={name: f"hpc_kit.cli.{MODULES.get(name, name)}" for name in COMMANDS},
     lines=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -1,10 +1,22 @@
-"""`hpc-kit bench`: one file a bench, `bench_<name>.py`."""
+"""`hpc-kit bench`: the measurements, and the commands that compare and plot their results."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
+from hpc_kit.cli.bench_output import bench_options, parse_names, parse_numbers, run_bench
 from hpc_kit.cli.lazy import LazyGroup
+from hpc_kit.cli.output import CLUSTER_OPTION, open_session, short_path
+from hpc_kit.errors import RecordError
+
+if TYPE_CHECKING:
+    from hpc_kit.bench.comparison import Comparison, Ratio
+    from hpc_kit.bench.results import Document
+
 
 BENCHES = {
     "comm": "collectives of gloo, mpi and nccl; a ring against a star; what each link does",
@@ -19,10 +31,352 @@ BENCHES = {
 """Every bench with its line in the help; the module is imported when it is used."""
 
 
-@click.group("bench", cls=LazyGroup, modules={name: f"hpc_kit.cli.bench_{name}" for name in BENCHES}, lines=BENCHES)
+@click.group("bench", cls=LazyGroup, lines=BENCHES)
 @click.pass_context
 def command(context: click.Context) -> None:
     """Measured curves of this machine and its network."""
     from hpc_kit.bench import processes
 
     context.with_resource(processes.interruptible())
+
+
+@command.command("comm")
+@click.option(
+    "--backends",
+    default="auto",
+    show_default=True,
+    metavar="NAME,...",
+    help="gloo, mpi, nccl; auto: all that work here.",
+)
+@click.option(
+    "--collectives",
+    default="all_reduce",
+    show_default=True,
+    metavar="NAME,...",
+    help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; or all.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that take part [default: 2, or those of the step].",
+)
+@click.option(
+    "--sizes", default="4KiB,4MiB,64MiB", show_default=True, metavar="SIZE,...", help="4096, 4KiB, or 1KiB-256MiB."
+)
+@click.option(
+    "--algorithms", default="", metavar="ring,star", help="All-reduces of plain messages beside the library's."
+)
+@click.option("--links", is_flag=True, help="Latency and bandwidth between each two ranks.")
+@click.option("--launcher", metavar="WORDS", help="What starts the ranks; default: mpirun, or plain processes.")
+@bench_options
+def comm_command(
+    backends: str,
+    collectives: str,
+    ranks: int | None,
+    sizes: str,
+    algorithms: str,
+    links: bool,
+    launcher: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Time collectives of several backends, side by side in the same processes.
+
+    In a step of several ranks (srun hpc-kit bench comm) these are the ranks; elsewhere they are started.
+
+    Exit status 1 where a rank failed, 2 where a name, a size or mpirun is none, a backend is not built in, or the
+    sizes are too large for the memory; 130 after Ctrl-C, with the results until then.
+    """
+    from hpc_kit.bench import collectives as comm
+    from hpc_kit.bench import comm_checks
+    from hpc_kit.bench.local_ranks import chosen, world_size
+
+    step, wanted = world_size(), chosen(ranks, 2)
+    if backends == "auto":
+        backends = ",".join(comm_checks.automatic(wanted, step))
+    asked = comm.question(backends, collectives, wanted, sizes, algorithms, links=links)
+    comm_checks.refuse(asked, step, elsewhere=launcher is not None)
+    return run_bench(
+        "comm",
+        comm.TITLE,
+        comm.COLUMNS,
+        asked._asdict(),
+        lambda sheet: comm.measure(asked, sheet, launcher=launcher),
+        out=out,
+        as_json=as_json,
+    )
+
+
+@command.command("pipeline")
+@click.option("--sweeps", callback=parse_names, default="splits,schedules", show_default=True, metavar="NAME,...")
+@click.option("--full", is_flag=True, help="The tutorial's size: images of 128 x 128, 3 batches, 10 repeats; hours.")
+@click.option("--image", type=click.IntRange(1), default=40, show_default=True, help="Pixels along a side.")
+@click.option("--batch", type=click.IntRange(1), default=120, show_default=True, help="Images.")
+@click.option("--batches", type=click.IntRange(1), default=1, show_default=True, help="Of a repeat.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--splits", callback=parse_numbers, default="1,3,5,8,10,12,20,40,60", show_default=True, metavar="N,...")
+@click.option(
+    "--schedules",
+    callback=parse_names,
+    default="GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,ZBVZeroBubble",
+    show_default=True,
+    metavar="NAME,...",
+    help="torch's names.",
+)
+@click.option("--micro-batches", callback=parse_numbers, default="2,4,8,16", show_default=True, metavar="N,...")
+@click.option("--ranks", type=click.IntRange(1), help="Of the schedules [default: 2, or those of the job].")
+@bench_options
+def pipeline_command(full: bool, ranks: int | None, out: Path | None, as_json: bool, **asked: object) -> int:
+    """ResNet-50 on one device, on two, and in splits; then the schedules of a pipeline.
+
+    splits: PyTorch's tutorial of model parallelism with two single-threaded ranks, or two GPUs.
+    schedules: efficiency against m / (m + p - 1), for equal stages.
+
+    Exit status 1 where a rank failed, 2 where a number is out of range or does not fit into memory.
+    """
+    from hpc_kit.bench import pipeline
+    from hpc_kit.bench.local_ranks import chosen
+
+    question = pipeline.Question(**asked, ranks=chosen(ranks, 2))  # type: ignore[arg-type]
+    if full:
+        question = question._replace(**pipeline.FULL)  # type: ignore[arg-type]
+    pipeline.refuse(question)
+    return run_bench(
+        "pipeline",
+        pipeline.TITLE,
+        pipeline.COLUMNS,
+        question._asdict(),
+        lambda sheet: pipeline.measure(question, sheet),
+        out=out,
+        as_json=as_json,
+    )
+
+
+_OFFLOAD = {"both": (False, True), "yes": (True,), "no": (False,)}
+
+
+@command.command("memory")
+@click.option("--ways", callback=parse_names, default="ddp,zero1,zero2,zero3", show_default=True, metavar="NAME,...")
+@click.option("--offload", type=click.Choice(tuple(_OFFLOAD)), default="both", show_default=True)
+@click.option("--layers", type=click.IntRange(1), default=16, show_default=True, help="Square matrices, all alike.")
+@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Of each.")
+@click.option("--rows", type=click.IntRange(1), default=8, show_default=True, help="Of a rank's batch.")
+@click.option("--steps", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--ranks", type=click.IntRange(1), help="[default: 4, or those of the job]")
+@bench_options
+def memory_command(offload: str, ranks: int | None, out: Path | None, as_json: bool, **asked: object) -> int:
+    """Model states of a rank under DDP and ZeRO-1, -2, -3, against 16 P, 4 P + 12 P / d, 2 P + 14 P / d, 16 P / d.
+
+    Exit status 1 where a rank failed, 2 where a way is none or the model does not fit into memory.
+    """
+    from hpc_kit.bench import model_memory
+    from hpc_kit.bench.local_ranks import chosen
+
+    question = model_memory.Question(**asked, offload=_OFFLOAD[offload], ranks=chosen(ranks, 4))  # type: ignore[arg-type]
+    model_memory.refuse(question)
+    return run_bench(
+        "memory",
+        model_memory.TITLE,
+        model_memory.COLUMNS,
+        question._asdict(),
+        lambda sheet: model_memory.measure(question, sheet),
+        out=out,
+        as_json=as_json,
+    )
+
+
+@command.command("start")
+@click.option("--ranks", callback=parse_numbers, default="2,4,8,16,32,64", show_default=True, metavar="N,...")
+@click.option(
+    "--ways",
+    callback=parse_names,
+    default="hpc-kit,hpc-kit torchrun,plain srun,plain torchrun",
+    show_default=True,
+    metavar="NAME,...",
+    help="Plain: a script by hand.",
+)
+@click.option("--nodes", type=click.IntRange(1), default=4, show_default=True, help="At most.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for one start.")
+@CLUSTER_OPTION
+@bench_options
+def start_command(cluster: str | None, out: Path | None, as_json: bool, **asked: object) -> int:
+    """From the command to the first training step: queue, srun, imports, rendezvous, model, data.
+
+    Each start is a job, submitted when the one before it is gone; also from inside a job.
+
+    Exit status 2 where ranks do not divide over the nodes; what Slurm refuses is noted below the table.
+    """
+    from hpc_kit.bench import start_jobs, startup
+    from hpc_kit.spec import search_path
+
+    question = startup.Question(**asked)  # type: ignore[arg-type]
+    slurm = open_session(cluster)
+    slurm.client.check_available(slurm.cluster.name)
+    root = search_path.current_folder()
+    jobs = next(folder for folder in search_path.search_folders("jobs", root) if (folder / startup.PROGRAM).is_file())
+    slurm.runs.mkdir(parents=True, exist_ok=True)
+    environ, gpus = slurm.client.environ, slurm.cluster.node.gpus
+    gpus = start_jobs.gpus_of_a_node(environ) if gpus is None else gpus
+    reached = start_jobs.Slurm(cluster, environ, (jobs / startup.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
+    startup.refuse(question)
+    return run_bench(
+        "start",
+        startup.TITLE,
+        startup.COLUMNS,
+        question._asdict(),
+        lambda sheet: startup.measure(question, sheet, reached),
+        out=out,
+        as_json=as_json,
+    )
+
+
+@command.command("dp")
+@click.option(
+    "--ways",
+    callback=parse_names,
+    default="one process,nn.DataParallel,DDP by spawn,DDP by srun,DDP by torchrun",
+    show_default=True,
+    metavar="NAME,...",
+)
+@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="Processes of DDP, on this node.")
+@click.option("--steps", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--global-batch", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for one training.")
+@CLUSTER_OPTION
+@bench_options
+def dp_command(cluster: str | None, out: Path | None, as_json: bool, **asked: object) -> int:
+    """nn.DataParallel against DistributedDataParallel on one node; its processes spawned, by srun and by torchrun.
+
+    Exit status 2 where the batch does not divide or the processes do not fit; a way that fails is noted.
+    """
+    from hpc_kit.bench import data_parallel
+
+    question = data_parallel.Question(**asked)  # type: ignore[arg-type]
+    slurm = open_session(cluster)
+    slurm.client.check_available(slurm.cluster.name)
+    data_parallel.refuse(question)
+    return run_bench(
+        "dp",
+        data_parallel.TITLE,
+        data_parallel.COLUMNS,
+        question._asdict(),
+        lambda sheet: data_parallel.measure(question, sheet, slurm.client.environ),
+        out=out,
+        as_json=as_json,
+    )
+
+
+@command.command("strategies")
+@click.option(
+    "--only", callback=parse_names, default="all", show_default=True, metavar="NAME,...", help="ddp,zero3,pipeline"
+)
+@click.option("--ranks", type=click.IntRange(1), help="[default: 4, or those of the job]")
+@click.option("--steps", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--layers", type=click.IntRange(1), default=8, show_default=True, help="Of the model.")
+@click.option("--width", type=click.IntRange(1), default=128, show_default=True, help="Of the model.")
+@click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="Of the model.")
+@click.option("--global-batch", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for one training.")
+@bench_options
+def strategies_command(
+    only: tuple[str, ...], ranks: int | None, out: Path | None, as_json: bool, **asked: object
+) -> int:
+    """Every way of splitting the training, on the same model, batch and ranks: speed, memory, communication.
+
+    Below it the table of what to choose, beside the order that was measured.
+
+    Exit status 1 where a rank failed, 2 where the ranks do not divide the model or do not fit into memory.
+    """
+    from hpc_kit.bench import strategies
+    from hpc_kit.bench.local_ranks import chosen
+
+    wanted = {} if only == ("all",) else {"strategies": only}
+    question = strategies.Question(**wanted, **asked, ranks=chosen(ranks, 4))  # type: ignore[arg-type]
+    strategies.refuse(question)
+    return run_bench(
+        "strategies",
+        strategies.TITLE,
+        strategies.COLUMNS,
+        question._asdict(),
+        lambda sheet: strategies.measure(question, sheet),
+        out=out,
+        as_json=as_json,
+    )
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@command.command("compare")
+@click.argument("first", type=_FILE, metavar="A.json")
+@click.argument("second", type=_FILE, metavar="B.json")
+@click.option("--despite", default="", metavar="load,machine", help="What may differ between the two.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON document.")
+def compare_command(first: Path, second: Path, despite: str, as_json: bool) -> None:
+    """B over A, a ratio for each quantity of each row that is in both, with one standard error.
+
+    Exit status 1 where they were taken under different load or on different machines, 2 where a file is no result.
+    """
+    from hpc_kit.bench import results
+    from hpc_kit.bench.comparison import compare
+
+    one, other = results.read(first), results.read(second)
+    found = compare(one, other, tuple(filter(None, despite.split(","))))
+    if as_json:
+        ratios = [{**each._asdict(), "labels": each.labels} for each in found.ratios]
+        click.echo(json.dumps({**found._asdict(), "ratios": ratios}, indent=1))
+    else:
+        click.echo("\n".join(_comparison_lines(found, one)))
+
+
+def _comparison_lines(found: Comparison, one: Document) -> list[str]:
+    from hpc_kit.bench import markdown_report
+    from hpc_kit.bench.quantity import shown
+
+    labels = list(dict.fromkeys(name for each in found.ratios for name in each.labels))
+    rows = [
+        [*(shown(each.labels.get(name), name) for name in labels), *_comparison_cells(each, one)]
+        for each in found.ratios
+    ]
+    lines = markdown_report.table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
+    sides = (("A", found.only_first, found.named_first), ("B", found.only_second, found.named_second))
+    alone = [
+        f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({named})" if named else "")
+        for name, number, named in sides
+        if number
+    ]
+    return [*lines, *(text for note in (*found.notes, *alone) for text in ("", note))]
+
+
+def _comparison_cells(each: Ratio, one: Document) -> list[str]:
+    from hpc_kit.bench.quantity import plain, quantity
+
+    column = one.columns[each.column]
+    error = f" +- {plain(each.uncertainty, 2)}" if each.uncertainty else ""  # of what is counted there is none
+    values = [quantity(each.first, column.unit), quantity(each.second, column.unit)]
+    return [column.title or each.column.replace("_", " "), *values, f"{each.ratio:.3f}{error}", each.verdict]
+
+
+@command.command("plot")
+@click.argument("result", type=click.Path(path_type=Path), metavar="BENCH.json")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="[default: beside it]")
+def plot_command(result: Path, out: Path | None) -> None:
+    """Draw the pictures of a result as PNG and SVG: where it was measured there may be no matplotlib.
+
+    Exit status 1 where it was interrupted before its first row, 2 where the file is no result or matplotlib is missing.
+    """
+    from hpc_kit.bench import plots, results
+
+    found = results.read(result)
+    if not found.plots:
+        raise RecordError(
+            f"{short_path(result)} names no picture",
+            found="it was interrupted before its rows",
+            remedy="measure it again",
+        )
+    for path in plots.files(found, out or result.parent):
+        click.echo(short_path(path))

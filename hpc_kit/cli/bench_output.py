@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpc_kit.cli.output import INTERRUPTED, shown
+from hpc_kit.cli.output import INTERRUPTED, short_path
 from hpc_kit.errors import JobFailed, RecordError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, write_whole
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 
 
-def names(_context: object, _parameter: object, text: str) -> tuple[str, ...]:
+def parse_names(_context: object, _parameter: object, text: str) -> tuple[str, ...]:
     """The value of an option that takes names with commas between.
 
     Raises:
@@ -35,13 +35,13 @@ def names(_context: object, _parameter: object, text: str) -> tuple[str, ...]:
     return found
 
 
-def numbers(_context: object, _parameter: object, text: str) -> tuple[int, ...]:
+def parse_numbers(_context: object, _parameter: object, text: str) -> tuple[int, ...]:
     """The value of an option that takes numbers from 1 with commas between.
 
     Raises:
         click.BadParameter: One is none.
     """
-    words = names(_context, _parameter, text)
+    words = parse_names(_context, _parameter, text)
     if wrong := [word for word in words if not (word.isascii() and word.isdigit() and int(word))]:
         raise click.BadParameter(f"{wrong[0]!r} is no number from 1 up, such as 1,3,5")
     return tuple(map(int, words))
@@ -61,7 +61,7 @@ def bench_options(function: _Decorated) -> _Decorated:
     return out(as_json(function))
 
 
-def carry_out(
+def run_bench(
     bench: str,
     title: str,
     columns: Mapping[str, Column],
@@ -93,7 +93,7 @@ def carry_out(
     from hpc_kit.runtime.launchers import resolve
 
     speaks = resolve(os.environ).is_main
-    folder = _folder(bench, out, as_json=as_json) if speaks else None
+    folder = _output_folder(bench, out, as_json=as_json) if speaks else None
     sheet = Kept(
         bench,
         title=title,
@@ -110,22 +110,22 @@ def carry_out(
         interrupted = True
     except JobFailed:
         if speaks and sheet.rows:
-            _show(sheet.close(interrupted=True), folder, as_json=as_json)
+            _print_result(sheet.close(interrupted=True), folder, as_json=as_json)
         raise
     except RecordError:
         # What cannot be written any more can be printed.
         folder = None
         if speaks and sheet.rows:
-            _show(sheet.close(interrupted=True), folder, as_json=as_json)
+            _print_result(sheet.close(interrupted=True), folder, as_json=as_json)
         raise
     if speaks:
-        _show(sheet.close(interrupted=interrupted), folder, as_json=as_json)
+        _print_result(sheet.close(interrupted=interrupted), folder, as_json=as_json)
         if not interrupted and not sheet.rows:
             raise JobFailed("nothing could be measured", remedy="the notes above say why")
     return INTERRUPTED if interrupted else 0
 
 
-def _folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
+def _output_folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
     if out is None and RUN_VARIABLE in os.environ:
         out = Path(os.environ[RUN_VARIABLE])
     if out is None and as_json:
@@ -145,7 +145,7 @@ def _folder(bench: str, out: Path | None, *, as_json: bool) -> Path | None:
     return out
 
 
-def _file(folder: Path, bench: str, kind: str = "json") -> Path:
+def _result_path(folder: Path, bench: str, kind: str = "json") -> Path:
     return folder / f"bench_{bench}.{kind}"
 
 
@@ -153,7 +153,7 @@ def _keep(document: Document, folder: Path | None) -> None:
     from hpc_kit.bench.results import encode
 
     if folder is not None:
-        _write(_file(folder, document.bench), encode(document))
+        _write(_result_path(folder, document.bench), encode(document))
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -163,23 +163,23 @@ def _write(path: Path, data: bytes) -> None:
         raise RecordError(f"cannot write {path}", found=error.strerror, remedy="free some space there") from error
 
 
-def _show(document: Document, folder: Path | None, *, as_json: bool) -> None:
+def _print_result(document: Document, folder: Path | None, *, as_json: bool) -> None:
     from hpc_kit.bench import markdown_report
     from hpc_kit.bench.results import encode
 
     if folder is not None:
         # Drawing takes seconds, which a job at its time limit may not have.
-        _write(_file(folder, document.bench, "md"), markdown_report.page(document).encode())
-    pictures = draw(document, folder) if folder is not None else []
+        _write(_result_path(folder, document.bench, "md"), markdown_report.page(document).encode())
+    pictures = draw_plots(document, folder) if folder is not None else []
     if folder is not None:
         text = markdown_report.page(document, [path.name for path in pictures if path.suffix == ".png"])
-        _write(_file(folder, document.bench, "md"), text.encode())
+        _write(_result_path(folder, document.bench, "md"), text.encode())
         files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
-        click.echo(f"bench   {shown(folder)}/{files}", err=True)
+        click.echo(f"bench   {short_path(folder)}/{files}", err=True)
     click.echo(encode(document).decode() if as_json else markdown_report.page(document), nl=False)
 
 
-def draw(document: Document, folder: Path) -> list[Path]:
+def draw_plots(document: Document, folder: Path) -> list[Path]:
     """The plots as files; without matplotlib a line on stderr says how to get it."""
     from hpc_kit.bench import plots as drawing
 

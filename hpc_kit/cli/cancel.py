@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
-from hpc_kit.cli.session import CLUSTER, JSON, RUNS, here
-from hpc_kit.cli.table import rows
+from hpc_kit.cli.output import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, group_jobs, open_session
 
 
 @click.command("cancel")
 @click.argument("words", nargs=-1, required=True, metavar="JOB|ID...")
-@CLUSTER
-@RUNS
-@JSON
+@CLUSTER_OPTION
+@RUNS_OPTION
+@JSON_OPTION
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """End jobs by id, elements of an array (12_3), or all of a name; says what each was before.
 
@@ -22,7 +21,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """
     from hpc_kit.runs.cancel import cancel, needs_slurm
 
-    place = here(cluster, sure=True)
+    place = open_session(cluster, require_answer=True)
     if needs_slurm(words, place.runs):
         place.client.check_available(place.cluster.name)
     before = cancel(list(words), place.runs, place.client, cluster=place.cluster.name)
@@ -34,5 +33,5 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
         return
     going = {each.job_id for each in before if each.status is not None and not each.state.finished}
     for chosen, text in ((True, "cancelled: was"), (False, "had ended already:")):
-        for row in rows([each for each in before if (each.job_id in going) is chosen]):
+        for row in group_jobs([each for each in before if (each.job_id in going) is chosen]):
             click.echo(f"{row.job_id:>8}  {row.name}  {text} {row.text.partition(': ')[0]}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from hpc_kit.cli.job_arguments import JobCommand, Request, job_arguments, job_of, request_of
+from hpc_kit.cli.job_arguments import JobCommand, JobRequest, job_arguments, parse_request, resolve_request
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path
 
@@ -21,7 +21,7 @@ SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
 _WIDTH = 150
 
 
-class Report(NamedTuple):
+class CheckReport(NamedTuple):
     """What was found in what, and what was looked with."""
 
     name: str
@@ -49,17 +49,17 @@ def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_
 
         click.echo(explain(code), nl=False)
         return 0
-    request = request_of()
-    file = _file_of(request)
+    request = parse_request()
+    file = _script_path(request)
     report = _check_job(request, standalone=standalone) if file is None else _check_file(request, file)
     if as_json:
-        click.echo(_json(report))
+        click.echo(_report_json(report))
     else:
-        click.echo(_text(report))
+        click.echo(_format_report(report))
     return int(any(strict or finding.severity == "error" for finding in report.findings))
 
 
-def _file_of(request: Request) -> str | None:
+def _script_path(request: JobRequest) -> str | None:
     """The batch script that is meant; None: a job is."""
     name = request.job
     if name is None or request.program or request.shape:
@@ -77,7 +77,7 @@ def _file_of(request: Request) -> str | None:
     return name
 
 
-def _check_file(request: Request, name: str) -> Report:
+def _check_file(request: JobRequest, name: str) -> CheckReport:
     shown = "stdin" if name == "-" else name
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
@@ -88,24 +88,24 @@ def _check_file(request: Request, name: str) -> Report:
         from hpc_kit.spec.load import load_cluster
 
         cluster = load_cluster(request.cluster, root=search_path.current_folder())
-    return _report(data.decode("utf-8", errors="replace"), shown, job=False, cluster=cluster)
+    return _check_script(data.decode("utf-8", errors="replace"), shown, job=False, cluster=cluster)
 
 
-def _check_job(request: Request, *, standalone: bool) -> Report:
+def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
     from hpc_kit.check import external_checkers, preflight
     from hpc_kit.script.render import render_resolved
 
     root = search_path.current_folder()
-    resolved = job_of(request, root)
+    resolved = resolve_request(request, root)
     text = render_resolved(resolved, standalone=standalone, root=root)
-    report = _report(text, resolved.job.name, job=True, cluster=resolved.cluster)
+    report = _check_script(text, resolved.job.name, job=True, cluster=resolved.cluster)
     missing = preflight.find_missing(
         resolved, root, elsewhere=external_checkers.NO_SLURM in report.not_checked.values()
     )
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
 
 
-def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Report:
+def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None) -> CheckReport:
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import read_script
     from hpc_kit.check.rules import RULES, RuleInput, check
@@ -130,11 +130,11 @@ def _report(text: str, name: str, *, job: bool, cluster: Cluster | None) -> Repo
         else:
             checked.append(outcome.name)
     found.sort(key=lambda finding: (finding.line, finding.column, finding.code))
-    return Report(name, found, checked, not_checked)
+    return CheckReport(name, found, checked, not_checked)
 
 
-def _text(report: Report) -> str:
-    lines = [line for finding in report.findings for line in _lines(finding, report.name)]
+def _format_report(report: CheckReport) -> str:
+    lines = [line for finding in report.findings for line in _format_finding(finding, report.name)]
     errors = sum(finding.severity == "error" for finding in report.findings)
     counted = (("error", errors), ("warning", len(report.findings) - errors))
     counts = ", ".join(f"{count} {word}{'s'[: count != 1]}" for word, count in counted if count)
@@ -144,10 +144,10 @@ def _text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _lines(finding: Finding, name: str) -> list[str]:
+def _format_finding(finding: Finding, name: str) -> list[str]:
     place = f"{name}:{finding.line}:{finding.column}" if finding.line else name
     lines = [f"{place}  {finding.severity} {finding.code}  {finding.what}"]
-    lines += [f"  {number:>2} | {_cut(text)}" for number, text in finding.evidence]
+    lines += [f"  {number:>2} | {_shorten(text)}" for number, text in finding.evidence]
     if finding.found:
         first, *rest = finding.found.splitlines()
         lines += [f"  found: {first}", *(f"         {line}" for line in rest)]
@@ -155,12 +155,12 @@ def _lines(finding: Finding, name: str) -> list[str]:
     return [*lines, f"  do: {finding.remedy:<60}  {hint}".rstrip()]
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     text = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in text)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
-def _json(report: Report) -> str:
+def _report_json(report: CheckReport) -> str:
     import json
 
     findings = [

@@ -24,7 +24,7 @@ def command(as_json: bool, file: Path | None) -> None:
     from hpc_kit.runtime import resolve
     from hpc_kit.runtime.world import explain_world, to_json
 
-    environ = dict(os.environ) if file is None else _read(file)
+    environ = dict(os.environ) if file is None else _read_variables(file)
     world = resolve(environ)
     if as_json:
         click.echo(json.dumps(to_json(world), indent=2))
@@ -32,7 +32,7 @@ def command(as_json: bool, file: Path | None) -> None:
         click.echo(explain_world(world), nl=False)
 
 
-def _read(file: Path) -> dict[str, str]:
+def _read_variables(file: Path) -> dict[str, str]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hpc_kit.cli.session import line
+from hpc_kit.cli.output import print_line
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import write_whole
 from hpc_kit.spec import search_path, toml_documents
@@ -49,41 +49,41 @@ def command(folder: Path, jobs: tuple[str, ...]) -> None:
     From then on the project's own files come before the shipped ones. A file that is there is left as it is.
     """
     shipped = search_path.shipped_folder("jobs").parent
-    wanted = [path.relative_to(shipped) for path in (_some(jobs) if jobs else _all())]
-    texts = {path: (shipped / path).read_bytes() for path in [*wanted, *_clusters()]} | {
+    wanted = [path.relative_to(shipped) for path in (_files_of_jobs(jobs) if jobs else _all_files())]
+    texts = {path: (shipped / path).read_bytes() for path in [*wanted, *_cluster_files()]} | {
         Path("Makefile"): MAKEFILE.encode()
     }
     for path, content in texts.items():
-        _write(folder / path, content)
+        _write_file(folder / path, content)
     name = jobs[0] if jobs else "ddp_4node"
     inside = "" if folder.resolve() == search_path.current_folder() else f"cd {folder} && "
-    line("next", f"{inside}make submit JOB={name}")
+    print_line("next", f"{inside}make submit JOB={name}")
 
 
-def _all() -> Iterator[Path]:
+def _all_files() -> Iterator[Path]:
     jobs, templates = search_path.shipped_folder("jobs"), search_path.shipped_folder("templates")
     for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "**/*.j2"), (templates, "**/*.sh")):
         yield from sorted(folder.glob(pattern))
 
 
-def _clusters() -> list[Path]:
+def _cluster_files() -> list[Path]:
     """Cluster files, and the schemas by which an editor knows both kinds of files."""
     jobs, env = search_path.shipped_folder("jobs"), search_path.shipped_folder("env")
     found = [*jobs.glob("*.schema.json"), *sorted(env.glob("*.schema.json")), *sorted(env.glob("*.toml"))]
     return [path.relative_to(path.parents[1]) for path in found]
 
 
-def _some(jobs: tuple[str, ...]) -> Iterator[Path]:
+def _files_of_jobs(jobs: tuple[str, ...]) -> Iterator[Path]:
     """The files of these jobs: what they extend, their templates, their programs and what those import."""
     seen: set[Path] = set()
     for job in jobs:
-        for path in _files_of(job):
+        for path in _files_of_job(job):
             if path not in seen:
                 seen.add(path)
                 yield path
 
 
-def _files_of(job: str) -> Iterator[Path]:
+def _files_of_job(job: str) -> Iterator[Path]:
     shipped = search_path.shipped_folder("jobs")
     name, data = job, dict[str, object]()
     while name:
@@ -106,10 +106,10 @@ def _files_of(job: str) -> Iterator[Path]:
     words = data.get("command", [])
     for word in words if isinstance(words, list) else []:
         if (program := shipped.parent / str(word)).suffix == ".py":
-            yield from _imported(program, set())
+            yield from _imported_modules(program, set())
 
 
-def _imported(program: Path, seen: set[Path]) -> Iterator[Path]:
+def _imported_modules(program: Path, seen: set[Path]) -> Iterator[Path]:
     """A program, and the modules beside it that it imports."""
     if program in seen or not program.is_file():
         return
@@ -119,13 +119,13 @@ def _imported(program: Path, seen: set[Path]) -> Iterator[Path]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
         for name in names:
-            yield from _imported(program.with_name(f"{name}.py"), seen)
+            yield from _imported_modules(program.with_name(f"{name}.py"), seen)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     if path.exists():
         if not path.is_file() or path.read_bytes() != content:
-            line("kept", f"{path}: yours")
+            print_line("kept", f"{path}: yours")
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,4 +134,4 @@ def _write(path: Path, content: bytes) -> None:
     except OSError as error:
         remedy = "free some space there, or another folder"
         raise SpecError(f"{path} cannot be written", found=str(error), remedy=remedy) from error
-    line("written", str(path))
+    print_line("written", str(path))

@@ -5,26 +5,30 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec import load, search_path
-from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster
+from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster, ssh_cluster
 from hpc_kit.spec.job import Job, Launch
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
 from hpc_kit.spec.resources import Resources
 
+if TYPE_CHECKING:
+    from hpc_kit.ssh.hosts import Host
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Request(Struct, frozen=True):
+class JobRequest(Struct, frozen=True):
     """A job to be made: by name, or by the program behind `--`."""
 
     job: str | None
@@ -46,8 +50,10 @@ class JobCommand(click.Command):
         own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta["program"] = tuple(program)
         names = {name: param for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
-        ours, others = _split(own, {name: param for name, param in names.items() if isinstance(param, click.Option)})
-        ctx.meta["sbatch"], words = sbatch_options(others)
+        ours, others = _split_options(
+            own, {name: param for name, param in names.items() if isinstance(param, click.Option)}
+        )
+        ctx.meta["sbatch"], words = parse_sbatch_options(others)
         return super().parse_args(ctx, [*ours, *words])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -57,7 +63,7 @@ class JobCommand(click.Command):
         formatter.write_text("Every option of sbatch is an option here, too: --time 2:00:00, -p gpu, --requeue.")
 
 
-def _split(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
+def _split_options(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
     """The words of our own options, with their values; and all others."""
     mine: list[str] = []
     others: list[str] = []
@@ -77,7 +83,7 @@ def _split(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str]
     return mine, others
 
 
-def sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
+def parse_sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
     """Sbatch's options in a command line, by field name and as sbatch itself reads them; and the words between them.
 
     Raises:
@@ -123,12 +129,12 @@ def job_options(function: F) -> F:
     return function
 
 
-def request_of() -> Request:
+def parse_request() -> JobRequest:
     """The request that the arguments of `job_arguments` make."""
-    return _request(click.get_current_context().params["job"])
+    return _make_request(click.get_current_context().params["job"])
 
 
-def requests_of(jobs: tuple[str, ...]) -> list[Request]:
+def parse_requests(jobs: tuple[str, ...]) -> list[JobRequest]:
     """The requests that `job_options` make of several jobs, or of a program without any.
 
     Raises:
@@ -140,7 +146,7 @@ def requests_of(jobs: tuple[str, ...]) -> list[Request]:
             found=f"{len(jobs)} jobs: {', '.join(jobs)}",
             remedy="one job; or the words in the `command` of its file",
         )
-    found = [_request(job) for job in jobs] or [_request(None)]
+    found = [_make_request(job) for job in jobs] or [_make_request(None)]
     if (
         found[0].shape is not None
         and jobs
@@ -155,16 +161,16 @@ def requests_of(jobs: tuple[str, ...]) -> list[Request]:
     return found
 
 
-def _request(job: str | None) -> Request:
+def _make_request(job: str | None) -> JobRequest:
     ctx = click.get_current_context()
     given = ctx.params
     program, options = ctx.meta["program"], ctx.meta["sbatch"]
     # click takes the sign along: -j=4x2
     shape = given["shape"] and given["shape"].removeprefix("=")
-    return Request(job, program, shape, given["settings"], given["cluster"], options)
+    return JobRequest(job, program, shape, given["settings"], given["cluster"], options)
 
 
-def job_of(request: Request, root: Path, *, sure: bool = False) -> Resolved:
+def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = False) -> Resolved:
     """The job of a request, fitted to its cluster; `sure`: see `default_cluster`.
 
     Raises:
@@ -173,26 +179,26 @@ def job_of(request: Request, root: Path, *, sure: bool = False) -> Resolved:
     choice = (
         ClusterChoice(request.cluster, {})
         if request.cluster
-        else default_cluster(root, os.environ, require_answer=sure)
+        else default_cluster(root, os.environ, require_answer=require_answer)
     )
-    return resolve(loaded(request, root, choice), root=root, render_command=render_command(request, choice))
+    return resolve(load_request(request, root, choice), root=root, render_command=render_command(request, choice))
 
 
-def loaded(request: Request, root: Path, choice: ClusterChoice) -> LoadedJob:
+def load_request(request: JobRequest, root: Path, choice: ClusterChoice) -> LoadedJob:
     """The job of a request and its cluster, as files and command line say.
 
     Raises:
         SpecError: A file is missing, or something says what cannot be.
     """
-    settings = {**choice.settings, **_settings(request)}
-    job = request.job if request.job is not None else adhoc(request.program)
+    settings = {**choice.settings, **_collect_settings(request)}
+    job = request.job if request.job is not None else job_for_program(request.program)
     if request.job is not None and request.program:
         base = load.load_job(request.job, root=root)
         settings["command"] = [*base.command, *request.program]
     return load.load(job, choice.name, set=settings, root=root)
 
 
-def adhoc(program: tuple[str, ...]) -> Job:
+def job_for_program(program: tuple[str, ...]) -> Job:
     """The job of a program without a job file: started through the runtime, so that it need not know us.
 
     Raises:
@@ -205,11 +211,11 @@ def adhoc(program: tuple[str, ...]) -> Job:
         )
     if program[0].endswith(".py"):
         program = ("python", *program)
-    stem = re.sub(r"[^\w.+-]+", "_", Path(_subject(program)).name.removesuffix(".py")) or "job"
+    stem = re.sub(r"[^\w.+-]+", "_", Path(_program_name(program)).name.removesuffix(".py")) or "job"
     return Job(name=stem, description=shlex.join(program), command=program, launch=Launch(bootstrap=True))
 
 
-def _subject(program: tuple[str, ...]) -> str:
+def _program_name(program: tuple[str, ...]) -> str:
     """What a command line is about: the file or module at its end, whatever starts it with whatever options."""
     from hpc_kit.check.preflight import programs_of
 
@@ -218,7 +224,7 @@ def _subject(program: tuple[str, ...]) -> str:
     return last.file or last.module or last.program
 
 
-def _settings(request: Request) -> dict[str, object]:
+def _collect_settings(request: JobRequest) -> dict[str, object]:
     """Everything that overrides the files, the more specific last."""
     settings: dict[str, object] = {}
     if request.shape is not None:
@@ -235,7 +241,7 @@ def _settings(request: Request) -> dict[str, object]:
     return settings
 
 
-def render_command(request: Request, choice: ClusterChoice, *options: str) -> tuple[str, ...]:
+def render_command(request: JobRequest, choice: ClusterChoice, *options: str) -> tuple[str, ...]:
     """Return the command line of `hpc-kit render` for a request.
 
     Args:
@@ -254,3 +260,67 @@ def render_command(request: Request, choice: ClusterChoice, *options: str) -> tu
     return format_render_command(
         job_words, choice.name, options=sbatch_options, settings=settings, program=request.program
     )
+
+
+HOSTS = click.option(
+    "--hosts",
+    metavar="A,B,...",
+    help="Hosts that ssh reaches; a:4 takes 4 ranks, n[1-4] are four, ssh://a:2222 has a port.",
+)
+HOSTFILE = click.option(
+    "--hostfile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The same as mpirun's: a slots=4, a host a line.",
+)
+
+
+def render_shell(request: JobRequest, hosts: Sequence[Host], root: Path, *, standalone: bool) -> tuple[Resolved, str]:
+    """The job of a request, and the plain shell script that starts it.
+
+    Args:
+        request: The job.
+        hosts: Where; none: the script takes as many as the job has nodes, or, with one node, runs where it is.
+        root: The user's project.
+        standalone: Need no hpc_kit on the hosts.
+    """
+    from hpc_kit.ssh.rank_placement import count_ranks, render_shell_script
+
+    written = ",".join(host.hosts_argument for host in hosts)
+    resolved = resolve_on_hosts(hosts, request, root, "--shell", *(("--hosts", written) if hosts else ()))
+    names, ranks = [host.ssh_argument for host in hosts], count_ranks(resolved, hosts)
+    return resolved, render_shell_script(resolved, hosts=names, ranks=ranks, root=root, standalone=standalone)
+
+
+def resolve_on_hosts(hosts: Sequence[Host], request: JobRequest, root: Path, *render_options: str) -> Resolved:
+    """The job of a request, laid over hosts that ssh reaches; a node each, whatever its file says of nodes.
+
+    Args:
+        hosts: Them; none: as many as the job has nodes.
+        request: The job.
+        root: The user's project.
+        render_options: Options of the `hpc-kit render` command that makes the same script.
+
+    Raises:
+        SpecError: The request, or a file that it names, says something that cannot be.
+    """
+    from hpc_kit.ssh.rank_placement import check_cluster, place_job
+
+    choice = ClusterChoice(request.cluster, {}) if request.cluster else ssh_cluster(root, os.environ)
+    if hosts and request.shape is not None and not request.shape.startswith(f"{len(hosts)}x"):
+        raise SpecError(
+            f"-j {request.shape} does not fit {len(hosts)} hosts",
+            found=", ".join(host.name for host in hosts),
+            remedy=f"-j {len(hosts)}xRANKS, or another number of hosts",
+        )
+    loaded = load_request(request, root, choice)
+    if loaded.cluster.slurm == "embedded":
+        raise SpecError(
+            f"the nodes of cluster {loaded.cluster.name} are this machine: ssh reaches none of them",
+            found="slurm = 'embedded'",
+            remedy="--cluster hosts",
+        )
+    loaded = structs.replace(loaded, job=place_job(loaded.job, hosts))
+    resolved = resolve(loaded, root=root, render_command=render_command(request, choice, *render_options))
+    check_cluster(resolved)
+    return resolved

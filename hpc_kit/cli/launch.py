@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpc_kit.cli import output as account
-from hpc_kit.cli.job_arguments import JobCommand, job_arguments, request_of
-from hpc_kit.cli.over_ssh import HOSTFILE, HOSTS, job_on
-from hpc_kit.cli.screen import Screen, unread
-from hpc_kit.cli.session import line
+from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments, parse_request, resolve_on_hosts
+from hpc_kit.cli.output import LineWriter, ignore_closed_pipe, print_line
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from hpc_kit.ssh.launch import Launch, LaunchResult
 
 
-class Patience(click.FloatRange):
+class TimeoutRange(click.FloatRange):
     """Seconds; what is no number is in no range, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -40,7 +38,7 @@ class Patience(click.FloatRange):
 @HOSTFILE
 @click.option(
     "--connect-timeout",
-    type=Patience(0.1, 3600),
+    type=TimeoutRange(0.1, 3600),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
@@ -65,7 +63,7 @@ def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **
 
     root = search_path.current_folder().absolute()
     named = read_hosts(hosts, hostfile)
-    resolved = job_on(named, request_of(), root)
+    resolved = resolve_on_hosts(named, parse_request(), root)
     check_program(resolved, root)
     values = exported_variables(resolved, os.environ)
     check_ssh()
@@ -87,11 +85,11 @@ def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], 
     scripts = render_host_scripts(resolved, ranks, root)
     run = begin_record(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
     laid = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
-    with unread():
+    with ignore_closed_pipe():
         for note in notes:
-            line("note", note)
-        line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.shown(run))
-    screen = Screen(launch.ending)
+            print_line("note", note)
+        print_line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.short_path(run))
+    screen = LineWriter(launch.ending)
     logs = RankLogs(run, names, sum(ranks), screen.show)
     began = time.time()
     plan = LaunchPlan(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, values, ranks)
@@ -104,16 +102,16 @@ def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], 
         end_record(run, result, began, names)
     except OSError as error:  # the same full disk that has ended it, most often
         unkept = unwritable_folder_error(run, error)
-    with unread():
-        if screen.missed:
-            line("note", "not all of it was shown: nobody took it; the logs have it")
-        _conclude(run, result)
+    with ignore_closed_pipe():
+        if screen.incomplete:
+            print_line("note", "not all of it was shown: nobody took it; the logs have it")
+        _print_result(run, result)
     if unkept is not None:
         raise unkept
     return result.status
 
 
-def _conclude(run: Path, result: LaunchResult) -> None:
+def _print_result(run: Path, result: LaunchResult) -> None:
     """How it ended, and where its files are."""
     from hpc_kit.run_files import RECORD
     from hpc_kit.runs.first_failure import find_failure
@@ -122,13 +120,13 @@ def _conclude(run: Path, result: LaunchResult) -> None:
     known = open_run(run)
     failure = find_failure(known, None) if result.failure else None
     if failure:
-        account.show_failure(failure)
+        account.print_failure(failure)
     elif result.problem:
         first, *more = result.problem.splitlines()
-        line("failed", first)
+        print_line("failed", first)
         for text in more:
-            line("", text)
+            print_line("", text)
     elif result.status == 0:
-        line("done", account.summary(known.summary()) or "all ranks ended well")
-    line("logs", f"{account.shown(run)}/rank-*.log")
-    line("record", account.shown(run / RECORD))
+        print_line("done", account.format_summary(known.summary()) or "all ranks ended well")
+    print_line("logs", f"{account.short_path(run)}/rank-*.log")
+    print_line("record", account.short_path(run / RECORD))

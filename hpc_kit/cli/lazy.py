@@ -25,9 +25,11 @@ class LazyGroup(click.Group):
         lines: Each command's line in the help, in the order of the help.
     """
 
-    def __init__(self, *args: Any, modules: Mapping[str, str], lines: Mapping[str, str], **named: Any) -> None:
+    def __init__(
+        self, *args: Any, lines: Mapping[str, str], modules: Mapping[str, str] | None = None, **named: Any
+    ) -> None:
         super().__init__(*args, **named)
-        self.modules, self.lines = modules, lines
+        self.lines, self.modules = lines, modules or {}
 
     def invoke(self, ctx: click.Context) -> object:
         """As click does.
@@ -44,10 +46,10 @@ class LazyGroup(click.Group):
         """Names in the order of the help."""
         return list(self.lines)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now."""
         if cmd_name not in self.modules:
-            return None
+            return super().get_command(ctx, cmd_name)
         command: click.Command = import_module(self.modules[cmd_name]).command
         return command
 
@@ -61,12 +63,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with near matches for a name that does not exist."""
         name = args[0]
-        if name not in self.modules and not name.startswith("-"):
+        if name not in self.lines and not name.startswith("-"):
             from difflib import get_close_matches
 
             # The root is called hpc-kit, whatever started it.
             group = f"hpc-kit {ctx.info_name}" if ctx.parent else "hpc-kit"
-            near = get_close_matches(name, self.modules, n=2)
+            near = get_close_matches(name, self.lines, n=2)
             remedy = " or ".join(f"{group} {word}" for word in near) or f"{group} --help"
             raise HpcKitError(f"no command '{name}'", remedy=remedy)
         return super().resolve_command(ctx, args)

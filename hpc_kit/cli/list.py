@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpc_kit.cli.table import widths
+from hpc_kit.cli.output import column_widths
 from hpc_kit.errors import HpcKitError
 from hpc_kit.spec import search_path, toml_documents
 
@@ -22,14 +22,14 @@ KINDS: tuple[tuple[search_path.FileKind, str, str], ...] = (
 def command(as_json: bool) -> None:
     """Jobs, clusters and templates that can be named: the project's own first, then those that are shipped."""
     root = search_path.current_folder()
-    found = {title: _entries(kind, suffix, root) for kind, title, suffix in KINDS}
+    found = {title: _list_files(kind, suffix, root) for kind, title, suffix in KINDS}
     if as_json:
         import json
 
         click.echo(json.dumps(found, indent=2))
         return
     every = [entry for entries in found.values() for entry in entries]
-    name, description = widths([("", ""), *((entry["name"], entry["description"]) for entry in every)])
+    name, description = column_widths([("", ""), *((entry["name"], entry["description"]) for entry in every)])
     for title, entries in found.items():
         click.echo(title)
         for entry in entries:
@@ -37,7 +37,7 @@ def command(as_json: bool) -> None:
             click.echo(text.rstrip())
 
 
-def _entries(kind: search_path.FileKind, suffix: str, root: Path) -> list[dict[str, str]]:
+def _list_files(kind: search_path.FileKind, suffix: str, root: Path) -> list[dict[str, str]]:
     entries = []
     for name in search_path.file_names(kind, root, suffix):
         path = search_path.find_file(kind, name, root, suffix=suffix)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli import output
-from hpc_kit.cli.session import CLUSTER, RUNS, Here, here, line
+from hpc_kit.cli.output import CLUSTER_OPTION, RUNS_OPTION, Session, open_session, print_line
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 JSON_BYTES = 16 << 20
 """So much of each log stands in the document of --json."""
 
-_PIECE = 1 << 16
+_CHUNK = 1 << 16
 
 
 @click.command("logs")
@@ -31,8 +31,8 @@ _PIECE = 1 << 16
 @click.option("--rank", type=click.IntRange(min=0), default=None, metavar="N", help="Which rank [default: 0].")
 @click.option("--all", "every", is_flag=True, help="All ranks, each line with its rank in front.")
 @click.option("--batch", is_flag=True, help="What the batch script itself and srun said.")
-@CLUSTER
-@RUNS
+@CLUSTER_OPTION
+@RUNS_OPTION
 @click.option("--json", "as_json", is_flag=True, help="A JSON document; with -f a JSON object a line.")
 def command(
     word: str | None, follow: bool, rank: int | None, every: bool, batch: bool, cluster: str | None, as_json: bool
@@ -43,17 +43,17 @@ def command(
 
     Exit status: 0 shown; with -f the job's own; 1 there is no such job or log; 2 wrong use; 130 Ctrl-C while following.
     """
-    place = here(cluster)
-    run = run_of(place, word)
-    _check(run, rank, every=every, batch=batch)
-    client = _client(run, place, follow=follow)
+    place = open_session(cluster)
+    run = find_run(place, word)
+    _check_options(run, rank, every=every, batch=batch)
+    client = _client_of_run(run, place, follow=follow)
     if follow and client is not None:
-        return output.follow(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
+        return output.follow_run(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
     elements = run.elements()
     ranks = [] if batch else run.ranks() if every else [rank or 0]
     if as_json:
-        statuses = _statuses(elements or [run], client)
-        told = [_entry(job, ranks, status) for job, status in zip(elements or [run], statuses, strict=True)]
+        statuses = _query_statuses(elements or [run], client)
+        told = [_run_json(job, ranks, status) for job, status in zip(elements or [run], statuses, strict=True)]
         click.echo(json.dumps(told if elements else told[0], indent=2))
         return 0
     for each in elements or [run]:
@@ -61,16 +61,16 @@ def command(
         if rank is None and not log.exists() and each.end_marker() is not None and each.backend.has_batch_script:
             log = each.batch_log  # it has ended before any rank: what its script said is all there is
         if elements:
-            line(each.job_id, output.shown(each.folder))
+            print_line(each.job_id, output.short_path(each.folder))
         if every:
-            _print_all(each)
+            _print_all_ranks(each)
         elif log.exists() or not elements:
-            _print(log)
+            _print_log(log)
     _print_end(run, elements, client, place)
     return 0
 
 
-def run_of(place: Here, word: str | None) -> Run:
+def find_run(place: Session, word: str | None) -> Run:
     """The latest run of a name, or the run of an id, before others the one of the cluster that is asked.
 
     Without a word it is the latest of all.
@@ -90,14 +90,14 @@ def run_of(place: Here, word: str | None) -> Run:
         )
     recent = known.recent(1)
     if not recent:
-        where = output.shown(place.runs)
+        where = output.short_path(place.runs)
         if known.unreadable:
             raise UnknownJob(f"cannot read {where}", found=known.unreadable, remedy="the right to read it, or --runs")
         raise UnknownJob(f"no runs in {where}", remedy="hpc-kit submit ddp_4node")
     return recent[0]
 
 
-def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
+def _check_options(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
     if sum((rank is not None, every, batch)) > 1:
         raise SpecError("--rank, --all and --batch exclude one another", remedy="keep one of them")
     if batch and not run.backend.has_batch_script:
@@ -107,7 +107,7 @@ def _check(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
         raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
 
 
-def _client(run: Run, place: Here, *, follow: bool) -> SlurmClient | None:
+def _client_of_run(run: Run, place: Session, *, follow: bool) -> SlurmClient | None:
     """The Slurm to ask of a run; None: it is of another one, where this one has somebody else's job of that id."""
     from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to, unknown_here
 
@@ -121,7 +121,7 @@ def _client(run: Run, place: Here, *, follow: bool) -> SlurmClient | None:
     return None
 
 
-def _statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
+def _query_statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
     """What Slurm says of them; without a controller, their own files have to do."""
     if client is None:
         return [None] * len(jobs)
@@ -135,17 +135,17 @@ def _statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | N
     return [told.get(job.job_id) for job in jobs]
 
 
-def _print(log: Path) -> None:
+def _print_log(log: Path) -> None:
     """A log as it is, a piece at a time: it may be larger than the memory."""
     last = ""
     try:
         with log.open(encoding="utf-8", errors="replace", newline="") as file:
-            while text := file.read(_PIECE):
+            while text := file.read(_CHUNK):
                 click.echo(text, nl=False)
                 last = text
     except OSError as error:
         raise UnknownJob(
-            f"there is no {output.shown(log)}",
+            f"there is no {output.short_path(log)}",
             found=error.strerror,
             remedy="the job may not have started yet: hpc-kit status; --batch shows what its script said",
         ) from error
@@ -153,7 +153,7 @@ def _print(log: Path) -> None:
         click.echo()
 
 
-def _print_all(run: Run) -> None:
+def _print_all_ranks(run: Run) -> None:
     """Rank by rank: the ranks' own logs keep no common clock to sort by."""
     from hpc_kit.runs.logs import LogReader
 
@@ -162,42 +162,42 @@ def _print_all(run: Run) -> None:
             click.echo(f"{rank:>4}: {text}")
 
 
-def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, place: Here) -> None:
+def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, place: Session) -> None:
     """How the job ended, or how to go on with one that has not."""
     from hpc_kit.runs.cluster_match import describe_cluster
     from hpc_kit.runs.outcome import record_outcomes
 
     jobs = elements or [run]
-    statuses = _statuses(jobs, client)
+    statuses = _query_statuses(jobs, client)
     if any(status is not None and not status.state.finished for status in statuses):
-        output.next_steps(run.job_id, going=True)
+        output.print_next_steps(run.job_id, going=True)
         return
     outcomes = record_outcomes(zip(jobs, statuses, strict=True))
     if client is None and run.record is not None and not all(each.state.finished for each in outcomes):
         click.echo(
             f"\njob {run.job_id} was submitted to cluster {describe_cluster(run.record, place.client)}, not asked here"
         )
-        output.next_steps(run.job_id, going=True)
+        output.print_next_steps(run.job_id, going=True)
         return
     click.echo()
     if elements:
-        output.conclude_array(run, outcomes)
+        output.print_array_outcome(run, outcomes)
     else:
-        output.conclude(outcomes[0])
+        output.print_outcome(outcomes[0])
 
 
-def _entry(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:
+def _run_json(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:
     """How it stands or ended, and where each log is with what is in it."""
     from hpc_kit.runs.outcome import record_outcome
 
     told: dict[str, object] = {"job_id": run.job_id, "name": run.name, "state": str(status.state) if status else None}
     if status is None or status.state.finished:
-        told |= output.outcome_entry(record_outcome(run, status))
-    logs = {str(rank): _log_entry(run.rank_log(rank)) for rank in ranks}
-    return {**told, "batch": _log_entry(run.batch_log) if run.backend.has_batch_script else None, "ranks": logs}
+        told |= output.outcome_json(record_outcome(run, status))
+    logs = {str(rank): _log_json(run.rank_log(rank)) for rank in ranks}
+    return {**told, "batch": _log_json(run.batch_log) if run.backend.has_batch_script else None, "ranks": logs}
 
 
-def _log_entry(log: Path) -> dict[str, object]:
+def _log_json(log: Path) -> dict[str, object]:
     """The lines of a log; of a huge one the last, for a document is held in memory as a whole."""
     lines: list[str] | None = None
     left_out = 0

@@ -1,34 +1,47 @@
-"""What a person is told of a job: events as they come, how it ended, and what to type next."""
+"""Printed output of the commands: lines, job tables, events, outcomes; and the options that many commands share."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from hpc_kit.cli.session import line, other_runs
 from hpc_kit.run_files import RECORD
-from hpc_kit.slurm.job_ids import sort_key
-from hpc_kit.spec.default_cluster import VARIABLE
+from hpc_kit.slurm.job_ids import array_index, base_id, sort_key
+from hpc_kit.slurm.option_values import fold_indices
+from hpc_kit.slurm.states import JobState
+from hpc_kit.spec import search_path
+from hpc_kit.spec.default_cluster import VARIABLE, default_cluster_name
+from hpc_kit.spec.load import load_cluster
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
     from hpc_kit.runs.first_failure import RankFailure
     from hpc_kit.runs.follow import Event
     from hpc_kit.runs.outcome import Outcome
     from hpc_kit.runs.run_folders import Run
+    from hpc_kit.runs.status import JobLine
     from hpc_kit.slurm.client import SlurmClient
+    from hpc_kit.spec.cluster import Cluster
+
 
 INTERRUPTED = 130
 
 
-def follow(
+def follow_run(
     run: Run,
     client: SlurmClient,
     *,
@@ -53,20 +66,20 @@ def follow(
             if isinstance(event, monitor.Ended):
                 outcomes.append(event.outcome)
             if as_json:
-                click.echo(json.dumps(_entry(event)))
+                click.echo(json.dumps(event_json(event)))
             else:
-                _tell(event, of_several=bool(elements), one_rank=ranks is not None and len(ranks) == 1)
+                _print_event(event, of_several=bool(elements), one_rank=ranks is not None and len(ranks) == 1)
     except KeyboardInterrupt:
         if as_json:
             click.echo(f"\njob {run.job_id} goes on", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
-        interrupted([run.job_id, *others])
+        exit_interrupted([run.job_id, *others])
     if as_json:
-        return next((each.exit_status for each in _in_order(outcomes) if each.exit_status), 0)
-    return conclude_array(run, outcomes) if elements else conclude(outcomes[0])
+        return next((each.exit_status for each in _sort_outcomes(outcomes) if each.exit_status), 0)
+    return print_array_outcome(run, outcomes) if elements else print_outcome(outcomes[0])
 
 
-def interrupted(ids: Sequence[str]) -> NoReturn:
+def exit_interrupted(ids: Sequence[str]) -> NoReturn:
     """End by Ctrl-C, which jobs that are submitted do not: each, and what to type next.
 
     Raises:
@@ -74,35 +87,35 @@ def interrupted(ids: Sequence[str]) -> NoReturn:
     """
     click.echo()
     for job_id in ids:
-        line("", f"job {job_id} goes on")
-        next_steps(job_id, going=True)
+        print_line("", f"job {job_id} goes on")
+        print_next_steps(job_id, going=True)
     raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-def _in_order(outcomes: list[Outcome]) -> list[Outcome]:
+def _sort_outcomes(outcomes: list[Outcome]) -> list[Outcome]:
     return sorted(outcomes, key=lambda each: sort_key(each.job_id))
 
 
-def _tell(event: Event, *, of_several: bool, one_rank: bool) -> None:
+def _print_event(event: Event, *, of_several: bool, one_rank: bool) -> None:
     """One event for a person; of several jobs, each is named. Their ends are told together."""
     from hpc_kit.runs import follow as monitor
 
     match event:
         case monitor.StateChanged(job_id, old, new, elapsed, _):
             right = f"{elapsed:.1f} s" if old else ""
-            line(job_id if of_several else "", f"{old} -> {new}" if old else f"{new}", right=right)
+            print_line(job_id if of_several else "", f"{old} -> {new}" if old else f"{new}", right=right)
         case monitor.Waiting(job_id, reason, meaning):
-            line(job_id if of_several else "", f"{reason}: {meaning.sentence}")
+            print_line(job_id if of_several else "", f"{reason}: {meaning.sentence}")
         case monitor.RankLine(job_id, number, text):
             who = [job_id] * of_several + [f"rank {number}"] * (not of_several or not one_rank)
-            line(" ".join(who), text)
+            print_line(" ".join(who), text)
         case monitor.Unreachable(error):
-            line("slurm", f"{error.what}; the job goes on, and so does the asking")
+            print_line("slurm", f"{error.what}; the job goes on, and so does the asking")
         case monitor.Ended():
             pass
 
 
-def _entry(event: Event) -> dict[str, object]:
+def event_json(event: Event) -> dict[str, object]:
     """One event for a program."""
     from hpc_kit.runs import follow as monitor
 
@@ -117,10 +130,10 @@ def _entry(event: Event) -> dict[str, object]:
         case monitor.Unreachable(error):
             return {"event": "unreachable", "error": error.what, "found": error.found}
         case monitor.Ended(job_id, outcome):
-            return {"event": "ended", "job_id": job_id, **outcome_entry(outcome)}
+            return {"event": "ended", "job_id": job_id, **outcome_json(outcome)}
 
 
-def outcome_entry(outcome: Outcome) -> dict[str, object]:
+def outcome_json(outcome: Outcome) -> dict[str, object]:
     """How a job ended, for a program."""
     failure = outcome.failure
     first = failure and {**failure._asdict(), "log": str(failure.log) if failure.log else None}
@@ -134,50 +147,50 @@ def outcome_entry(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def conclude_array(run: Run, outcomes: list[Outcome]) -> int:
+def print_array_outcome(run: Run, outcomes: list[Outcome]) -> int:
     """How the elements of an array ended: each that failed, and where their files are; the status is the first's."""
-    failed = [each for each in _in_order(outcomes) if each.exit_status]
+    failed = [each for each in _sort_outcomes(outcomes) if each.exit_status]
     for outcome in failed:
         if outcome.failure:
-            show_failure(outcome.failure, f"{outcome.job_id}, ")
+            print_failure(outcome.failure, f"{outcome.job_id}, ")
         else:
-            line("ended", f"{outcome.job_id} {outcome.state}: {outcome.sentence}")
-    line("ended" if failed else "done", f"{len(outcomes) - len(failed)} of {len(outcomes)} elements completed")
-    line("logs", f"{shown(run.folder)}_*/rank-*.log, {shown(run.batch_log).replace('%a', '*')}")
+            print_line("ended", f"{outcome.job_id} {outcome.state}: {outcome.sentence}")
+    print_line("ended" if failed else "done", f"{len(outcomes) - len(failed)} of {len(outcomes)} elements completed")
+    print_line("logs", f"{short_path(run.folder)}_*/rank-*.log, {short_path(run.batch_log).replace('%a', '*')}")
     if run.record:
-        line("record", shown(run.folder / RECORD))
-    next_steps(run.job_id, going=False)
+        print_line("record", short_path(run.folder / RECORD))
+    print_next_steps(run.job_id, going=False)
     return failed[0].exit_status if failed else 0
 
 
-def conclude(outcome: Outcome) -> int:
+def print_outcome(outcome: Outcome) -> int:
     """How a job ended: its summary or its first failure, where its files are, what to type next; its status."""
     if outcome.failure:
-        show_failure(outcome.failure)
+        print_failure(outcome.failure)
     elif outcome.exit_status:
-        line("ended", f"{outcome.state}: {outcome.sentence}")
+        print_line("ended", f"{outcome.state}: {outcome.sentence}")
     else:
-        line("done", summary(outcome.summary) or outcome.sentence)
-    batch = f", {shown(outcome.batch_log)}" if outcome.batch_log else ""
-    line("logs", f"{shown(outcome.run)}/rank-*.log{batch}")
+        print_line("done", format_summary(outcome.summary) or outcome.sentence)
+    batch = f", {short_path(outcome.batch_log)}" if outcome.batch_log else ""
+    print_line("logs", f"{short_path(outcome.run)}/rank-*.log{batch}")
     if outcome.record:
-        line("record", shown(outcome.record))
-    next_steps(outcome.job_id, going=False, rank=outcome.failure.rank if outcome.failure else None)
+        print_line("record", short_path(outcome.record))
+    print_next_steps(outcome.job_id, going=False, rank=outcome.failure.rank if outcome.failure else None)
     return outcome.exit_status
 
 
-def show_failure(failure: RankFailure, of: str = "") -> None:
+def print_failure(failure: RankFailure, of: str = "") -> None:
     """The rank that failed first, `of` which element of an array, and its own words alone."""
     who = "the batch script" if failure.rank is None else f"rank {failure.rank}"
     where = f" on {failure.host}" if failure.host else ""
     how = failure.signal or (f"exit code {failure.exit_code}" if failure.exit_code is not None else "")
     told = failure.headline if not how or how in failure.headline else f"{failure.headline} ({how})"
-    line("failed", f"{of}{who}{where}: {told}")
+    print_line("failed", f"{of}{who}{where}: {told}")
     for text in failure.text.splitlines():
-        line("", text)
+        print_line("", text)
 
 
-def summary(values: dict[str, object]) -> str:
+def format_summary(values: dict[str, object]) -> str:
     """What the training said of itself, in one line; known figures with their units, others as they are."""
     first, last = values.get("loss_first"), values.get("loss_last")
     speed, memory = values.get("tokens_per_second"), values.get("peak_memory_mib")
@@ -193,21 +206,21 @@ def summary(values: dict[str, object]) -> str:
     return ", ".join(parts)
 
 
-def next_steps(job_id: str, *, going: bool, rank: int | None = None) -> None:
+def print_next_steps(job_id: str, *, going: bool, rank: int | None = None) -> None:
     """Commands to paste, for the cluster and the runs that were named: another shell knows nothing of them."""
-    kit = program()
+    kit = program_name()
     which = f" --rank {rank}" if rank is not None else ""
     named = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
-    runs = other_runs()
+    runs = runs_option()
     there = (f" --cluster {quote(named)}" if named else "") + (f" --runs {quote(runs)}" if runs else "")
     steps: Iterable[tuple[str, str]] = [("status", f"{kit} status {job_id}")]
     steps = [*steps, ("logs", f"{kit} logs {job_id}{' -f' if going else which or ' --all'}")]
     steps = [*steps, ("cancel", f"{kit} cancel {job_id}")] if going else steps
     for label, text in steps:
-        line(label, text + there)
+        print_line(label, text + there)
 
 
-def program() -> str:
+def program_name() -> str:
     """How this command is called here: by its name where that finds it, else by its path."""
     own = Path(sys.argv[0])
     if own.name == "__main__.py":
@@ -215,10 +228,10 @@ def program() -> str:
     found = shutil.which("hpc-kit")
     if found and Path(found).resolve() == own.resolve():
         return "hpc-kit"
-    return shown(own)
+    return short_path(own)
 
 
-def shown(path: Path) -> str:
+def short_path(path: Path) -> str:
     """A path as it is shortest from here."""
     try:
         here = Path.cwd()
@@ -226,3 +239,201 @@ def shown(path: Path) -> str:
         return str(path)
     absolute = here / path
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
+
+
+CLUSTER_OPTION = click.option(
+    "--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine]."
+)
+RUNS_META = "hpc_kit.runs"
+"""Under this name click's context keeps the folder of runs where it is not the cluster file's."""
+
+RUNS_OPTION = click.option(
+    "--runs",
+    metavar="FOLDER",
+    expose_value=False,
+    callback=lambda ctx, _, value: ctx.meta.update({RUNS_META: value} if value else {}),
+    help="Where the runs are [default: as the cluster file says].",
+)
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="A JSON document.")
+
+
+class Session(NamedTuple):
+    """A cluster, its Slurm as this process reaches it, and its folder of runs."""
+
+    cluster: Cluster
+    client: SlurmClient
+    runs: Path
+
+
+def open_session(name: str | None, *, require_answer: bool = False) -> Session:
+    """The cluster of that name, or the one that fits this machine.
+
+    Args:
+        name: Name or path of a cluster file.
+        require_answer: Raise instead of guessing if Slurm does not answer.
+
+    Raises:
+        SpecError: There is no such cluster file.
+        SlurmUnavailable: Which cluster fits cannot be known, and has to be.
+    """
+    from hpc_kit.spec.cluster_client import open_client
+
+    root = search_path.current_folder()
+    cluster = load_cluster(name or default_cluster_name(root, os.environ, require_answer=require_answer), root=root)
+    return Session(cluster, open_client(cluster), root / (runs_option() or cluster.runs))
+
+
+def runs_option() -> str | None:
+    """The folder of runs that the user has named in place of the cluster file's."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(RUNS_META) if context is not None else None
+
+
+def print_line(label: str, text: str, *, right: str = "") -> None:
+    """One line of a command's running account: what it is about, what happened, and at the right when or where."""
+    body = f"{label:<7} {text}"
+    click.echo(f"{body:<76}  {right}" if right else body)
+
+
+_POLL_SECONDS = 0.2
+_GIVE_UP_SECONDS = 2.0
+"""Seconds without anything being taken after which, at the end, nothing more is shown."""
+
+
+class LineWriter:
+    """Shows lines for as long as somebody takes them.
+
+    Args:
+        ending: Set once nobody may be waited for any more.
+    """
+
+    def __init__(self, ending: threading.Event) -> None:
+        self.incomplete = sys.stdout is None  # behind a >&-
+        """Not all was shown."""
+        self._ending = ending
+
+    def show(self, text: str) -> None:
+        """Show lines as soon as they are taken; nothing any more where that was given up."""
+        if self.incomplete:
+            return
+        shown = text if sys.stdout.isatty() else click.unstyle(text)
+        data = f"{shown}\n".encode(sys.stdout.encoding, "replace")
+        taken = time.monotonic()
+        with ignore_closed_pipe():
+            while data and not self.incomplete:
+                if select.select([], [sys.stdout], [], _POLL_SECONDS)[1]:
+                    # As much as whoever is ready to take something takes at once.
+                    data = data[os.write(sys.stdout.fileno(), data[: select.PIPE_BUF]) :]
+                    taken = time.monotonic()
+                elif self._ending.is_set() and time.monotonic() - taken > _GIVE_UP_SECONDS:
+                    self.incomplete = True
+
+
+@contextmanager
+def ignore_closed_pipe() -> Iterator[None]:
+    """Go on where the reader (head, less) has gone: what is printed from then on goes nowhere."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class JobRow(NamedTuple):
+    """One job, or elements of an array that are told of alike."""
+
+    job_id: str
+    name: str
+    text: str
+    next_step: str | None
+
+
+def group_jobs(lines: Sequence[JobLine]) -> list[JobRow]:
+    """A row a job; elements of one array in the same state are one row."""
+    return [_make_row(list(same)) for _, same in groupby(_sort_by_array(lines), _group_key)]
+
+
+def _sort_by_array(lines: Sequence[JobLine]) -> list[JobLine]:
+    """Elements that are told of alike side by side, each array where its first element stands."""
+    arrays: dict[str, int] = {}
+    groups: dict[tuple[object, ...], int] = {}
+    for line in lines:
+        arrays.setdefault(base_id(line.job_id), len(arrays))
+        groups.setdefault(_group_key(line), len(groups))
+    return sorted(lines, key=lambda line: (arrays[base_id(line.job_id)], groups[_group_key(line)]))
+
+
+def _group_key(line: JobLine) -> tuple[object, ...]:
+    if not array_index(line.job_id):
+        return (line.job_id,)
+    # Of those that run, each has another time left: the one that has least speaks for all.
+    sentence = None if line.state is JobState.RUNNING else line.sentence
+    return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
+
+
+def _make_row(same: list[JobLine]) -> JobRow:
+    first = min(same, key=_time_left)
+    if len(same) == 1:
+        return JobRow(first.job_id, first.name, str(first), first.next_step)
+    indices = fold_indices(int(array_index(line.job_id)) for line in same)
+    which = f"{base_id(first.job_id)}_[{indices}]"
+    text = (
+        str(first).replace(": ", f": {len(same)} of them, at least ", 1)
+        if first.state is JobState.RUNNING
+        else str(first)
+    )
+    step = first.next_step and first.next_step.replace(first.job_id, base_id(first.job_id))
+    return JobRow(which, first.name, text, step)
+
+
+def _time_left(line: JobLine) -> float:
+    status = line.status
+    if status is None or status.time_limit is None or status.elapsed is None or status.time_limit < 0:
+        return float("inf")
+    return status.time_limit - status.elapsed
+
+
+def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
+    """How wide each column of a table is: as its widest entry."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def format_jobs(lines: Sequence[JobLine]) -> list[str]:
+    """The rows as lines of text, what to do below each."""
+    found = group_jobs(lines)
+    number, name = column_widths([("", ""), *((row.job_id.rjust(8), row.name) for row in found)])
+    text = []
+    for row in found:
+        text.append(f"{row.job_id:>{number}}  {row.name:<{name}}  {row.text}".rstrip())
+        if row.next_step:
+            text.append(f"{'':>{number + name + 4}}{row.next_step}")
+    return text
+
+
+def job_json(line: JobLine) -> dict[str, object]:
+    """A job for --json; times are Slurm's, without a zone."""
+    status = line.status
+    return {
+        "job_id": line.job_id,
+        "name": line.name,
+        "state": str(line.state),
+        "reason": line.reason,
+        "sentence": line.sentence,
+        "next_step": line.next_step,
+        "partition": status.partition if status else None,
+        "nodes": status.nodelist if status else None,
+        "submit": _iso_time(status and status.submit),
+        "start": _iso_time(status and status.start),
+        "end": _iso_time(status and status.end),
+        "time_limit": status.time_limit if status else None,
+        "elapsed": status.elapsed if status else None,
+        "exit_code": status.exit_code if status else None,
+        "run": str(line.run.folder) if line.run else None,
+    }
+
+
+def _iso_time(value: object) -> str | None:
+    import datetime as dt
+
+    return value.isoformat() if isinstance(value, dt.datetime) else None

@@ -2,13 +2,118 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import structs
 
-from hpc_kit.cli import plan_options
-from hpc_kit.cli.plan_options import Options
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import AnswerNo, SpecError
+
+if TYPE_CHECKING:
+    from hpc_kit.planner.jobmodel import Asked
+    from hpc_kit.planner.model import Model
+    from hpc_kit.planner.search import Answer, Task
+    from hpc_kit.planner.target import Target
+    from hpc_kit.spec.job import Job
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path)
+
+
+def _option(*names: str, **words: Any) -> Any:
+    """A field that is an option of the command line, in click's words."""
+    return field(metadata={"names": names, "words": words})
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What the command line asks for."""
+
+    model: str | None = _option(
+        "--model", metavar="MODEL", help="A name, the path of a config.json, or layers=32,hidden=4096,heads=32."
+    )
+    cluster: str | None = _option(
+        "--cluster", metavar="NAME", help="A cluster file, or a machine such as dgx-h100 [default: as submit]."
+    )
+    nodes: int | None = _option("--nodes", type=click.IntRange(1, 100_000), help="Nodes [default: the job's, or 1].")
+    global_batch: int | None = _option(
+        "--global-batch", type=click.IntRange(1), help="Sequences a step [default: the job's, or 1024]."
+    )
+    seq_len: int | None = _option("--seq-len", type=click.IntRange(1), help="Tokens a sequence [default: the model's].")
+    gpu: str | None = _option(
+        "--gpu", help="Kind of GPU in place of the cluster's, or NAME:memory=80,memory_tb=2,tflops=312,link=300."
+    )
+    gpus_per_node: int | None = _option(
+        "--gpus-per-node", type=click.IntRange(1, 1024), help="In place of the cluster's."
+    )
+    network: float | None = _option(
+        "--network", type=float, metavar="GBPS", help="Gb/s of network a GPU, in place of the cluster's."
+    )
+    framework: str | None = _option(
+        "--framework", help="Whose constants: torchtitan, megatron, nanotron ... [default: the job's, or torch]."
+    )
+    precision: str | None = _option(
+        "--precision",
+        type=click.Choice(["bf16", "fp16", "fp8"]),
+        help="Of the matrix products [default: the job's, or bf16].",
+    )
+    flash: bool | None = _option(
+        "--flash/--no-flash", default=None, help="Attention without an s x s matrix [default: the job's, or --flash]."
+    )
+    tokens: float | None = _option("--tokens", type=float, help="Tokens to train on [default: 20 a parameter].")
+    storage: float = _option(
+        "--storage", type=float, default=5.0, show_default=True, help="GB/s to which checkpoints are written."
+    )
+    top: int = _option("--top", type=click.IntRange(1), default=8, show_default=True, help="Layouts to show.")
+    explain: bool = _option("--explain", is_flag=True, help="Every term of the first layout, with its formula.")
+    write: Path | None = _option(
+        "--write", type=FILE, metavar="FILE", help="The first layout, or one that surely fits, as a job."
+    )
+    plot: Path | None = _option(
+        "--plot", type=FILE, metavar="FILE", help="Time and memory of the layouts as a picture."
+    )
+    as_json: bool = _option("--json", is_flag=True, help="Everything as a JSON object.")
+    cases: Path | None = _option("--cases", type=FILE, metavar="CSV", help="Predict the runs of this file ...")
+    output: Path | None = _option("--output", type=FILE, metavar="CSV", help="... into this one.")
+    measured: Path | None = _option("--measured", type=FILE, metavar="FILE", help="Measured numbers of the cluster.")
+    comm: Path | None = _option("--comm", type=FILE, metavar="FILE", help="calibrate: results of bench comm --json.")
+
+
+def plan_options(function: F) -> F:
+    """Give a command all of them; it is called with their values by name."""
+    for each in reversed(fields(PlanOptions)):
+        names, words = each.metadata["names"], each.metadata["words"]
+        function = click.option(*names, each.name, **words)(function)
+    return function
+
+
+CASES_OPTIONS = frozenset({"cases", "output"})
+CALIBRATION_OPTIONS = frozenset({"cluster", "measured", "comm"})
+
+
+def check_other_options(mode: str, allowed: frozenset[str]) -> None:
+    """Refuse the options on the command line that mean nothing for one way of planning.
+
+    Raises:
+        SpecError: There are some.
+    """
+    context = click.get_current_context()
+    given = [
+        each.metadata["names"][0].partition("/")[0]
+        for each in fields(PlanOptions)
+        if each.name not in allowed
+        and context.get_parameter_source(each.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if context.meta.get("program"):
+        given.append("a program behind --")
+    if given:
+        own = [each.metadata["names"][0] for each in fields(PlanOptions) if each.name in allowed]
+        raise SpecError(f"{mode} does not take {', '.join(given)}", remedy=f"it takes {', '.join(own)}")
 
 
 class PlanCommand(click.Command):
@@ -23,7 +128,7 @@ class PlanCommand(click.Command):
 
 @click.command("plan", cls=PlanCommand)
 @click.argument("job", required=False)
-@plan_options.options
+@plan_options
 def command(job: str | None, **given: Any) -> int:
     """Find the layout to submit: every legal one on a cluster, with its time and memory.
 
@@ -35,27 +140,181 @@ def command(job: str | None, **given: Any) -> int:
 
     --write jobs/x.toml keeps the first, or one that surely fits, as a job file; the program behind -- is its command.
     """  # noqa: D301 - a backspace is click's mark for lines that stay as they are
-    options = Options(**given)
+    options = PlanOptions(**given)
     if options.cases is not None or options.output is not None:
         return _predict(job, options)
     if job == "calibrate":
-        from hpc_kit.cli.plan_calibrate import calibrate
+        from hpc_kit.cli.plan_files import calibrate_cluster
 
-        plan_options.refuse_others("plan calibrate", plan_options.CALIBRATION)
-        return calibrate(options.cluster, options.measured, options.comm)
+        check_other_options("plan calibrate", CALIBRATION_OPTIONS)
+        return calibrate_cluster(options.cluster, options.measured, options.comm)
     if options.comm is not None:
         raise SpecError("--comm belongs to plan calibrate", remedy="hpc-kit plan calibrate --cluster mine --comm FILE")
-    from hpc_kit.cli.plan_search import plan
+    from hpc_kit.cli.plan import search_layouts
 
-    return plan(job, options, click.get_current_context().meta.get("program", ()))
+    return search_layouts(job, options, click.get_current_context().meta.get("program", ()))
 
 
-def _predict(job: str | None, options: Options) -> int:
+def _predict(job: str | None, options: PlanOptions) -> int:
     if options.cases is None or options.output is None:
         raise SpecError("--cases and --output go together", remedy="--cases cases.csv --output predictions.csv")
     if job is not None:
         raise SpecError(f"--cases predicts the runs of a file, not job {job}", remedy="one of the two")
-    from hpc_kit.cli.plan_cases import predict
+    from hpc_kit.cli.plan_files import predict_cases
 
-    plan_options.refuse_others("plan --cases", plan_options.BATCH)
-    return predict(options.cases, options.output)
+    check_other_options("plan --cases", CASES_OPTIONS)
+    return predict_cases(options.cases, options.output)
+
+
+# ruff: noqa: RUF009 - option() is field()
+
+
+def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...]) -> int:
+    """The search, shown.
+
+    Raises:
+        SpecError: Something that was asked for cannot be.
+        AnswerNo: Nothing fits.
+    """
+    from hpc_kit.cli import plan_files, plan_tables
+    from hpc_kit.planner.advice import advise
+    from hpc_kit.planner.search import search
+
+    root = Path.cwd()
+    if name is not None and program:
+        raise SpecError(
+            f"a program behind --, and job {name}, which has its own",
+            found=" ".join(program),
+            remedy="the job alone; or --model and --nodes with the program, without a job",
+        )
+    if given.write is not None:
+        plan_files.check_job_file(given.write)
+    job = _load_job(name, root)
+    task, target = _planning_task(job, given, root)
+    answer = search(task, target.rates)
+    if not answer.plans:
+        raise _nothing_fits_error(task, answer, target, given, root)
+    tokens = 20.0 * task.model.parameters if given.tokens is None else given.tokens
+    if not 0 < tokens < 1e18 or not given.storage > 0:
+        raise SpecError("--tokens and --storage must be positive", remedy="--tokens 1e12 --storage 5")
+    advice = advise(task, target.rates, answer.plans)
+    found = plan_tables.PlanReport(
+        task, target, answer, advice, tokens, given.storage * 1e9, given.top, explained=given.explain
+    )
+    if given.as_json:
+        plan_tables.print_json(found)
+    else:
+        plan_tables.print_report(found)
+    if given.plot is not None:
+        from hpc_kit.planner.plot import draw
+
+        draw(found.shown, given.plot, task.machine.gpu.memory)
+    if given.write is not None:
+        plan_files.write_job_file(answer, found.limit, job, program, given.write, tokens)
+    return 0
+
+
+def _load_job(name: str | None, root: Path) -> Job | None:
+    from hpc_kit.spec import load
+
+    return None if name is None else load.load_job(name, root=root)
+
+
+def _planning_task(job: Job | None, given: PlanOptions, root: Path) -> tuple[Task, Target]:
+    from hpc_kit.planner import jobmodel
+    from hpc_kit.planner.search import Task
+    from hpc_kit.planner.target import framework_of
+
+    means = jobmodel.means(job) if job is not None else jobmodel.Means()
+    framework = framework_of(given.framework or means.framework or "torch")
+    flash = means.flash is not False if given.flash is None else given.flash
+    # With --model a job says its batch and its nodes.
+    told = structs.replace(job, env={}) if job is not None and given.model is not None else job
+    own = jobmodel.asked(told) if told is not None else None
+    model, length, notes = _choose_model(job, own, given)
+    found = _find_target(job if own else None, given, framework, root)
+    nodes = given.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1
+    task = Task(
+        model=model,
+        machine=found.machine,
+        gpus=nodes * found.machine.gpus_per_node,
+        global_batch=given.global_batch or (own.global_batch if own else 1024),
+        seq_len=given.seq_len or length,
+        framework=framework,
+        precision=given.precision or means.precision or "bf16",
+        flash=flash,
+    )
+    if task.precision == "bf16" and not found.machine.gpu.bf16:
+        task = structs.replace(task, precision="fp16")
+        notes.append(f"fp16, for {found.machine.gpu.name} has no bf16")
+    return task, structs.replace(found, notes=(*found.notes, *notes))
+
+
+def _choose_model(job: Job | None, own: Asked | None, given: PlanOptions) -> tuple[Model, int, list[str]]:
+    """Model, tokens a sequence, and what is to be said of both.
+
+    Raises:
+        SpecError: Nobody says what is trained, or a job contradicts itself.
+    """
+    from hpc_kit.planner import jobmodel, model_catalogue
+
+    if given.model is not None:
+        model = model_catalogue.model(given.model)
+        length, note = model_catalogue.usual_length(model, given.model)
+        return model, length, [note] if note and given.seq_len is None else []
+    if job is None or own is None:
+        raise SpecError(
+            "which model?" if job is None else f"job {job.name} does not say what it trains",
+            found=None if job is None else " ".join(job.command),
+            remedy="--model llama3-8b, --model path/config.json, or --model layers=32,hidden=4096,heads=32",
+        )
+    jobmodel.check(own, job)
+    said = f"job {job.name} does not say its model in full: taken for granted are {own.assumed}; --model says it"
+    return own.model, own.seq_len, [said] if own.assumed else []
+
+
+def _find_target(job: Job | None, given: PlanOptions, framework: str, root: Path) -> Target:
+    """The machine; a job that says its ranks has them on a node."""
+    from hpc_kit.planner.target import target
+    from hpc_kit.spec.default_cluster import default_cluster_name
+
+    ranks = None
+    if job is not None and not given.gpu:
+        ranks = job.launch.nproc_per_node if job.launch.starts_agents else job.resources.ntasks_per_node
+    found = target(
+        given.cluster or default_cluster_name(root, os.environ),
+        root,
+        framework=framework,
+        gpu=given.gpu,
+        gpus_per_node=given.gpus_per_node or ranks,
+        network=given.network,
+        measurement=given.measured,
+    )
+    if _is_cluster_missing(found, given):
+        return structs.replace(found, notes=(*found.notes, f"no cluster is named: {_list_machines()}"))
+    return found
+
+
+def _is_cluster_missing(found: Target, given: PlanOptions) -> bool:
+    """Whether a model is planned for the processors at hand because nobody has named a cluster."""
+    return given.cluster is None and given.model is not None and found.machine.gpu.generation == "cpu"
+
+
+def _list_machines() -> str:
+    from hpc_kit.planner import hardware
+
+    return f"--cluster {', '.join(hardware.machines())}, or a cluster file whose [node] says its GPUs"
+
+
+def _nothing_fits_error(task: Task, answer: Answer, target: Target, given: PlanOptions, root: Path) -> AnswerNo:
+    """The error where nothing fits."""
+    from hpc_kit.planner.refuse import refuse
+    from hpc_kit.spec.default_cluster import default_cluster_name
+
+    if not _is_cluster_missing(target, given):
+        return refuse(task, answer, target.rates)
+    return AnswerNo(
+        f"no cluster is named, and {task.model.name} does not fit on {task.gpus} x cpu",
+        found=f"cluster {default_cluster_name(root, os.environ)}, which has no GPUs",
+        remedy=_list_machines(),
+    )

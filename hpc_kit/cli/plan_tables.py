@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpc_kit.planner.target import Target
 
 
-class Answered(NamedTuple):
+class PlanReport(NamedTuple):
     """A search with all that is shown of it.
 
     Attributes:
@@ -54,14 +54,14 @@ class Answered(NamedTuple):
 DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "batch", "recompute")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns as wide as their widest cell; numbers to the right."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     for row in (header, *rows):
         click.echo("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def show(found: Answered) -> None:
+def print_report(found: PlanReport) -> None:
     """Everything, as text."""
     task, target, answer, machine = found.task, found.target, found.answer, found.task.machine
     model = task.model
@@ -77,42 +77,42 @@ def show(found: Answered) -> None:
         click.echo(f"note    {note}")
     top = found.shown
     click.echo(f"\nlayouts, the fastest of each set of degrees ({answer.seen} looked at, {len(answer.plans)} fit)")
-    table(
+    print_table(
         (*DEGREES, "step s", "tok/s/GPU", "MFU", "sure", "GiB", "bubble", "communication s"),
         [_time_row(plan) for plan in top],
     )
     click.echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
     parts = [part for part in report.PARTS if any(getattr(plan.memory, part) for plan in top)]
-    table(
+    print_table(
         ("dp", "tp", "pp", "cp", *parts, "in all", "free"),
         [_memory_row(plan, machine.gpu.memory, parts) for plan in top],
     )
-    _show_room(answer, found.limit, memory_error(task.framework))
-    _show_rejected(answer)
-    _show_advice(found.advice)
-    _show_training(answer.plans[0], found.tokens, found.storage)
+    _print_margin(answer, found.limit, memory_error(task.framework))
+    _print_rejected(answer)
+    _print_advice(found.advice)
+    _print_training(answer.plans[0], found.tokens, found.storage)
     if found.explained:
         click.echo(f"\n{shown(answer.plans[0].run)}")
         for name, value, text in explain(answer.plans[0], target.rates):
             click.echo(f"  {name:<12}{value:>12}  {text}")
 
 
-def _degrees(plan: Plan) -> tuple[str, ...]:
+def _degree_cells(plan: Plan) -> tuple[str, ...]:
     run = plan.run
     numbers = (run.dp, run.tp, run.pp, run.cp, run.virtual_stages, run.zero_stage, run.micro_batch)
     return (*map(str, numbers), run.recompute)
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.2g}" if seconds >= 1e-3 else "0"
 
 
 def _time_row(plan: Plan) -> tuple[str, ...]:
     error, _ = time_error(plan.run)
     parts = report.traffic(plan.run, plan.time)
-    said = ", ".join(f"{name} {_seconds(part['seconds'])} ({part['link']})" for name, part in parts.items())
+    said = ", ".join(f"{name} {_format_seconds(part['seconds'])} ({part['link']})" for name, part in parts.items())
     return (
-        *_degrees(plan),
+        *_degree_cells(plan),
         f"{plan.time.total:.4g}",
         f"{plan.tokens_per_second:,.0f}",
         f"{plan.utilisation:.1%}",
@@ -130,22 +130,24 @@ def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, .
     return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
 
 
-def _show_room(answer: Answer, limit: float, error: float) -> None:
+def _print_margin(answer: Answer, limit: float, error: float) -> None:
     """Where the first layout may not fit after all: the fastest that does even then."""
     first, safe = answer.plans[0], with_room(answer.plans, limit, error)
     if safe is first:
         return
     share = first.memory.total / limit
-    click.echo(f"the first fills {share:.0%} of what can be filled, and may not fit; {_instead(first, safe)}")
+    click.echo(
+        f"the first fills {share:.0%} of what can be filled, and may not fit; {_describe_alternative(first, safe)}"
+    )
 
 
-def _instead(first: Plan, safe: Plan | None) -> str:
+def _describe_alternative(first: Plan, safe: Plan | None) -> str:
     if safe is None:
         return "no layout leaves that much room"
     return f"with that much room: {shown(safe.run)}, {safe.time.total / first.time.total - 1:.1%} slower"
 
 
-def _show_rejected(answer: Answer, nearest: int = 3) -> None:
+def _print_rejected(answer: Answer, nearest: int = 3) -> None:
     """The reasons by kind, numbers aside: of memory the nearest to fitting, of each other kind one."""
     if not answer.rejected:
         return
@@ -162,14 +164,14 @@ def _show_rejected(answer: Answer, nearest: int = 3) -> None:
         click.echo(f"  {shown(last.run)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
 
 
-def _show_advice(advice: Advice) -> None:
+def _print_advice(advice: Advice) -> None:
     click.echo(f"\nthe usual table   {advice.situation}: {', then '.join(advice.said)}")
     for way, plan in advice.best.items():
         click.echo(f"  best {way:<13}{plan.time.total:>10.4g} s   {shown(plan.run)}")
     click.echo(f"  {advice.text}")
 
 
-def _show_training(plan: Plan, tokens: float, storage: float) -> None:
+def _print_training(plan: Plan, tokens: float, storage: float) -> None:
     found = report.training(plan, tokens, storage)
     _, reasons = time_error(plan.run)
     click.echo(
@@ -182,7 +184,7 @@ def _show_training(plan: Plan, tokens: float, storage: float) -> None:
         click.echo(f"less sure: {'; '.join(reasons)}")
 
 
-def as_json(found: Answered) -> None:
+def print_json(found: PlanReport) -> None:
     """Everything, as one JSON object."""
     task, target, answer, advice = found.task, found.target, found.answer, found.advice
     first = answer.plans[0]

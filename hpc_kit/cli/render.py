@@ -7,8 +7,15 @@ from pathlib import Path
 
 import click
 
-from hpc_kit.cli.job_arguments import JobCommand, job_arguments, job_of, request_of
-from hpc_kit.cli.over_ssh import HOSTFILE, HOSTS, shell_script
+from hpc_kit.cli.job_arguments import (
+    HOSTFILE,
+    HOSTS,
+    JobCommand,
+    job_arguments,
+    parse_request,
+    render_shell,
+    resolve_request,
+)
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path
 
@@ -43,11 +50,11 @@ def command(
     if shell:
         from hpc_kit.ssh.hosts import read_hosts
 
-        resolved, text = shell_script(
-            request_of(), read_hosts(hosts, hostfile) if named else (), root, standalone=standalone
+        resolved, text = render_shell(
+            parse_request(), read_hosts(hosts, hostfile) if named else (), root, standalone=standalone
         )
     else:
-        resolved = job_of(request_of(), root)
+        resolved = resolve_request(parse_request(), root)
         text = render_resolved(resolved, standalone=standalone, root=root)
     if save is not None:
         from hpc_kit.spec.toml_documents import save_job

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.logs import run_of
-from hpc_kit.cli.output import shown
-from hpc_kit.cli.session import CLUSTER, RUNS, here
+from hpc_kit.cli.logs import find_run
+from hpc_kit.cli.output import CLUSTER_OPTION, RUNS_OPTION, open_session, short_path
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 @click.command("report")
 @click.argument("words", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page; - is stdout.")
-@CLUSTER
-@RUNS
+@CLUSTER_OPTION
+@RUNS_OPTION
 def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     """One page of HTML about runs and benches: plots, tables, the script, the environment, the record.
 
@@ -35,7 +34,9 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     from hpc_kit import __version__
     from hpc_kit.report.page import page
 
-    sections = [section for number, word in enumerate(words, 1) for section in _sections(word, f"r{number}", cluster)]
+    sections = [
+        section for number, word in enumerate(words, 1) for section in _sections_for(word, f"r{number}", cluster)
+    ]
     for note in dict.fromkeys(note for each in sections for note in each.notes if note.startswith("No plots")):
         click.echo(f"report  {note}", err=True)
     now = dt.datetime.now().astimezone().isoformat(" ", timespec="seconds")
@@ -52,7 +53,7 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     click.echo(out)
 
 
-def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
+def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
     """What one word means: the section of a run, before those of the benches in its folder."""
     from hpc_kit.bench.results import read
     from hpc_kit.report import bench_section, run_section
@@ -61,12 +62,12 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
     path = Path(word)
     if path.is_file():
         return [bench_section.section(read(path), word, prefix)]
-    run, status = (open_run(path.resolve()), None) if path.is_dir() else _known(word, cluster)
+    run, status = (open_run(path.resolve()), None) if path.is_dir() else _find_run_status(word, cluster)
     found = sorted(run.folder.glob("bench_*.json"))
     is_run = run.record is not None or run.end_marker() is not None or run.rank_log(0).is_file()
     if not is_run and not found:
         raise SpecError(
-            f"{shown(run.folder)} is no run",
+            f"{short_path(run.folder)} is no run",
             found="no record, no log of a rank, and no result of a bench in it",
             remedy="hpc-kit status tells the runs; a run folder is runs/<job_name>/<job_id>",
         )
@@ -76,12 +77,12 @@ def _sections(word: str, prefix: str, cluster: str | None) -> list[Section]:
     ]
 
 
-def _known(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
+def _find_run_status(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """A run by its id or name, and what Slurm says of it, where it can be asked."""
     from hpc_kit.runs.cluster_match import client_for, may_belong_to
 
-    place = here(cluster)
-    run = run_of(place, word)
+    place = open_session(cluster)
+    run = find_run(place, word)
     if not may_belong_to(run, place.cluster.name, place.client):
         return run, None
     try:

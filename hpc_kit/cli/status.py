@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from hpc_kit.cli import output, table
-from hpc_kit.cli.session import CLUSTER, JSON, RUNS, here
+from hpc_kit.cli import output
+from hpc_kit.cli.output import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
 
 
 @click.command("status")
 @click.argument("words", nargs=-1, metavar="[JOB|ID]...")
-@CLUSTER
-@RUNS
-@JSON
+@CLUSTER_OPTION
+@RUNS_OPTION
+@JSON_OPTION
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     """States of jobs in plain words: those in the queue and the latest runs, or the ones named by id or by name.
 
@@ -23,17 +23,17 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
     from hpc_kit.runs.run_folders import RunIndex
     from hpc_kit.runs.status import JobSelection, list_jobs
 
-    place = here(cluster)
+    place = open_session(cluster)
     known = RunIndex(place.runs)
     listing = list_jobs(JobSelection.from_words(words), known, place.client, cluster=place.cluster.name)
     if as_json:
         import json
 
-        click.echo(json.dumps([table.entry(each) for each in listing.lines], indent=2))
+        click.echo(json.dumps([output.job_json(each) for each in listing.lines], indent=2))
     elif not listing.lines:
         unread = f", which cannot be read: {known.unreadable}" if known.unreadable else ""
-        click.echo(f"no jobs: none in the queue, and none in {output.shown(place.runs)}{unread}")
-    for text in table.text_of(listing.lines) if not as_json else ():
+        click.echo(f"no jobs: none in the queue, and none in {output.short_path(place.runs)}{unread}")
+    for text in output.format_jobs(listing.lines) if not as_json else ():
         click.echo(text)
     if listing.unreachable is not None:
         click.echo(f"hpc-kit: {listing.unreachable}", err=True)

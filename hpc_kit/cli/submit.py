@@ -12,8 +12,8 @@ import click
 from msgspec import structs
 
 from hpc_kit.cli import output
-from hpc_kit.cli.job_arguments import JobCommand, Request, job_of, job_options, requests_of
-from hpc_kit.cli.session import RUNS_META, line
+from hpc_kit.cli.job_arguments import JobCommand, JobRequest, job_options, parse_requests, resolve_request
+from hpc_kit.cli.output import RUNS_META, print_line
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.spec import search_path
 
@@ -69,13 +69,13 @@ def command(
     from hpc_kit.check.preflight import check_program
 
     root = search_path.current_folder()
-    requests = requests_of(jobs)
-    _check_together(requests, chain, alone=test_only or save is not None)
-    resolved = [job_of(request, root, sure=True) for request in requests]
+    requests = parse_requests(jobs)
+    _check_options(requests, chain, alone=test_only or save is not None)
+    resolved = [resolve_request(request, root, require_answer=True) for request in requests]
     for each in resolved:
         check_program(each, root)
     if test_only:
-        return _tell_start(resolved[0], root, standalone=standalone, as_json=as_json)
+        return _print_start(resolved[0], root, standalone=standalone, as_json=as_json)
     if as_json:
         raise SpecError("--json without --test-only", remedy="hpc-kit status --json tells of submitted jobs")
     if any(setting.startswith(RUNS_KEY) for setting in requests[0].settings):
@@ -83,19 +83,19 @@ def command(
         click.get_current_context().meta[RUNS_META] = resolved[0].cluster.runs
     embedded = resolved[0].cluster.slurm == "embedded"
     if embedded:
-        line("slurm", f"the embedded one: nodes {resolved[0].cluster.embedded.nodes} on this machine")
+        print_line("slurm", f"the embedded one: nodes {resolved[0].cluster.embedded.nodes} on this machine")
     sent: list[Submission] = []
     try:
-        with _saved(resolved[0], save):
-            _send(requests, resolved, root, chain, sent, standalone=standalone)
+        with _saved_job(resolved[0], save):
+            _submit_all(requests, resolved, root, chain, sent, standalone=standalone)
         if not (embedded if wait is None else wait):
             for new in sent:
-                output.next_steps(new.job_id, going=True)
+                output.print_next_steps(new.job_id, going=True)
             return 0
         return _follow(sent)
     except KeyboardInterrupt as interrupt:
-        if ids := _ids(sent, interrupt):
-            output.interrupted(ids)
+        if ids := _submitted_ids(sent, interrupt):
+            output.exit_interrupted(ids)
         raise
 
 
@@ -105,13 +105,13 @@ def _follow(sent: list[Submission]) -> int:
 
     ids = [each.job_id for each in sent]
     statuses = [
-        output.follow(open_run(each.run_folder), each.client, others=ids[number:])
+        output.follow_run(open_run(each.run_folder), each.client, others=ids[number:])
         for number, each in enumerate(sent, 1)
     ]
     return next((status for status in statuses if status), 0)
 
 
-def _ids(sent: list[Submission], interrupt: KeyboardInterrupt) -> list[str]:
+def _submitted_ids(sent: list[Submission], interrupt: KeyboardInterrupt) -> list[str]:
     """The jobs that are in the queue; of the last, Ctrl-C may have kept the news from being told."""
     from hpc_kit.submission.sbatch import SubmitInterrupted
 
@@ -119,7 +119,7 @@ def _ids(sent: list[Submission], interrupt: KeyboardInterrupt) -> list[str]:
     return list(dict.fromkeys([*(each.job_id for each in sent), *last]))
 
 
-def _check_together(requests: list[Request], chain: str | None, *, alone: bool) -> None:
+def _check_options(requests: list[JobRequest], chain: str | None, *, alone: bool) -> None:
     if len(requests) > 1 and alone:
         raise SpecError("--test-only and --save are for one job", remedy="name one job")
     if chain is not None and len(requests) == 1:
@@ -128,8 +128,8 @@ def _check_together(requests: list[Request], chain: str | None, *, alone: bool) 
         )
 
 
-def _send(
-    requests: list[Request],
+def _submit_all(
+    requests: list[JobRequest],
     resolved: list[Resolved],
     root: Path,
     chain: str | None,
@@ -146,30 +146,30 @@ def _send(
         after = ""
         if chain is not None and sent:
             options = {**request.options, **chain_dependency(chain, sent[-1].job_id, job.job.resources.given())}
-            job = job_of(structs.replace(request, options=options), root, sure=True)  # noqa: PLW2901 - the same, with what it waits for
+            job = resolve_request(structs.replace(request, options=options), root, require_answer=True)  # noqa: PLW2901 - the same, with what it waits for
             after = f", {job.job.resources.dependency}"
         text = render_resolved(job, standalone=standalone, root=root)
-        tell = partial(_tell_job, sent=sent, job=job, after=after)
+        tell = partial(_print_submitted, sent=sent, job=job, after=after)
         try:
             submit.submit_script(job, text, root=root, command_line=sys.argv, on_submitted=tell)
         except HpcKitError:
             for earlier in sent[:number]:
-                line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
+                print_line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
             raise
 
 
-def _tell_job(new: Submission, sent: list[Submission], job: Resolved, after: str) -> None:
+def _print_submitted(new: Submission, sent: list[Submission], job: Resolved, after: str) -> None:
     """A job that is in the queue, as soon as it is."""
     sent.append(new)
     for note in (*job.notes, *new.notes):
-        line("note", note)
+        print_line("note", note)
     if new.found_again:
-        line("note", f"job {new.job_id} was taken when its answer was lost: it is not submitted a second time")
-    line("job", f"{new.job_id} {describe(job)}{after}", right=output.shown(new.run_folder))
+        print_line("note", f"job {new.job_id} was taken when its answer was lost: it is not submitted a second time")
+    print_line("job", f"{new.job_id} {describe_job(job)}{after}", right=output.short_path(new.run_folder))
 
 
 @contextmanager
-def _saved(resolved: Resolved, file: Path | None) -> Iterator[None]:
+def _saved_job(resolved: Resolved, file: Path | None) -> Iterator[None]:
     """The job as a job file, before it is submitted: one that cannot be written submits nothing, and vice versa."""
     if file is None:
         yield
@@ -184,7 +184,7 @@ def _saved(resolved: Resolved, file: Path | None) -> Iterator[None]:
         raise
 
 
-def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bool) -> int:
+def _print_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bool) -> int:
     """When the job would start, as a sentence or as JSON."""
     import datetime as dt
 
@@ -198,18 +198,18 @@ def _tell_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bo
         click.echo(json.dumps({**found._asdict(), "start": found.start.isoformat()}, indent=2))
         return 0
     for note in resolved.notes:
-        line("note", note)
-    line("job", describe(resolved))
+        print_line("note", note)
+    print_line("job", describe_job(resolved))
     partition = f", partition {found.partition}" if found.partition else ""
     now = dt.datetime.now()  # noqa: DTZ005 - Slurm's times have no zone either
-    line("start", f"about {format_start(found.start, now)}, on {found.nodes}{partition}: {found.cpus} CPUs")
+    print_line("start", f"about {format_start(found.start, now)}, on {found.nodes}{partition}: {found.cpus} CPUs")
     if found.preempts:
-        line("", f"it would preempt job {', '.join(found.preempts)}")
-    line("", "nothing was submitted")
+        print_line("", f"it would preempt job {', '.join(found.preempts)}")
+    print_line("", "nothing was submitted")
     return 0
 
 
-def describe(resolved: Resolved) -> str:
+def describe_job(resolved: Resolved) -> str:
     """The job in a few words."""
     job = resolved.job
     ranks = resolved.world_size // resolved.nodes
@@ -219,7 +219,7 @@ def describe(resolved: Resolved) -> str:
     return f"{job.name}: {nodes} x {each} by {job.launch.launcher}{array}"
 
 
-def chain_dependency(kind: str, before: str, own: Mapping[str, object]) -> dict[str, object]:
+def chain_dependency(kind: str, previous_id: str, options: Mapping[str, object]) -> dict[str, object]:
     """The options that make a job wait for the one before it, on top of what it waits for anyway.
 
     A job whose condition can no longer come true would stay in the queue for ever, and with it all that follow: it is
@@ -227,18 +227,18 @@ def chain_dependency(kind: str, before: str, own: Mapping[str, object]) -> dict[
 
     Args:
         kind: How it follows, one of `KINDS`.
-        before: The id of the job before it.
-        own: The job's own options, by field name.
+        previous_id: Id of the previous job of the chain.
+        options: The options of this job, by field name.
 
     Raises:
         SpecError: Its own dependency is one of several that may come true.
     """
-    waits = str(own.get("dependency") or "")
+    waits = str(options.get("dependency") or "")
     if "?" in waits:
         raise SpecError(
             "a job of a chain must wait for the one before it",
             found=f"dependency = {waits!r}: one of them is enough",
             remedy="conditions joined by ',', or no dependency of its own",
         )
-    chained = ",".join(filter(None, [f"{kind}:{before}", waits]))
-    return {"dependency": chained, "kill_on_invalid_dep": own.get("kill_on_invalid_dep", "yes")}
+    chained = ",".join(filter(None, [f"{kind}:{previous_id}", waits]))
+    return {"dependency": chained, "kill_on_invalid_dep": options.get("kill_on_invalid_dep", "yes")}

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli import table
-from hpc_kit.cli.output import INTERRUPTED
-from hpc_kit.cli.session import CLUSTER, RUNS, here
+from hpc_kit.cli import output
+from hpc_kit.cli.output import CLUSTER_OPTION, INTERRUPTED, RUNS_OPTION, open_session
 from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ EMBEDDED_INTERVAL = 1.0
     metavar="SECONDS",
     help="Time between two questions [default: 10, on the embedded Slurm 1].",
 )
-@CLUSTER
-@RUNS
+@CLUSTER_OPTION
+@RUNS_OPTION
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a change, one a line.")
 def command(words: tuple[str, ...], interval: float | None, cluster: str | None, as_json: bool) -> int:
     """Watch jobs until all are over: those named by id or name, else all of yours that are queued.
@@ -44,14 +43,14 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
     """
     from hpc_kit.runs.follow import follow_listing
 
-    place = here(cluster)
+    place = open_session(cluster)
     if interval is None:
         interval = EMBEDDED_INTERVAL if place.client.embedded else place.client.poll_seconds
     looks = follow_listing(words, place.runs, place.client, interval=interval, cluster=place.cluster.name)
     try:
         if as_json:
-            return _told(looks, _json)
-        return _drawn(looks, interval) if _can_draw() else _told(looks, _plain)
+            return _print_changes(looks, _change_json_lines)
+        return _draw_live(looks, interval) if _can_draw() else _print_changes(looks, _change_lines)
     except KeyboardInterrupt:
         click.echo("\nthe jobs go on", err=True)
         return INTERRUPTED
@@ -64,39 +63,39 @@ def _can_draw() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _told(looks: Iterator[ListingUpdate], tell: Callable[[ListingUpdate, bool], list[str]]) -> int:
+def _print_changes(looks: Iterator[ListingUpdate], tell: Callable[[ListingUpdate, bool], list[str]]) -> int:
     """A line a change, and one when Slurm stops and starts to answer."""
     away, look = False, None
     for look in looks:
         for text in tell(look, away):
             click.echo(text)
         away = look.unreachable is not None
-    return _status(look)
+    return _exit_status(look)
 
 
-def _status(look: ListingUpdate | None) -> int:
+def _exit_status(look: ListingUpdate | None) -> int:
     return 0 if look is not None and look.all_completed else 1
 
 
-def _plain(look: ListingUpdate, away: bool) -> list[str]:
+def _change_lines(look: ListingUpdate, away: bool) -> list[str]:
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
-    lines = [f"{now}  {text}" for text in _turn(look, away)]
+    lines = [f"{now}  {text}" for text in _reachability_lines(look, away)]
     if not look.lines and look.is_last:
         lines.append("no jobs in the queue")
     for old in dict.fromkeys(change.old for change in look.changes):
         same = [change.line for change in look.changes if change.old is old]
         was = f"   (was {old})" if old else ""
-        lines += [f"{now}  {row.job_id}  {row.name}  {row.text}{was}" for row in table.rows(same)]
+        lines += [f"{now}  {row.job_id}  {row.name}  {row.text}{was}" for row in output.group_jobs(same)]
     return lines
 
 
-def _turn(look: ListingUpdate, away: bool) -> list[str]:
+def _reachability_lines(look: ListingUpdate, away: bool) -> list[str]:
     if look.unreachable is not None and not away:
         return [f"Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on, the jobs go on"]
     return ["Slurm answers again"] if away and look.unreachable is None else []
 
 
-def _json(look: ListingUpdate, away: bool) -> list[str]:
+def _change_json_lines(look: ListingUpdate, away: bool) -> list[str]:
     import json
 
     now = dt.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -105,17 +104,17 @@ def _json(look: ListingUpdate, away: bool) -> list[str]:
         entries.append({"event": "unreachable", "error": look.unreachable.what, "found": look.unreachable.found})
     elif away and look.unreachable is None:
         entries.append({"event": "reachable"})
-    entries += [_change(change) for change in look.changes]
+    entries += [_change_json(change) for change in look.changes]
     if look.is_last:
         entries.append({"event": "over", "well": look.all_completed})
     return [json.dumps({"time": now, **each}) for each in entries]
 
 
-def _change(change: JobChange) -> dict[str, object]:
-    return {"event": "job", "old": str(change.old) if change.old else None, **table.entry(change.line)}
+def _change_json(change: JobChange) -> dict[str, object]:
+    return {"event": "job", "old": str(change.old) if change.old else None, **output.job_json(change.line)}
 
 
-def _drawn(looks: Iterator[ListingUpdate], interval: float) -> int:
+def _draw_live(looks: Iterator[ListingUpdate], interval: float) -> int:
     from rich.console import Console
     from rich.live import Live
 
@@ -123,11 +122,11 @@ def _drawn(looks: Iterator[ListingUpdate], interval: float) -> int:
     look = None
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for look in looks:
-            live.update(_picture(look, interval, console.size.height), refresh=True)
-    return _status(look)
+            live.update(_render_listing(look, interval, console.size.height), refresh=True)
+    return _exit_status(look)
 
 
-def _picture(look: ListingUpdate, interval: float, height: int) -> Text:
+def _render_listing(look: ListingUpdate, interval: float, height: int) -> Text:
     from rich.text import Text
 
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
@@ -136,7 +135,7 @@ def _picture(look: ListingUpdate, interval: float, height: int) -> Text:
     head = f"{now}  {going} of {len(look.lines)} jobs not over, {asked}; Ctrl-C leaves them alone"
     if look.unreachable is not None:
         head += f"\n{now}  Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on"
-    body = table.text_of(look.lines) if look.lines else ["no jobs in the queue"]
+    body = output.format_jobs(look.lines) if look.lines else ["no jobs in the queue"]
     room = max(1, height - head.count("\n") - 3)
     if len(body) > room:
         body = [*body[: room - 1], f"... and {len(body) - room + 1} more lines: hpc-kit status"]

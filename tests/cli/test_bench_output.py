@@ -14,7 +14,7 @@ from hpc_kit.bench.recorder import Sheet
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.cli import bench_output
 from hpc_kit.cli.bench import command
-from hpc_kit.cli.bench_output import carry_out
+from hpc_kit.cli.bench_output import run_bench
 from hpc_kit.errors import JobFailed, RecordError, SpecError
 
 
@@ -37,7 +37,7 @@ def measured(end: Callable[[], None] = lambda: None) -> Callable[[Sheet], None]:
 
 def run(measure: Callable[[Sheet], None], out: Path | None = None, *, as_json: bool = False) -> int:
     columns = {"seconds": Column(unit="s")}
-    return carry_out("test", "A test", columns, {"ranks": 2}, measure, out=out, as_json=as_json)
+    return run_bench("test", "A test", columns, {"ranks": 2}, measure, out=out, as_json=as_json)
 
 
 def interrupt() -> None:
@@ -124,7 +124,7 @@ def test_the_table_is_written_before_anything_is_drawn(tmp_path: Path, monkeypat
         assert "| 1 B  |" in (tmp_path / "bench_test.md").read_text()
         raise SystemExit(137)
 
-    monkeypatch.setattr(bench_output, "draw", killed)
+    monkeypatch.setattr(bench_output, "draw_plots", killed)
     with pytest.raises(SystemExit):
         run(measured(interrupt), tmp_path)
 

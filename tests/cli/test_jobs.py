@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.cli import root
-from hpc_kit.cli.output import program
+from hpc_kit.cli.output import program_name
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import END, claim_first_failure
 from hpc_kit.runs.run_folders import Run
@@ -268,7 +268,7 @@ def test_a_run_of_another_slurm_is_read_and_nobody_is_asked(failed: Run, call: C
     text = call("logs", "12")[1]
     assert "I am 0" in text
     assert "job 12 was submitted to cluster a, not asked here" in text
-    assert f"{program()} logs 12 -f --cluster a" in text
+    assert f"{program_name()} logs 12 -f --cluster a" in text
     assert json.loads(call("logs", "12", "--json")[1])["state"] == "UNKNOWN"
     with pytest.raises(UnknownJob, match="belongs to cluster a, not to fake") as error:
         call("logs", "12", "-f")

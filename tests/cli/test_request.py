@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from hpc_kit.cli.job_arguments import adhoc
+from hpc_kit.cli.job_arguments import job_for_program
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ from hpc_kit.cli.job_arguments import adhoc
     ],
 )
 def test_a_job_without_a_file_is_called_by_its_program(line: str, name: str) -> None:
-    assert adhoc(tuple(shlex.split(line))).name == name
+    assert job_for_program(tuple(shlex.split(line))).name == name

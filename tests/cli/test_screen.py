@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from hpc_kit.cli.screen import Screen
+from hpc_kit.cli.output import LineWriter
 
 
 def test_without_standard_output_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    screen = Screen(threading.Event())
+    screen = LineWriter(threading.Event())
     screen.show("text")
-    assert screen.missed
+    assert screen.incomplete

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.cli.table import rows
+from hpc_kit.cli.output import group_jobs
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.run_files import write_whole
 from hpc_kit.runs import cluster_match, record
@@ -395,7 +395,7 @@ def test_ten_thousand_queued_jobs_are_one_squeue_and_one_sacct_in_under_two_seco
     assert time.process_time() - started < 2, "seconds"
     assert (len(lines), runner.asked) == (11_000, ["squeue", "sacct"])
     assert {line.sentence for line in lines if line.job_id == "1999"} == {"10999 of your own jobs ahead"}
-    assert [row.job_id for row in rows(lines) if row.job_id.startswith(f"{array}_")] == [f"{array}_[0-9999]"]
+    assert [row.job_id for row in group_jobs(lines) if row.job_id.startswith(f"{array}_")] == [f"{array}_[0-9999]"]
     runner.asked.clear()
     started = time.process_time()
     ids = [str(number) for number in (*range(1000, 2000), *range(4000000, 4001000))]

@@ -10,7 +10,9 @@ from hpc_kit.errors import SpecError, page
 from hpc_kit.spec import search_path
 from hpc_kit.spec.load import load_cluster
 
-CLUSTER = click.option("--cluster", default="local", show_default=True, help="Cluster file with slurm = 'embedded'.")
+EMBEDDED_CLUSTER_OPTION = click.option(
+    "--cluster", default="local", show_default=True, help="Cluster file with slurm = 'embedded'."
+)
 
 
 _HELP = f"""The Slurm that comes along: sbatch, srun, salloc, squeue, sacct, sstat, scancel, scontrol, sinfo and sbcast.
@@ -25,11 +27,11 @@ def command() -> None:
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@CLUSTER
+@EMBEDDED_CLUSTER_OPTION
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(cluster: str, program: tuple[str, ...]) -> None:
     """Run a command with the embedded Slurm on its PATH: hpc-kit embedded run squeue, or ... run bash."""
-    environ = _environ(cluster)
+    environ = _embedded_environ(cluster)
     try:
         os.execvpe(program[0], program, environ)  # noqa: S606 - the user's own command
     except OSError as error:
@@ -37,13 +39,13 @@ def run(cluster: str, program: tuple[str, ...]) -> None:
 
 
 @command.command("path")
-@CLUSTER
+@EMBEDDED_CLUSTER_OPTION
 def path(cluster: str) -> None:
     """Print the folder of its commands, for PATH: PATH=$(hpc-kit embedded path):$PATH."""
-    click.echo(_environ(cluster)["PATH"].partition(os.pathsep)[0])
+    click.echo(_embedded_environ(cluster)["PATH"].partition(os.pathsep)[0])
 
 
-def _environ(name: str) -> dict[str, str]:
+def _embedded_environ(name: str) -> dict[str, str]:
     cluster = load_cluster(name, root=search_path.current_folder())
     if cluster.slurm != "embedded":
         raise SpecError(

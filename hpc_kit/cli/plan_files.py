@@ -1,0 +1,291 @@
+"""`hpc-kit plan --write`: the first layout that a program can do, or one that surely fits, as a job file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_kit.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpc_kit.planner.programs import Found
+    from hpc_kit.planner.search import Answer, Plan
+    from hpc_kit.spec.cluster import Cluster
+    from hpc_kit.spec.job import Job
+
+
+_WRITE_OPTION = "--write"
+_SHORT_TRAINING_DAYS = 0.25
+"""Days of a training that fits most limits: nothing is said of it."""
+_MAX_SLOWDOWN = 0.03
+"""Share of the time for which a layout that surely fits is written in place of one that may not."""
+
+
+def check_job_file(path: Path) -> None:
+    """Refuse a name under which no job file can be written, before anything is reckoned.
+
+    Raises:
+        SpecError: The file exists, or is no .toml.
+    """
+    from hpc_kit.spec.toml_documents import check_new
+
+    check_new(path, _WRITE_OPTION)
+
+
+def write_job_file(
+    answer: Answer, limit: float, named: Job | None, program: tuple[str, ...], path: Path, tokens: float
+) -> None:
+    """Write the first plan for the user's program, or the first that one of jobs/train can do.
+
+    Where that may not fit, and one that surely does takes little more time, it is that one; both are told.
+
+    Args:
+        answer: The plans.
+        limit: Bytes of a GPU that can be filled.
+        named: The job that was planned, whose program comes first.
+        program: The program behind `--`, in place of all others.
+        path: The new job file.
+        tokens: To train on.
+
+    Raises:
+        SpecError: None of these can do any.
+    """
+    from hpc_kit.cli.job_arguments import job_for_program
+    from hpc_kit.planner.jobfile import job
+    from hpc_kit.planner.jobmodel import shipped
+    from hpc_kit.spec.toml_documents import save_job
+
+    base = named or (job_for_program(program) if program else None)
+    if base is not None and not shipped(base):
+        first, safe = answer.plans[0], next(iter(_plans_with_margin(answer, limit)), None)
+        instead = _safer_plan(first, safe, limit)
+        plan = instead or first
+        save_job(job(plan, base, path.stem), path, _WRITE_OPTION)
+        _note_time_limit(plan, base, path, tokens)
+    else:
+        _write_shipped_program(answer, limit, base, path, only=bool(program))
+    click.echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
+
+
+def _plans_with_margin(answer: Answer, limit: float) -> Iterator[Plan]:
+    """The plans that fit also if their memory is larger than expected by its usual error."""
+    from hpc_kit.planner.search import with_room
+    from hpc_kit.planner.sureness import memory_error
+
+    error = memory_error(answer.plans[0].run.framework)
+    return (plan for plan in answer.plans if with_room((plan,), limit, error))
+
+
+def _safer_plan(first: Plan, safe: Plan | None, limit: float) -> Plan | None:
+    """The plan to write in place of the first; None: the first. That it may not fit is said."""
+    from hpc_kit.planner.search import shown
+
+    if safe is first:
+        return None
+    full = (
+        f"{shown(first.run)} fills {first.memory.total / limit:.0%} of what can be filled of a GPU, and may not fit;\n"
+    )
+    if safe is None:
+        click.echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
+        return None
+    more = safe.time.total / first.time.total - 1
+    if more < _MAX_SLOWDOWN:
+        click.echo(f"{full}written is {shown(safe.run)}, which surely does: {more:.1%} more time", err=True)
+        return safe
+    click.echo(
+        f"warning: {full}it is written, for {shown(safe.run)}, which surely does, takes {more:.1%} more time", err=True
+    )
+    return None
+
+
+def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
+    """How long a training is beside the limit of its job."""
+    from hpc_kit.planner import report
+
+    limit = (
+        f"{base.resources.time}, the limit in its file" if base.resources.time is not None else "the cluster's limit"
+    )
+    days = report.training(plan, tokens, 1.0)["days"]
+    if days < _SHORT_TRAINING_DAYS:
+        return
+    click.echo(
+        f"{tokens:.3g} tokens take {days:.3g} days, and one job has {limit}: with checkpoints, several in a chain,\n"
+        f"hpc-kit submit {path} {path} --chain=afterany",
+        err=True,
+    )
+
+
+def _write_shipped_program(answer: Answer, limit: float, base: Job | None, path: Path, *, only: bool) -> None:
+    from hpc_kit.planner import programs
+    from hpc_kit.planner.jobfile import job
+    from hpc_kit.spec.toml_documents import save_job
+
+    best, root = answer.plans[0], Path.cwd()
+    found = programs.first(answer.plans, root, base, only=only)
+    if found is None:
+        raise _no_program_error(answer, base, path, only=only)
+    if found.place > 1:
+        _note_rank_of_layout(answer, found, base, only=only)
+    safe = programs.first(_plans_with_margin(answer, limit), root, base, only=only)
+    if _safer_plan(found.plan, safe.plan if safe is not None else None, limit) and safe is not None:
+        found = safe
+    steps = programs.steps(found.base, root)
+    made = job(found.plan, found.base, path.stem, steps=steps)
+    save_job(made, path, _WRITE_OPTION)
+    lines = [] if only else [f"its command is that of job {found.name}: name your own behind --, or edit {path}"]
+    if made.model.parameters != best.run.model.parameters:
+        lines.append(
+            f"its model has {made.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
+            f"it is not {best.run.model.name}"
+        )
+    if steps is not None:
+        lines.append(f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s")
+    click.echo(";\n".join(lines), err=True)
+
+
+def _no_program_error(answer: Answer, base: Job | None, path: Path, *, only: bool) -> SpecError:
+    from hpc_kit.planner.search import shown
+
+    run = answer.plans[0].run
+    own = base.command[1] if base is not None and only else ""
+    return SpecError(
+        f"{own} can do none of these layouts" if own else "no program of jobs/train can do any of these layouts",
+        found=f"{shown(run)}, {run.precision}, and {len(answer.plans) - 1} others",
+        remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
+    )
+
+
+def _note_rank_of_layout(answer: Answer, found: Found, base: Job | None, *, only: bool) -> None:
+    """Which layout is the first that a program can do, and what it costs."""
+    from hpc_kit.planner.search import shown
+
+    best, plan = answer.plans[0], found.plan
+    own = base.command[1] if base is not None and only else ""
+    none = f"{own} cannot do" if own else "no program of jobs/train can do"
+    first = "the first that it can do" if own else "the first that one of them can do"
+    more = plan.time.total / best.time.total - 1
+    click.echo(
+        f"{none} the first layout, {shown(best.run)};\n"
+        f"{first} is number {found.place} of {len(answer.plans)}, "
+        f"{shown(plan.run)}: {plan.time.total:.4g} s a step, {more:.1%} more",
+        err=True,
+    )
+
+
+_SHOWN_CASES = 3
+"""Cases that a line names."""
+
+
+def predict_cases(cases: Path, output: Path) -> int:
+    """Predict the runs of a file into another one; what was taken for granted goes to stderr.
+
+    Raises:
+        SpecError: It cannot be read, or both are one file.
+    """
+    from hpc_kit.planner import cases as batch
+    from hpc_kit.planner.rows import case
+
+    if output.exists() and cases.exists() and output.samefile(cases):
+        raise SpecError(f"--output {output} is the file of --cases", remedy="--output predictions.csv")
+    found = [batch.predict(case(row)) for row in batch.read(cases)]
+    batch.write(output, found)
+    without = [one for one in found if one.step_time is None]
+    notes: dict[str, list[str]] = {}
+    for one in found:
+        for note in one.notes if one.step_time is not None else ():
+            notes.setdefault(note, []).append(one.case_id)
+    for one in without:
+        click.echo(f"{one.case_id}: not predicted: {', '.join(one.notes)}", err=True)
+    for note, ids in sorted(notes.items(), key=lambda pair: -len(pair[1])):
+        click.echo(
+            f"taken for granted in {len(ids)} of {len(found)} runs: {note}{_list_ids(ids, len(found))}", err=True
+        )
+    click.echo(f"{len(found) - len(without)} of {len(found)} runs predicted: {output}")
+    return 0
+
+
+def _list_ids(ids: list[str], runs: int) -> str:
+    """The first cases of which something holds that does not hold of all."""
+    if len(ids) == runs > 1:
+        return ""
+    return f" ({', '.join(ids[:_SHOWN_CASES])}{', ...' if len(ids) > _SHOWN_CASES else ''})"
+
+
+def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path | None) -> int:
+    """Submit the job that measures a GPU; with `comm`, take in links that were measured already.
+
+    Raises:
+        SpecError: No such cluster, or results that cannot be read.
+    """
+    from hpc_kit.planner import calibration
+    from hpc_kit.planner.target import measured_file
+    from hpc_kit.spec.default_cluster import default_cluster_name
+
+    root = Path.cwd()
+    name = cluster or default_cluster_name(root, os.environ)
+    profile = _load_cluster(name, root)
+    path = measurement or measured_file(name, root)
+    if comm is not None:
+        gpus = profile.node.gpus or profile.node.cpus or 8
+        found = calibration.read_comm(comm, gpus)
+        if found == calibration.Measured():
+            raise SpecError(
+                f"{comm} says nothing of links", found="no all-reduce of two sizes", remedy="hpc-kit bench comm --json"
+            )
+        calibration.write(path, calibration.merge(calibration.read(path), found) if path.exists() else found)
+        click.echo(f"links of {name}: {path}")
+        return 0
+    return _submit_calibration(name, path, root)
+
+
+def _load_cluster(name: str, root: Path) -> Cluster:
+    """The cluster file.
+
+    Raises:
+        SpecError: There is none; of a machine that is known by name, how to make one.
+    """
+    from hpc_kit.planner import hardware
+    from hpc_kit.spec import load
+
+    try:
+        return load.load_cluster(name, root=root)
+    except SpecError as error:
+        if name not in hardware.machines():
+            raise
+        there = hardware.machine(name)
+        raise SpecError(
+            f"{name} is a machine by its data sheet; a job that measures it needs a cluster file",
+            found=error.found,
+            remedy=f"hpc-kit init copies env/example-gpu.toml; as env/{name}.toml, with\n[node]\n"
+            f'gpu = "{there.gpu.name}"\ngpus = {there.gpus_per_node}\n'
+            f'network = {there.network * 8 / 1e9 * there.gpus_per_node:g}\nfabric = "{there.fabric}"',
+        ) from error
+
+
+def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
+    from hpc_kit.cli import output
+    from hpc_kit.spec import load
+    from hpc_kit.spec.job import Job
+    from hpc_kit.spec.resolve import resolve
+    from hpc_kit.spec.resources import Resources
+    from hpc_kit.submission import submit
+
+    job = Job(
+        name="plan_calibrate",
+        description="the rate of a matrix product and of the memory of one GPU",
+        command=("python", "-m", "hpc_kit.planner.measure", str(path)),
+        resources=Resources(nodes=1, ntasks_per_node=1, gpus_per_task="1", time="00:10:00"),
+    )
+    resolved = resolve(load.load(job, cluster, root=root), root=root)
+    submitted = submit.submit_resolved(resolved, root=root, command_line=sys.argv)
+    click.echo(f"job     {submitted.job_id} measures one GPU; its numbers go to {path}")
+    if resolved.cluster.slurm != "embedded":
+        output.print_next_steps(submitted.job_id, going=True)
+        return 0
+    return output.follow_run(submitted.run, submitted.client)
