@@ -265,7 +265,7 @@ def _scan(lines: Sequence[str]) -> Directives:
             if has_commands:
                 late.append(Directive(number, text, ()))
             else:
-                counted.append(_split(text, number))
+                counted.append(_split_directive(text, number))
         elif text.startswith(FOREIGN_MARKS) and not has_commands:
             foreign.append(Directive(number, text, ()))
         elif bare and not bare.startswith("#"):
@@ -273,7 +273,7 @@ def _scan(lines: Sequence[str]) -> Directives:
     return Directives(tuple(counted), tuple(late), tuple(foreign))
 
 
-def _split(text: str, number: int) -> Directive:
+def _split_directive(text: str, number: int) -> Directive:
     words: list[Word] = []
     try:
         words.extend(_words(text, number))

@@ -98,17 +98,17 @@ def status_of_job(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | Non
 
 def parse_squeue(text: str) -> list[JobStatus]:
     """Parse the output of `commands.squeue_argv`."""
-    return [status for row in _rows(text, SQUEUE_FIELDS) for status in _statuses(row)]
+    return [status for row in _split_rows(text, SQUEUE_FIELDS) for status in _statuses(row)]
 
 
 def parse_queue(text: str) -> list[JobStatus]:
     """Parse the output of `commands.queue_argv`."""
-    return [status for row in _rows(text, QUEUE_FIELDS) for status in _statuses(row)]
+    return [status for row in _split_rows(text, QUEUE_FIELDS) for status in _statuses(row)]
 
 
 def parse_sacct(text: str) -> list[JobStatus]:
     """Parse the output of `commands.sacct_argv`: jobs, and their steps where they were asked for."""
-    return [status for row in _rows(text, SACCT_FIELDS) for status in _statuses(row)]
+    return [status for row in _split_rows(text, SACCT_FIELDS) for status in _statuses(row)]
 
 
 def parse_scontrol_job(text: str) -> list[JobStatus]:
@@ -125,7 +125,7 @@ def parse_scontrol_job(text: str) -> list[JobStatus]:
     return found
 
 
-def _rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
+def _split_rows(text: str, fields: dict[str, str]) -> Iterator[dict[str, str]]:
     lines: list[str] = []
     for line in text.removesuffix("\n").split("\n"):
         if _CLUSTER.fullmatch(line):

@@ -78,14 +78,14 @@ def fold(hosts: Iterable[str]) -> str:
         HostlistError: A name is empty or holds a comma, bracket or space.
     """
     folded: list[str] = []
-    for prefix, group in groupby(map(_split, hosts), key=lambda pair: (pair[0], bool(pair[1]))):
+    for prefix, group in groupby(map(_split_number, hosts), key=lambda pair: (pair[0], bool(pair[1]))):
         digits = [number for _, number in group]
         if not prefix[1]:
             folded.extend(prefix[0] for _ in digits)
         elif len(digits) == 1:
             folded.append(prefix[0] + digits[0])
         else:
-            folded.append(f"{prefix[0]}[{','.join(_merge(digits))}]")
+            folded.append(f"{prefix[0]}[{','.join(_fold_numbers(digits))}]")
     return ",".join(folded)
 
 
@@ -185,7 +185,7 @@ def _combine(literals: list[str], columns: list[list[_Range | str]]) -> list[str
     return names
 
 
-def _split(host: str) -> tuple[str, str]:
+def _split_number(host: str) -> tuple[str, str]:
     """Split a name from the number at its end. A number that is too long stays in the name."""
     bad = _NOT_IN_NAMES.search(host)
     if bad or not host:
@@ -195,7 +195,7 @@ def _split(host: str) -> tuple[str, str]:
     return (prefix, digits) if len(digits) <= _MAX_DIGITS else (host, "")
 
 
-def _merge(numbers: Iterable[str]) -> Iterator[str]:
+def _fold_numbers(numbers: Iterable[str]) -> Iterator[str]:
     """Yield the items inside brackets: numbers that increase by one become a range."""
     first = last = ""
     high = -1

@@ -418,7 +418,7 @@ def _check_datetime(_: Option, value: str) -> None:
     parse_datetime(value)
 
 
-def _plain(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
+def _check_by(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
     def check(_: Option, value: str) -> None:
         """Check a value by parsing it."""
         parse(value)
@@ -427,16 +427,16 @@ def _plain(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
 
 
 _CHECKS: dict[str, Callable[[Option, str], None]] = {
-    "array": _plain(parse_array),
-    "dependency": _plain(parse_dependency),
-    "distribution": _plain(parse_distribution),
-    "gpus": _plain(parse_gpus),
+    "array": _check_by(parse_array),
+    "dependency": _check_by(parse_dependency),
+    "distribution": _check_by(parse_distribution),
+    "gpus": _check_by(parse_gpus),
     "hostlist": _check_hosts,
     "instant": _check_datetime,
-    "mail-type": _plain(parse_mail_types),
-    "memory": _plain(units.parse_memory),
-    "nodes": _plain(parse_nodes),
-    "open-mode": _plain(parse_open_mode),
-    "signal": _plain(parse_signal),
-    "time": _plain(units.parse_time),
+    "mail-type": _check_by(parse_mail_types),
+    "memory": _check_by(units.parse_memory),
+    "nodes": _check_by(parse_nodes),
+    "open-mode": _check_by(parse_open_mode),
+    "signal": _check_by(parse_signal),
+    "time": _check_by(units.parse_time),
 }

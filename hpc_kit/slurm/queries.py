@@ -83,7 +83,7 @@ def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequenc
     if single is not None and missing == [single] and single in found:
         # The controller still has the job, and answers faster than the accounting, with newer data.
         shown = True
-        _merge(found, _select(parse_scontrol_job(_output_of(client, scontrol_job_argv(single))), missing))
+        _add_missing(found, _select(parse_scontrol_job(_output_of(client, scontrol_job_argv(single))), missing))
         missing = _incomplete(found, wanted)
     # squeue forgets an array's tasks one by one, minutes after their end.
     arrays = sorted({base_id(job_id) for job_id in found if "_" in job_id} & set(wanted)) if ended else []
@@ -91,11 +91,11 @@ def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequenc
         for bases in _chunks(_base_ids(missing)):
             argv = sacct_argv(bases, clusters=client.environ.get("SLURM_CLUSTERS"))
             statuses = parse_sacct(_output_of(client, argv))
-            _merge(found, _select(statuses, missing))
+            _add_missing(found, _select(statuses, missing))
     if not shown and (missing := _incomplete(found, wanted)):
         bases = _base_ids(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
-        _merge(found, _select(parse_scontrol_job(_output_of(client, argv)), missing))
+        _add_missing(found, _select(parse_scontrol_job(_output_of(client, argv)), missing))
     # In a federation another cluster may have started the job.
     if revoked := [job_id for job_id, each in found.items() if each.state is JobState.REVOKED]:
         found.update(_ask_federation(client, revoked))
@@ -178,7 +178,7 @@ def _incomplete(found: Mapping[str, JobStatus], wanted: Sequence[str]) -> list[s
     return [*(job_id for job_id in wanted if job_id not in known), *open_ends]
 
 
-def _merge(found: dict[str, JobStatus], known: Mapping[str, JobStatus]) -> None:
+def _add_missing(found: dict[str, JobStatus], known: Mapping[str, JobStatus]) -> None:
     """Add unknown jobs. For a job that squeue shows, only add the exit code, since its state there is newer."""
     for job_id, status in known.items():
         earlier = found.get(job_id)

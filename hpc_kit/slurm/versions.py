@@ -145,14 +145,14 @@ def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> 
         return None
     key = f"{program}:{stat.st_mtime_ns}:{stat.st_size}"
     cache = _cache(environ)
-    known = _read(cache)
+    known = _read_cache(cache)
     if key not in known:
         asked = _ask(environ, runner)
         if asked is None:
             return None
         # A machine has one Slurm, or a few that modules select.
         known = {**dict(list(known.items())[-9:]), key: asked}
-        _write(cache, known)
+        _write_cache(cache, known)
     return parse_version(known[key])
 
 
@@ -175,7 +175,7 @@ def _cache(environ: Mapping[str, str]) -> Path | None:
     return Path(named or f"{home}/.cache", "hpc_kit", CACHE)
 
 
-def _read(cache: Path | None) -> dict[str, str]:
+def _read_cache(cache: Path | None) -> dict[str, str]:
     if cache is None:
         return {}
     try:
@@ -185,7 +185,7 @@ def _read(cache: Path | None) -> dict[str, str]:
         return {}
 
 
-def _write(cache: Path | None, known: Mapping[str, str]) -> None:
+def _write_cache(cache: Path | None, known: Mapping[str, str]) -> None:
     """Write the cache atomically with mode 0600. A failure is harmless: the next command asks sinfo again."""
     if cache is None:
         return

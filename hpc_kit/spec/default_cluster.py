@@ -31,7 +31,7 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: b
     Raises:
         SlurmUnavailable: Slurm does not answer, and `require_answer` is set.
     """
-    if named := _named(root, environ):
+    if named := _configured_name(root, environ):
         return ClusterChoice(named, {})
     name = _here(root, environ, sure=require_answer)
     return ClusterChoice(name, {} if name != "slurm" or _may_have_gpus(environ) else {"cluster.node.gpus": 0})
@@ -39,12 +39,12 @@ def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: b
 
 def default_cluster_name(root: Path, environ: Mapping[str, str], *, require_answer: bool = False) -> str:
     """Return the name from `default_cluster` without asking for GPUs of its nodes."""
-    return _named(root, environ) or _here(root, environ, sure=require_answer)
+    return _configured_name(root, environ) or _here(root, environ, sure=require_answer)
 
 
 def ssh_cluster(root: Path, environ: Mapping[str, str]) -> ClusterChoice:
     """Return the cluster file for a launch over ssh, by default `hosts`."""
-    return ClusterChoice(_named(root, environ) or "hosts", {})
+    return ClusterChoice(_configured_name(root, environ) or "hosts", {})
 
 
 def _here(root: Path, environ: Mapping[str, str], *, sure: bool) -> str:
@@ -79,7 +79,7 @@ def _surrounding(root: Path, environ: Mapping[str, str]) -> str | None:
     return name if name in search_path.file_names("env", root) else None
 
 
-def _named(root: Path, environ: Mapping[str, str]) -> str | None:
+def _configured_name(root: Path, environ: Mapping[str, str]) -> str | None:
     return environ.get(VARIABLE) or ("default" if (root / "env" / "default.toml").is_file() else None)
 
 

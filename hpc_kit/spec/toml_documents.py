@@ -257,7 +257,7 @@ def _lines_of_keys(text: str) -> dict[str, int]:
     for node in tree_sitter.Parser(language).parse(text.encode()).root_node.named_children:
         prefixes = [""]
         if node.type in {"table", "table_array_element"}:
-            names = _names(node.named_children[0])
+            names = _key_names(node.named_children[0])
             prefix = ".".join(names)
             prefixes = [prefix]
             if node.type == "table_array_element":
@@ -276,7 +276,7 @@ def _lines_of_keys(text: str) -> dict[str, int]:
 
 
 def _pair_lines(pair: Node) -> Iterator[tuple[str, int]]:
-    names = _names(pair.named_children[0])
+    names = _key_names(pair.named_children[0])
     # `launch.launcher = "srun"` also defines the table `launch`.
     for end in range(1, len(names) + 1):
         yield ".".join(names[:end]), pair.start_point[0] + 1
@@ -287,9 +287,9 @@ def _pair_lines(pair: Node) -> Iterator[tuple[str, int]]:
                 yield from ((".".join([*names, key]), line) for key, line in _pair_lines(inner))
 
 
-def _names(key: Node) -> list[str]:
+def _key_names(key: Node) -> list[str]:
     """Return the names of a bare, quoted or dotted key."""
     if key.type == "dotted_key":
-        return [name for inner in key.named_children for name in _names(inner)]
+        return [name for inner in key.named_children for name in _key_names(inner)]
     text = (key.text or b"").decode()
     return [text[1:-1] if key.type == "quoted_key" else text]
