@@ -294,7 +294,7 @@ def _requeue(state: StateDirectory, job: Job, *, held: bool) -> str:
         job = job._replace(priority=0, reason=REQUEUED_HELD)
     if job.state == "RUNNING":
         state.update_components(job.job_id, state="PENDING", completing=True, end_time=now())
-        state.order(job.job_id, *messages.encode_order(messages.Cancel("JOB REQUEUE")))
+        state.add_order(job.job_id, *messages.encode_order(messages.Cancel("JOB REQUEUE")))
     else:
         put_back(state, job)
     return ""
@@ -337,7 +337,7 @@ def _order(state: StateDirectory, job: Job | None, verb: str) -> str:
     stands_still = verb == "suspend"
     before = job.suspended if stands_still else job.suspended_for(moment)
     state.update_components(job.job_id, suspended_at=moment if stands_still else 0.0, suspended=before)
-    state.order(job.job_id, *encode_order(Suspend() if stands_still else Resume()))
+    state.add_order(job.job_id, *encode_order(Suspend() if stands_still else Resume()))
     return ""
 
 
@@ -353,6 +353,6 @@ def notify(state: StateDirectory, words: list[str]) -> int:
     if not job.active or job.state != "RUNNING":
         why = "Requested operation is presently disabled" if job.state == "PENDING" else _DONE
         raise PlainError(f"job notify failure: {why}")
-    state.order(job.leader_id, *encode_order(Notify(text)))
+    state.add_order(job.leader_id, *encode_order(Notify(text)))
     wake(state.directory, job.leader_id)
     return 0

@@ -248,7 +248,7 @@ def update_nodes(state: StateDirectory, given: Mapping[str, str]) -> int:
             again = job.batch and job.requeue
             over = {"state": "PENDING" if again else "NODE_FAIL", "reason": "NodeDown", "completing": True}
             state.update_job(job.job_id, end_time=now(), **over)
-            state.order(job.job_id, *messages.encode_order(messages.Cancel("NODE FAILURE")))
+            state.add_order(job.job_id, *messages.encode_order(messages.Cancel("NODE FAILURE")))
     for job in lost:
         wake(state.directory, job.job_id)
     return 0

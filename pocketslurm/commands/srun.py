@@ -87,7 +87,7 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
     try:
         return _Srun(state, components, homes, environ, talk).run(commands, argv)
     except BaseException:
-        if homes[0].own:
+        if homes[0].allocated_here:
             allocation.release(state, homes[0].job.leader_id, 1 << 8)
         raise
 
@@ -147,7 +147,7 @@ class _Srun:
         if not self.state.settings.strict:
             self.parts = [asked._replace(values=job_size.portable_options(asked.values)) for asked in self.parts]
         jobs = [home.job for home in self.homes]
-        requests = part_requests(self.parts, self.environ, jobs, self.talk, allocated=self.home.own)
+        requests = part_requests(self.parts, self.environ, jobs, self.talk, allocated=self.home.allocated_here)
         processes.adopt_orphans("srun")
         created = self._create(requests, argv)
         starts = [
@@ -198,7 +198,7 @@ class _Srun:
         if failed := self._script("prolog", program):
             return self._abort(created, failed)
         books = StepRecorder(self.state, self.home.job)
-        run = RunningStep(created, self._manner(), self.talk, books.part)
+        run = RunningStep(created, self._manner(), self.talk, books.record_part)
         self.state.close()
         environ = {**self.environ, **(terminal.environ if terminal else {})}
         umask = int(self.environ.get("SLURM_UMASK") or oct(starts[0].launch.umask), 8)
@@ -219,8 +219,8 @@ class _Srun:
                 pmi.started()
         with terminal.raw() if terminal else contextlib.nullcontext():
             run.wait(plumbing[0], pmi, launched=launched)
-        books.whole(run.parts)
-        if self.home.own:
+        books.record_step(run.parts)
+        if self.home.allocated_here:
             allocation.release(self.state, self.home.job.leader_id, run.status)
         if failed := self._script("epilog", program):
             self.talk.error(f"srun epilog failed status= {failed}.")
@@ -252,7 +252,7 @@ class _Srun:
 
     def _manner(self) -> StepPolicy:
         kill_wait = self.state.settings.kill_wait
-        limit = parse_time(self.asked.get("time")) if self.asked.get("time") and not self.home.own else -1
+        limit = parse_time(self.asked.get("time")) if self.asked.get("time") and not self.home.allocated_here else -1
         return StepPolicy(
             kill_bad_exit=any(asked.get("kill-on-bad-exit", "0") != "0" for asked in self.parts),
             kill_wait=min(kill_wait, KILL_WAIT_SECONDS),
@@ -278,6 +278,6 @@ class _Srun:
             name = f"StepId={step.job_id}.{step.label}"
             self.talk.info(f"launch/slurm: launch_p_step_launch: {name} aborted before step completely launched.")
             self.state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
-        if self.home.own:
+        if self.home.allocated_here:
             allocation.release(self.state, self.home.job.leader_id, signal.SIGKILL)
         return 128 + signal.SIGKILL

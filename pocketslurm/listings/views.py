@@ -301,7 +301,7 @@ class NodeView(NamedTuple):
 def node_views(state: StateDirectory) -> list[NodeView]:
     """Return every node, in order."""
     holding = state.jobs("state = 'RUNNING' OR completing")
-    out = nodes.out(state)
+    out = nodes.outages(state)
     views = []
     for node in nodes.all_of(state):
         held = [(job, job.nodes.index(node.name)) for job in holding if node.name in job.nodes]

@@ -49,7 +49,7 @@ class Controller:
 
     def run(self) -> None:
         """Look, start, sleep; until the queue is empty or the directory is gone."""
-        processes.adopt_orphans("hpc-slurmctld")
+        processes.adopt_orphans("pocketslurmctld")
         resources.raise_limits()
         while not self._directory_gone():
             try:
@@ -74,7 +74,7 @@ class Controller:
         """Run one pass. Return when the next one is due at the latest (0: open), or None when all work is done."""
         self._reap()
         self.state.reload()
-        self._book_lost()
+        self._recover_lost()
         self._purge()
         with self.state.transaction():
             outcome = SchedulingPass(self.state, now()).run()
@@ -101,7 +101,7 @@ class Controller:
         for pid in processes.reap():
             self._supervisors.pop(pid, None)
 
-    def _book_lost(self) -> None:
+    def _recover_lost(self) -> None:
         """Recover jobs without a supervisor: it was killed, or the machine was restarted."""
         for job in self.state.jobs("(state = 'RUNNING' OR completing) AND het_offset = 0"):
             mine = job.job_id in self._supervisors.values()
@@ -180,7 +180,7 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
         if not (job.state == "RUNNING" or job.completing) or processes.is_alive(job.supervisor):
             return ""
         if job.state == "RUNNING" and not job.supervisor:
-            return _book_never_started(state, job)
+            return _requeue_unstarted(state, job)
         for step in [step for part in state.components(job) for step in state.steps(part.job_id)]:
             if step.state == "RUNNING":
                 state.update_step(step, state="CANCELLED", end_time=now(), exit_code=signal.SIGKILL)
@@ -202,7 +202,7 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
         return f"JobId={job.display_id} lost its supervisor: NODE_FAIL"
 
 
-def _book_never_started(state: StateDirectory, job: Job) -> str:
+def _requeue_unstarted(state: StateDirectory, job: Job) -> str:
     """Requeue a job that got nodes but no supervisor; hold it after a few attempts."""
     held = job.attempt - job.restart_count > _PATIENCE
     hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}

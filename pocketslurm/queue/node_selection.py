@@ -78,11 +78,11 @@ def select_nodes(
         totals: The same nodes when nothing runs, for `--exclusive` and `--mem=0`.
     """
     if request.fits and _allocate(request, totals, totals) is None:
-        nodes, totals = grown(request, nodes), grown(request, totals)
+        nodes, totals = enlarge_nodes(request, nodes), enlarge_nodes(request, totals)
     return _allocate(request, nodes, totals)
 
 
-def grown(request: JobSize, nodes: Sequence[NodeResources]) -> list[NodeResources]:
+def enlarge_nodes(request: JobSize, nodes: Sequence[NodeResources]) -> list[NodeResources]:
     """Return the nodes; idle ones are at least as large as the request needs."""
     count = request.max_nodes or request.min_nodes
     tasks = request.tasks_per_node or -(-request.ntasks // count) or 1
@@ -121,7 +121,7 @@ def impossible(request: JobSize, totals: Sequence[NodeResources]) -> str | None:
         raise CommandError(denied=NO_SUCH_NAME)
     if not set(request.exclude) <= names:
         raise CommandError(denied=NO_SUCH_NAME)
-    totals = grown(request, totals) if request.fits else totals
+    totals = enlarge_nodes(request, totals) if request.fits else totals
     if not request.overcommit and request.tasks * request.cpus_per_task > sum(node.cpus for node in totals):
         return "PartitionConfig"
     if request.min_nodes > len(totals):

@@ -88,14 +88,14 @@ def over_limit(partition: Partition, time_limit: int) -> bool:
     return partition.max_time >= 0 and not 0 <= time_limit <= partition.max_time
 
 
-def out(state: StateDirectory) -> dict[str, Outage]:
+def outages(state: StateDirectory) -> dict[str, Outage]:
     """Return the nodes that an administrator has drained or set down."""
     return {name: Outage(*values) for name, values in json.loads(state.meta(_OUT) or "{}").items()}
 
 
 def take_out(state: StateDirectory, name: str, why: Outage | None) -> None:
     """Take a node out, or (None) back in."""
-    now_out = out(state)
+    now_out = outages(state)
     now_out.pop(name, None)
     if why:
         now_out[name] = why
@@ -114,5 +114,5 @@ def in_partition(settings: Settings, partition: Partition) -> list[NodeResources
 
 def usable(state: StateDirectory) -> list[NodeResources]:
     """Return the nodes that accept jobs."""
-    missing = out(state)
+    missing = outages(state)
     return [node for node in all_of(state) if node.name not in missing]

@@ -176,8 +176,8 @@ class StateDirectory:
         """Keep what a job came with."""
         self.execute("INSERT OR REPLACE INTO scripts VALUES (?, ?, ?)", (job_id, script, environ))
 
-    def order(self, job_id: int, kind: str, value: str = "") -> None:
-        """Leave an order for a job's supervisor; it looks when `wake.supervisor` is called."""
+    def add_order(self, job_id: int, kind: str, value: str = "") -> None:
+        """Leave an order for a job's supervisor; `wake` makes it read the order."""
         self.execute("INSERT INTO orders (job_id, kind, value) VALUES (?, ?, ?)", (job_id, kind, value))
 
     def take_orders(self, job_id: int) -> list[Order]:

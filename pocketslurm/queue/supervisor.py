@@ -48,15 +48,15 @@ class Supervisor:
         self._status: int | None = None
         self._warned = False
         self._oom = resources.OomCounter()
-        self._components = ComponentEnds(state, self._tell)
+        self._components = ComponentEnds(state, self._send_to_step)
 
     def run(self) -> None:
         """Run the job until it has ended."""
-        processes.adopt_orphans(f"hpc-job-{self.job.job_id}")
+        processes.adopt_orphans(f"pocketslurm-{self.job.job_id}")
         if not self._register():
             return
         if self.job.state != "RUNNING":
-            self._never_begin()
+            self._record_unstarted()
         elif self.job.batch:
             self._launch()
         while not self._is_done():
@@ -65,15 +65,15 @@ class Supervisor:
     def _is_done(self) -> bool:
         """Check the job once and sleep. Return True when its end is recorded."""
         try:
-            if self._look():
-                self._book_end()
+            if self._check():
+                self._record_end()
                 return True
-            self._sleeper.sleep(self._how_long())
+            self._sleeper.sleep(self._seconds_to_sleep())
         except (OSError, sqlite3.Error) as error:  # a full disk must not end a job: the next look may fare better
             if not is_damaged(error):
                 log(f"error: JobId={self.job.display_id}: {error}")
             elif self._status is not None:  # its end cannot be booked
-                self._abandon()
+                self._kill_and_exit()
             time.sleep(_LOOK_SECONDS)
         return False
 
@@ -90,7 +90,7 @@ class Supervisor:
         self.job = job
         return True
 
-    def _never_begin(self) -> None:
+    def _record_unstarted(self) -> None:
         """Record a job that was cancelled before its script started, as if the script had been killed."""
         if self.job.batch:
             self._stderr = batch_step.open_error_log(self.job)
@@ -105,13 +105,13 @@ class Supervisor:
             log(f"error: JobId={self.job.display_id} could not be started: {error}")
             self._status = batch_step.LAUNCH_FAILED
 
-    def _look(self) -> bool:
+    def _check(self) -> bool:
         """Handle orders and time limits. Return True when the job and all its processes have ended."""
         self._status = processes.reap().get(self._pid, self._status)
         job = self.state.job(self.job.job_id) if self.state.exists() else None
         # A new directory of the same name may have another job with this id.
         if job is None or job.supervisor != self._name:
-            self._abandon()
+            self._kill_and_exit()
         self.job = job
         job_processes.end_lost_steps(self.state, job)
         for order in self.state.take_orders(job.job_id):
@@ -123,7 +123,7 @@ class Supervisor:
             self._watch_clock()
             self._components.watch_clock(job)
         if self._status is not None and not self._ending:
-            self._wind_up()
+            self._end_after_script()
         return self._ending and self._is_over()
 
     def _watch_clock(self) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
             self._deliver(signal.SIGCONT, whom)
             self._deliver(warning.number, whom)
 
-    def _how_long(self) -> float:
+    def _seconds_to_sleep(self) -> float:
         """Return seconds to sleep, unless an order arrives earlier."""
         if self._ending:
             return _ENDING_SECONDS
@@ -160,7 +160,7 @@ class Supervisor:
             case messages.Signal(number, whom, job_id):
                 self._deliver(number, whom, job_id)
             case messages.TellStep(label, text, job_id):
-                self._tell_steps(label, text, job_id)
+                self._send_to_steps(label, text, job_id)
             case messages.Suspend():
                 stop_processes(self.state, self.job)
             case messages.Resume():
@@ -172,12 +172,12 @@ class Supervisor:
             case _:
                 log(f"error: JobId={self.job.display_id}: unknown order: {order.kind} {order.value}")
 
-    def _tell_steps(self, label: str, order: str, job_id: int | None) -> None:
+    def _send_to_steps(self, label: str, order: str, job_id: int | None) -> None:
         """Send an order to a step; for the leader or an ordinary job, to all parts of it."""
         for step in job_processes.running_steps(self.state, self.job):
             its_own = job_id in {None, step.job_id, self.job.job_id}
             if its_own and label in {step.label, str(step.step_id)}:
-                self._tell(step, order)
+                self._send_to_step(step, order)
 
     def _deliver(self, number: int, whom: str, job_id: int | None = None) -> None:
         """Send a signal to the steps, to the batch shell, or (`full`) to both and to other children of the shell.
@@ -187,7 +187,7 @@ class Supervisor:
         if job_id not in {None, self.job.job_id}:
             for step in job_processes.running_steps(self.state, self.job):
                 if step.job_id == job_id:
-                    self._tell(step, f"signal {number}")
+                    self._send_to_step(step, f"signal {number}")
             return
         if whom == "batch" and self._pid and self._status is None:
             processes.kill([self._pid], number)
@@ -195,9 +195,9 @@ class Supervisor:
             processes.kill(job_processes.outside_steps(self.state, self.job), number)
         if whom in {"steps", "full"}:
             for step in job_processes.running_steps(self.state, self.job):
-                self._tell(step, f"signal {number}")
+                self._send_to_step(step, f"signal {number}")
 
-    def _tell(self, step: Step, order: str) -> None:
+    def _send_to_step(self, step: Step, order: str) -> None:
         """Send an order to a step's srun. Signal the tasks directly if that fails."""
         if not send_to_srun(self.state.directory, step.job_id, step.label, order):
             word, _, value = order.partition(" ")
@@ -214,19 +214,19 @@ class Supervisor:
         if self._stderr >= 0 and self._status is None:
             batch_step.write_cancellation(self._stderr, self.job, why)
         for step in job_processes.running_steps(self.state, self.job):
-            self._tell(step, f"cancel {why}".rstrip())
+            self._send_to_step(step, f"cancel {why}".rstrip())
         # Children of the batch shell get no SIGTERM, as with proctrack/cgroup.
         if self._pid and self._status is None:
             processes.terminate([self._pid])
 
-    def _wind_up(self) -> None:
+    def _end_after_script(self) -> None:
         """End the job after its script: cancel running steps, and kill other processes."""
         state, reason = self._verdict()
         with self.state.transaction():
             self.state.update_components(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
         for step in job_processes.running_steps(self.state, self.job):
-            self._tell(step, "cancel")
+            self._send_to_step(step, "cancel")
 
     def _verdict(self) -> tuple[str, str]:
         """Return the job's state and reason after the end of its script."""
@@ -253,12 +253,12 @@ class Supervisor:
         if not self._force_at:
             self._force_at = now() + _GRACE_SECONDS
             for step in job_processes.running_steps(self.state, self.job):
-                self._tell(step, "kill")
+                self._send_to_step(step, "kill")
             processes.kill(job_processes.outside_steps(self.state, self.job), signal.SIGKILL)
         elif now() >= self._force_at:
             processes.kill(job_processes.job_pids(self.state, self.job), signal.SIGKILL)
 
-    def _abandon(self) -> NoReturn:
+    def _kill_and_exit(self) -> NoReturn:
         """Kill the job and exit, because its record or the state directory was deleted."""
         for _ in range(100):
             left = [process.pid for process in processes.descendants([os.getpid()])]
@@ -269,7 +269,7 @@ class Supervisor:
             time.sleep(_ENDING_SECONDS)
         os._exit(0)
 
-    def _book_end(self) -> None:
+    def _record_end(self) -> None:
         status = self._status or 0
         with self.state.transaction():
             job = self.state.job(self.job.job_id) or self.job
@@ -299,7 +299,7 @@ class ComponentEnds:
 
     def __init__(self, state: StateDirectory, tell: Callable[[Step, str], None]) -> None:
         self._state = state
-        self._tell = tell
+        self._send_to_step = tell
         self._ending: set[int] = set()
 
     def running(self, job: Job) -> list[Job]:
@@ -321,20 +321,20 @@ class ComponentEnds:
         self._ending.add(job_id)
         for step in job_processes.running_steps(self._state, job):
             if step.job_id == job_id:
-                self._tell(step, f"cancel {why}".rstrip())
+                self._send_to_step(step, f"cancel {why}".rstrip())
 
     def release(self, job: Job) -> None:
         """Release the nodes of ended components without running steps."""
         busy = {step.job_id for step in job_processes.running_steps(self._state, job)} if self._ending else set()
         if over := self._ending - busy:
-            self._book(over)
+            self._release_nodes(over)
             controller_start.ensure_running(self._state)
 
     def release_all(self) -> None:
         """Release all ended components, in the transaction that records the job's end."""
-        self._book(set(self._ending))
+        self._release_nodes(set(self._ending))
 
-    def _book(self, over: set[int]) -> None:
+    def _release_nodes(self, over: set[int]) -> None:
         for job_id in over:
             self._state.update_job(job_id, completing=False)
         self._ending -= over

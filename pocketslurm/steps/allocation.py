@@ -44,7 +44,7 @@ class JobForStep(NamedTuple):
     """The job of a step, and whether srun has allocated it."""
 
     job: Job
-    own: bool
+    allocated_here: bool
 
 
 def size(state: StateDirectory, asked: StepOptions) -> int:

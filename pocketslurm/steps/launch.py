@@ -76,7 +76,7 @@ def srun_context(
         job_name=_job_name(asked, home, environ),
         address=_address(home, environ),
         port=_FIRST_PORT + os.getpid() % 28000,
-        allocated=home.own,
+        allocated=home.allocated_here,
         umask=umask,
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         cwd=working_folder(),
@@ -98,7 +98,7 @@ def step_name(asked: StepOptions) -> str:
 def _job_name(asked: StepOptions, home: JobForStep, environ: Mapping[str, str]) -> str | None:
     if "job-name" in asked.typed or (home.job.het_job_id is not None and asked.has("job-name")):
         return asked.get("job-name")
-    if home.own:
+    if home.allocated_here:
         return home.job.name
     return None if "SLURM_JOB_NAME" in environ else step_name(asked)
 

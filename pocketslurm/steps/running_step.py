@@ -160,9 +160,9 @@ class RunningStep:
     def _due(self, node: int) -> None:
         """Report ended tasks of a node: now if no task runs on it any more, else after a delay that joins more ends."""
         waiting = any(task.node == node for task in self._running)
-        self._clocks.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._book(node))
+        self._clocks.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._report_ends(node))
 
-    def _book(self, node: int) -> None:
+    def _report_ends(self, node: int) -> None:
         """Report the ended tasks of a node, with one line for equal ends."""
         self._pump.drain()
         ended = [(task, status) for task, status in self._ended if task.node == node]
@@ -373,14 +373,14 @@ class StepRecorder:
         self._job = job
         self._done: set[int] = set()
 
-    def part(self, part: RunningPart) -> None:
-        """Record a part that ends before other parts; if that fails now, `whole` records it."""
+    def record_part(self, part: RunningPart) -> None:
+        """Record a part that ends before other parts; if that fails now, `record_step` records it."""
         with contextlib.suppress(OSError, sqlite3.Error):
             self._end(part)
             self._done.add(part.index)
         self._state.close()
 
-    def whole(self, parts: Iterable[RunningPart]) -> None:
+    def record_step(self, parts: Iterable[RunningPart]) -> None:
         """Record the remaining parts; the first one gets the resource use of all."""
         used = resources.children_usage()._asdict()
         for part in parts:

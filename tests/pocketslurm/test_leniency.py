@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pocketslurm.queue.job_size import JobSize, portable_options
-from pocketslurm.queue.node_selection import NodeResources, grown, select_nodes
+from pocketslurm.queue.node_selection import NodeResources, enlarge_nodes, select_nodes
 from tests.pocketslurm.conftest import Slurm
 
 OF_ANOTHER_CLUSTER = [
@@ -91,7 +91,7 @@ def test_options_of_pyxis_are_refused_with_what_to_do(lenient: Slurm) -> None:
 def test_a_node_grows_only_while_nothing_runs_on_it() -> None:
     busy, idle = NodeResources("a", 4, 100, (), whole=False), NodeResources("b", 8, 100)
     request = JobSize(min_nodes=1, ntasks=1, cpus_per_task=20, mem_per_node=500, gpus=2, fits=True)
-    assert grown(request, [busy, idle]) == [busy, NodeResources("b", 20, 500, (0, 1))]
+    assert enlarge_nodes(request, [busy, idle]) == [busy, NodeResources("b", 20, 500, (0, 1))]
     assert select_nodes(request, [busy], [idle._replace(name="a"), idle]) is None
 
 

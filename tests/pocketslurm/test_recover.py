@@ -79,9 +79,9 @@ def test_a_disk_that_is_full_for_a_while_ends_no_job(slurm: Slurm, monkeypatch: 
         if error := booked.pop(0):
             raise error
 
-    monkeypatch.setattr(supervised, "_look", look)
-    monkeypatch.setattr(supervised, "_book_end", book)
-    monkeypatch.setattr(supervised, "_how_long", lambda: 0.0)
+    monkeypatch.setattr(supervised, "_check", look)
+    monkeypatch.setattr(supervised, "_record_end", book)
+    monkeypatch.setattr(supervised, "_seconds_to_sleep", lambda: 0.0)
     monkeypatch.setattr("pocketslurm.queue.supervisor._LOOK_SECONDS", 0.01)
     assert [supervised._is_done() for _ in range(5)] == [False, False, False, False, True]
 

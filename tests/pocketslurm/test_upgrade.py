@@ -81,7 +81,7 @@ def test_a_supervisor_passes_over_what_it_cannot_read_and_goes_on(slurm: Slurm) 
     wait_for((slurm.folder / "up").exists)
     state = slurm.state()
     for kind, value in [*UNREADABLE, ("signal", f"{signal.SIGUSR1:d} batch"), ("step", "0 kill")]:
-        state.order(job_id, kind, value)
+        state.add_order(job_id, kind, value)
     state.close()
     messages.wake(slurm.directory, job_id)
     assert slurm.until(job_id, "COMPLETED").attempt == 1
