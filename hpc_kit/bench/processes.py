@@ -7,8 +7,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import IO, NoReturn
 
 GRACE = 35.0
@@ -22,15 +23,39 @@ def begin(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int
 
     Ctrl-C at a terminal does not reach it: whoever begins it must `end` it.
     """
-    return subprocess.Popen(
-        argv,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    )
+    with _signals_kept() as kept:
+        process = subprocess.Popen(
+            argv,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        # A signal's exception here would be raised before the caller has the process that it must end.
+        if kept:
+            end(process)
+    return process
+
+
+@contextmanager
+def _signals_kept() -> Iterator[list[int]]:
+    """Inside, signals that Python handles are only listed; they are sent again at the end."""
+    kept: list[int] = []
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, *_SIGNALS):
+                if callable(handler := signal.getsignal(number)):
+                    before[number] = handler
+                    signal.signal(number, lambda received, _: kept.append(received))
+        yield kept
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for received in kept:
+            signal.raise_signal(received)
 
 
 def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
